@@ -1,0 +1,48 @@
+"""Diagonal Gaussians: product, mean, entropy, divergence, and the softplus that keeps sigma positive.
+
+A Gaussian is a mean and a standard deviation of shape (P,); K of them are stacked as (K, P). Aggregation is done
+in float64 whatever the inputs, since precisions of different clients span many orders of magnitude.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
+    """sum_k w_k values_k / sum_k w_k. weights (K,) or (K, P), not negative, values (K, P); gives (P,), float64."""
+    weights = weights.double()
+    # Summed one by one, so that the order of additions does not depend on the shape of the weights.
+    return sum(w * v for w, v in zip(weights, values.double(), strict=True)) / sum(weights)
+
+
+def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tensor]:
+    """The Gaussian proportional to prod_k N(mu_k, diag sigma_k^2)^(q_k): HBFL's server step.
+
+    Lambda = sum_k q_k sigma_k^-2 and mu = Lambda^-1 sum_k q_k sigma_k^-2 mu_k, elementwise. means and sigmas
+    (K, P), powers q (K,) positive; gives mean and sigma of shape (P,) in float64. Precisions are taken relative
+    to the largest of each entry, so nothing overflows and equal sigmas give exactly `weighted_mean(q, means)`.
+    """
+    log_precision = -2 * sigmas.double().log()
+    largest = log_precision.amax(0)
+    relative = powers.double()[:, None] * (log_precision - largest).exp()
+    return weighted_mean(relative, means), (-0.5 * (largest + relative.sum(0).log())).exp()
+
+
+def entropy(sigma: Tensor) -> Tensor:
+    """H(N(mu, diag sigma^2)) = sum_i log sigma_i + P/2 log(2 pi e), over the last dimension."""
+    return sigma.log().sum(-1) + 0.5 * sigma.shape[-1] * math.log(2 * math.pi * math.e)
+
+
+def softplus(rho: Tensor) -> Tensor:
+    """sigma = log(1 + exp(rho))."""
+    return F.softplus(rho)
+
+
+def log_precision_spread(sigmas: Tensor) -> Tensor:
+    """The largest difference of log sigma^-2 between two clients over all entries; sigmas (K, P), gives ()."""
+    log_precision = -2 * sigmas.double().log()
+    return (log_precision.amax(0) - log_precision.amin(0)).amax()

@@ -1,0 +1,62 @@
+"""Images on the device: whole batches gathered, cropped, flipped and normalised from one uint8 tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.data.sources import Source
+
+PADDING = 4  # of the random crop, in pixels, black
+
+
+class Images:
+    """The images of one split, uint8 on `device`, given out normalised in `dtype` and channels-last memory."""
+
+    def __init__(self, source: Source, images: np.ndarray, labels: np.ndarray, *, augment: bool,
+                 device: torch.device, dtype: torch.dtype) -> None:  # fmt: skip
+        """images (N, C, H, W) uint8, labels (N,). `augment` prepares for random crops (by PADDING) and flips."""
+        pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
+        if augment:
+            pixels = torch.nn.functional.pad(pixels, (0, 0, PADDING, PADDING, PADDING, PADDING))
+        self.pixels = pixels.to(device)
+        self.labels = torch.from_numpy(labels.astype(np.int64)).to(device)
+        self.augment = augment
+        self.size = images.shape[2]
+        self.dtype = dtype
+        mean, std = (torch.tensor(v, dtype=torch.float64) for v in (source.mean, source.std))
+        # (pixel/255 - mean) / std as one multiplication and one addition
+        working = torch.float64 if dtype == torch.float64 else torch.float32
+        self.scale = (1 / (255 * std)).to(device, working)
+        self.shift = (-mean / std).to(device, working)
+        self.steps = torch.arange(self.size, device=device)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """uint8 (B, H, W, C) to normalised (B, C, H, W) in channels-last memory."""
+        return torch.addcmul(self.shift, pixels.to(self.scale.dtype), self.scale).to(self.dtype).permute(0, 3, 1, 2)
+
+    def plain(self, indices: Tensor) -> Tensor:
+        """Normalised images (B, C, H, W) as they are."""
+        pixels = self.pixels[indices]
+        if self.augment:
+            pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING]
+        return self.normalise(pixels)
+
+    def augmented(self, indices: Tensor, draws: Tensor) -> Tensor:
+        """Images (B, C, H, W) cropped at (row, column) 0 to 8 and flipped where 1: draws (B, 3) int64."""
+        if not self.augment:
+            return self.plain(indices)
+        top, left, flip = draws.unbind(1)
+        rows = top[:, None] + self.steps
+        columns = left[:, None] + torch.where(flip[:, None] == 1, self.size - 1 - self.steps, self.steps)
+        return self.normalise(self.pixels[indices[:, None, None], rows[:, :, None], columns[:, None, :]])
+
+
+def augmentation_draws(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Crop offsets and flips of `count` images, int64 (count, 3)."""
+    offsets = generator.integers(0, 2 * PADDING + 1, (count, 2))
+    return np.concatenate([offsets, generator.integers(0, 2, (count, 1))], axis=1)

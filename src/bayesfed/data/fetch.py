@@ -1,0 +1,245 @@
+"""Fetch a dataset: from its publisher, or from a local mirror; verify it; store it in canonical order.
+
+A download is verified by the publisher's checksum, and what is read by the dataset's fingerprint, wherever
+it comes from. Nothing is unpickled, and no archive is unpacked to disk: the files wanted are read by name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.data import store
+from bayesfed.data.sources import File, Source, source
+from bayesfed.errors import InputError
+
+Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
+
+
+def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
+    """Make `data_dir/name` and return it; if it is there and sound it is left alone, if damaged replaced.
+
+    `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
+    is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
+    comes from the publisher's URL or, if that fails, the next one. Raises InputError for an unknown name, a
+    file missing in the mirror, damaged data, or a download that no URL gives.
+    """
+    wanted = source(name)
+    folder = data_dir / name
+    if mirror is None and os.environ.get("BAYESFED_MIRROR"):
+        mirror = Path(os.environ["BAYESFED_MIRROR"])
+    with _scratch(data_dir, name) as scratch:
+        if _is_sound(wanted, data_dir):
+            return folder
+        for split, records in _records(wanted, mirror, scratch).items():
+            _write_split(wanted, split, records, scratch)
+        record = _record(wanted, scratch)
+        (scratch / "dataset.json").write_text(json.dumps(record, indent=2) + "\n")
+        folder.mkdir(exist_ok=True)
+        # An old record goes first and the new one comes last: with a dataset.json, the folder is whole.
+        (folder / "dataset.json").unlink(missing_ok=True)
+        for file in ("train.npz", "test.npz", "dataset.json"):
+            os.replace(scratch / file, folder / file)
+    return folder
+
+
+@contextmanager
+def _scratch(data_dir: Path, name: str) -> Iterator[Path]:
+    """A folder to work in, held by one process at a time; what a killed one left is removed first."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    scratch = data_dir / f".{name}.scratch"
+    with (data_dir / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _is_sound(wanted: Source, data_dir: Path) -> bool:
+    try:
+        store.check(wanted, data_dir)
+    except InputError:
+        return False
+    return True
+
+
+def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Records]:
+    """The verified records of both splits in canonical order, that is sorted by their sha256."""
+    if wanted.format == "scikit-learn":
+        return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in _digits(wanted).items()}
+    if mirror is None:
+        folder = scratch
+        for file in wanted.files:
+            _download(file, folder)
+    elif mirror.is_dir():
+        folder = mirror
+    else:
+        raise InputError(f"mirror: no folder {mirror}; give a folder with the publishers' files")
+    result = {}
+    for split in store.SPLITS:
+        read = _read_cifar if wanted.format == "cifar" else _read_idx
+        result[split] = _verified(wanted, split, read(wanted, split, folder), str(folder))
+    return result
+
+
+def _download(file: File, folder: Path) -> None:
+    """Download `file` into `folder` from the first URL that gives it with the right checksum."""
+    import pooch
+
+    target = folder / file.name
+    failures = []
+    for url in file.urls:
+        try:
+            pooch.retrieve(url, known_hash=f"md5:{file.md5}", fname=target.name, path=target.parent)
+            return
+        except (OSError, ValueError) as error:  # no network, refused, or a wrong checksum
+            failures.append(f"{url} ({' '.join(str(error).split())[:200]})")
+    raise InputError(
+        f"cannot download {file.name} from {'; '.join(failures)}: give a folder with the publishers' files "
+        "by --mirror or BAYESFED_MIRROR"
+    )
+
+
+def _read_cifar(wanted: Source, split: str, folder: Path) -> Records:
+    """Records of the CIFAR binary version: label bytes, then 3072 pixels, in one or several files."""
+    width = wanted.label_bytes + wanted.channels * wanted.size**2
+    parts = wanted.parts[split]
+    expected = wanted.count(split) // len(parts) * width
+    archive = wanted.files[0]
+    if all((folder / part).is_file() for part in parts):
+        contents = [_sized(folder / part, (folder / part).read_bytes(), expected) for part in parts]
+    elif (folder / archive.name).is_file():
+        contents = _read_archive(folder / archive.name, archive.md5, parts, expected)
+    else:
+        missing = next(part for part in parts if not (folder / part).is_file())
+        raise InputError(f"{wanted.name}: neither {missing} nor {archive.name} is in the mirror {folder}")
+    return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, width)
+
+
+def _read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) -> list[bytes]:
+    """The contents of `members`, in memory: the archive decides neither where bytes go nor how many come."""
+    contents = {}
+    try:
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.name in members and member.isfile() else None
+                if file is not None:
+                    contents[member.name] = _sized(path / member.name, file.read(expected + 1), expected)
+            while stream.read(1 << 20):  # to the end, where gzip's checksum is
+                pass
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} is damaged ({error}): {_remedy(path, md5)}") from None
+    missing = [name for name in members if name not in contents]
+    if missing:
+        raise InputError(f"{path} holds no file {missing[0]}: {_remedy(path, md5)}")
+    return [contents[name] for name in members]
+
+
+def _read_idx(wanted: Source, split: str, folder: Path) -> Records:
+    """Records of a pair of gzipped idx files: big-endian magic number and dimensions, then bytes."""
+    count, size = wanted.count(split), wanted.size
+    columns = []
+    headers = ((2051, count, size, size), (2049, count))
+    for name, header in zip(wanted.parts[split], headers, strict=True):
+        path = folder / name
+        md5 = next(file.md5 for file in wanted.files if file.name == name)
+        start = np.array(header, ">u4").tobytes()
+        expected = len(start) + int(np.prod(header[1:]))
+        try:
+            with gzip.open(path) as file:
+                content = file.read(expected + 1)  # one more, to meet the end and its checksum
+        except FileNotFoundError:
+            raise InputError(f"{wanted.name}: no file {name} in the mirror {folder}") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is damaged ({error}): {_remedy(path, md5)}") from None
+        if not _sized(path, content, expected).startswith(start):
+            raise InputError(f"{path} is no idx file of shape {header[1:]}: {_remedy(path, md5)}")
+        columns.append(np.frombuffer(content, np.uint8, offset=len(start)).reshape(count, -1))
+    images, labels = columns
+    return np.concatenate([labels, images], axis=1)
+
+
+def _digits(wanted: Source) -> dict[str, Records]:
+    """scikit-learn's 1797 digits: of each class, in canonical order, the first fifth is the test split."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = digits.images.reshape(-1, 64).astype(np.uint8)
+    records = np.concatenate([digits.target.astype(np.uint8)[:, None], pixels], axis=1)
+    records = records[_canonical_order(records)[0]]
+    is_test = np.zeros(len(records), bool)
+    for label in range(10):
+        rows = np.flatnonzero(records[:, 0] == label)
+        is_test[rows[: round(len(rows) / 5)]] = True
+    if wanted.name == "digits-parity":
+        records[:, 0] %= 2
+    return {"train": records[~is_test], "test": records[is_test]}
+
+
+def _canonical_order(records: Records) -> tuple[NDArray[np.int64], str]:
+    """The order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
+    digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
+    order = np.argsort(digests)
+    return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
+
+
+def _verified(wanted: Source, split: str, records: Records, origin: str) -> Records:
+    """`records` in canonical order; InputError that names the files if the fingerprint is not as pinned."""
+    order, found = _canonical_order(records)
+    if found != wanted.fingerprints[split]:
+        files = ", ".join(wanted.parts.get(split, ("digits",)))
+        raise InputError(
+            f"{wanted.name}: the {split} images in {origin} ({files}) are damaged: fingerprint {found}, "
+            f"expected {wanted.fingerprints[split]}; replace them by the publisher's ({wanted.homepage})"
+        )
+    return records[order]
+
+
+def _sized(path: Path, content: bytes, expected: int) -> bytes:
+    if len(content) != expected:
+        raise InputError(f"{path} has not the {expected} bytes expected: replace it by the publisher's")
+    return content
+
+
+def _remedy(path: Path, md5: str) -> str:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    return f"md5 {found}, the publisher's is {md5}; replace it by the publisher's"
+
+
+def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> None:
+    images = records[:, wanted.label_bytes :].reshape(-1, wanted.channels, wanted.size, wanted.size)
+    labels = records[:, wanted.label_bytes - 1]
+    store.write_npz(folder / f"{split}.npz", {"images": images, "labels": labels})
+
+
+def _record(wanted: Source, folder: Path) -> dict[str, object]:
+    """What `dataset.json` says: what the data are, and how to tell that the files are whole."""
+    paths = [folder / f"{split}.npz" for split in store.SPLITS]
+    return {
+        "name": wanted.name,
+        "title": wanted.title,
+        "homepage": wanted.homepage,
+        "licence": wanted.licence,
+        "classes": wanted.classes,
+        "images": {split: wanted.count(split) for split in store.SPLITS},
+        "shape": [wanted.channels, wanted.size, wanted.size],
+        "fingerprint": wanted.fingerprint,
+        "fingerprints": dict(wanted.fingerprints),
+        "files": {p.name: {"bytes": p.stat().st_size, "sha256": store.sha256(p)} for p in paths},
+    }

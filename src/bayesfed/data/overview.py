@@ -1,0 +1,125 @@
+"""A partition at a glance: a picture (client by class) and a table of what every client holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed import files
+from bayesfed.data import partition, store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WRITTEN_OUT = 20  # up to so many rows and columns, numbers are legible
+
+
+def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path, folder: Path) -> list[Path]:
+    """Write the picture (svg, png) and the table (csv) to `folder`, named like the partition; return them.
+
+    Needs the fetched dataset and the built partition; raises InputError as `store.load` and `partition.load`.
+    """
+    data = store.load(dataset, data_dir)
+    parts = partition.load(dataset, spec, seed, data_dir)
+    classes = data.source.classes
+    held = {
+        "train": counts(parts.train_indices, parts.train_offsets, data.train_labels, classes),
+        "test": counts(parts.test_indices, parts.test_offsets, data.test_labels, classes),
+    }
+    stem = Path(partition.filename(dataset, spec, seed)).stem
+    outputs = [folder / f"{stem}.{kind}" for kind in ("svg", "png", "csv")]
+    title = f"{data.source.title}, alpha = {spec.alpha:g}, seed {seed}: images of each client"
+    picture(held["train"], held["test"], title, outputs[:2])
+    with files.replacing(outputs[2]) as scratch:
+        statistics(held).to_csv(scratch, index=False, float_format="%.4f", lineterminator="\n")
+    return outputs
+
+
+def counts(
+    indices: NDArray[np.int64], offsets: NDArray[np.int64], labels: NDArray[np.int64], classes: int
+) -> NDArray[np.int64]:
+    """Images of each class at each client, [clients, classes]."""
+    hands = np.split(labels[indices], offsets[1:-1])
+    return np.stack([np.bincount(hand, minlength=classes) for hand in hands]).astype(np.int64)
+
+
+def statistics(held: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
+    """One row for each client and split of `held` (split -> counts [clients, classes]).
+
+    Columns: client, split, images, classes (with at least one image), largest_class_share (of the client's
+    images), label_entropy (bits; log2(classes) if all are equally frequent, 0 for a single class). The last
+    two are empty for a client without images.
+    """
+    import pandas as pd
+
+    rows = []
+    for split, table in held.items():
+        for client, row in enumerate(table):
+            images = int(row.sum())
+            shares = row[row > 0] / images if images else np.array([np.nan])
+            entropy = abs(float(-(shares * np.log2(shares)).sum()))  # abs: no -0.0 for a single class
+            rows.append((client, split, images, int((row > 0).sum()), float(shares.max()), entropy))
+    columns = ["client", "split", "images", "classes", "largest_class_share", "label_entropy"]
+    return pd.DataFrame(rows, columns=columns).sort_values("client", kind="stable")
+
+
+def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outputs: list[Path]) -> None:
+    """Draw counts [clients, classes]: training images by class as a heatmap, beside it each client's totals.
+
+    The format of each output follows from its name (.svg, .png). Test images are shown by their totals only,
+    for their shares by class are those of the training images.
+    """
+    import matplotlib
+    import seaborn as sns
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    clients, classes = train.shape
+    numbers = max(clients, classes) <= WRITTEN_OUT
+    # A figure of its own, not pyplot's: no display, no global state. The salt makes equal SVGs equal bytes.
+    with sns.axes_style("white"), matplotlib.rc_context({"svg.hashsalt": "bayesfed", "font.size": 9}):
+        figure = Figure(figsize=(9.5, min(1.5 + 0.3 * clients, 12)), layout=ConstrainedLayoutEngine(w_pad=0.1))
+        heat, totals = figure.subplots(1, 2, width_ratios=(5, 1.3))
+        sns.heatmap(
+            train,
+            ax=heat,
+            mask=train == 0,  # a class that a client lacks stays white
+            cmap="crest",
+            vmin=0,
+            annot=numbers,
+            fmt="d",
+            annot_kws={"size": 8},
+            linewidths=0.5 if numbers else 0,
+            linecolor="0.9",
+            xticklabels=1 if numbers else "auto",
+            yticklabels=1 if numbers else "auto",
+            cbar_kws={"label": "training images of the class", "pad": 0.01, "fraction": 0.03, "aspect": 40},
+        )
+        heat.tick_params(rotation=0, length=0)
+        heat.set(xlabel="class", ylabel="client")
+        heat.spines[:].set(visible=True, color="0.8")
+        places = np.arange(clients) + 0.5  # the middles of the heatmap's rows
+        totals.barh(places, train.sum(axis=1), color=sns.color_palette("crest", 3)[1], height=0.7)
+        totals.set(ylim=heat.get_ylim(), yticks=[], xlabel="all training images")
+        if clients <= WRITTEN_OUT:
+            totals.set(xticks=[], xlabel="all training\n(test) images")
+            totals.margins(x=0.9)  # room for the numbers
+            for place, images, tested in zip(places, train.sum(axis=1), test.sum(axis=1), strict=True):
+                totals.annotate(
+                    f"{images} ({tested})",
+                    (images, place),
+                    (3, 0),
+                    textcoords="offset points",
+                    va="center",
+                    size=8,
+                )
+        sns.despine(ax=totals, bottom=clients <= WRITTEN_OUT)
+        figure.suptitle(title, fontsize=10)
+        for path in outputs:
+            kind = path.suffix[1:]
+            with files.replacing(path) as scratch:
+                metadata = {"Date": None} if kind == "svg" else {}
+                figure.savefig(scratch, format=kind, dpi=150, metadata=metadata)

@@ -1,0 +1,64 @@
+"""A run's progress as one safetensors file: states, metric history, and how it has been computed so far."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from bayesfed import files
+from bayesfed.engine.rounds import Progress, Row
+from bayesfed.errors import InputError
+from bayesfed.methods.base import State
+
+
+@dataclass
+class Record:
+    """What a checkpoint says beside the tensors. A resume keeps precision and executor; seconds and samples add up."""
+
+    key: str
+    precision: str
+    executor: str
+    seconds: float = 0.0
+    samples: int = 0
+
+
+def save(path: Path, progress: Progress, record: Record) -> None:
+    """Write a checkpoint, whole or not at all."""
+    tensors = {f"server/{name}": tensor for name, tensor in progress.server.items()}
+    for client, state in progress.clients.items():
+        tensors |= {f"client/{client}/{name}": tensor for name, tensor in state.items()}
+    history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
+    tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record))}
+    with files.replacing(path) as scratch:
+        save_file(tensors, scratch, metadata)
+
+
+def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
+    """Read the checkpoint of the run `key`; raises InputError for a damaged file or another run's."""
+    server: State = {}
+    clients: dict[int, State] = {}
+    try:
+        with safe_open(path, "pt") as stored:
+            metadata = stored.metadata()
+            record = Record(**json.loads(metadata["record"]))
+            history = json.loads(bytes(stored.get_tensor("history").numpy()))
+            for name in stored.keys():  # noqa: SIM118  (not a dict)
+                owner, _, rest = name.partition("/")
+                if owner == "server":
+                    server[rest] = stored.get_tensor(name).to(device)
+                elif owner == "client":
+                    client, _, rest = rest.partition("/")
+                    clients.setdefault(int(client), {})[rest] = stored.get_tensor(name).to(device)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: this checkpoint is damaged ({error}); delete it to train from the start") from None
+    if record.key != key:
+        raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")
+    return Progress(int(metadata["round"]), server, clients, [Row(*row) for row in history]), record

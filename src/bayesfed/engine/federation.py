@@ -1,0 +1,192 @@
+"""A run's federation as it stands before any training: networks, images on the device, shards, and its nodes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed import models
+from bayesfed.data import store
+from bayesfed.data.augment import Images
+from bayesfed.data.partition import Partition
+from bayesfed.engine import streams
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Model, Node, Predictor
+from bayesfed.models import Network
+from bayesfed.runfile import Run
+
+SERVER = -1
+EVALUATION_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and in which precision a run computes: states in `dtype`, forward and backward passes in `cast`."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    cast: torch.dtype = torch.float32
+
+
+@dataclass
+class Shard:
+    """A node's images: the split they are in, and the indices of its training and test images, on the device."""
+
+    train_images: Images
+    train: Tensor
+    test_images: Images
+    test: Tensor
+
+
+class Federation:
+    """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
+
+    def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute) -> None:
+        """datasets as `run.datasets`; partition None where client k holds datasets[k] whole.
+
+        Raises InputError when the server's images cannot be set aside.
+        """
+        self.run, self.compute = run, compute
+        self.method = run.build_method()
+        self.clients = run.partition.clients
+        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
+        self.splits = [
+            (
+                place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
+                place(one.source, one.test_images, one.test_labels, augment=False),
+            )
+            for one in datasets
+        ]
+        self.shards = self.deal(datasets, partition)
+        self.networks = [self.network(client) for client in range(self.clients)]
+
+    def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
+        """Every node's shard; the server's images leave the clients' shards."""
+        count = max(self.run.budget.server_images, self.method.server_images())
+        if partition is None and count:
+            raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
+        server = server_images(datasets[0].train_labels, count, self.run.budget.seed)
+        shards = {}
+        for client in range(self.clients):
+            task = client if partition is None else 0
+            train_images, test_images = self.splits[task]
+            if partition is None:
+                train, test = np.arange(len(train_images)), np.arange(len(test_images))
+            else:
+                train, test = partition.train(client), partition.test(client)
+                train = train[~np.isin(train, server)]
+            shards[client] = Shard(train_images, self.place(train), test_images, self.place(test))
+        train_images, test_images = self.splits[0]
+        shards[SERVER] = Shard(train_images, self.place(server), test_images, self.place(np.arange(len(test_images))))
+        return shards
+
+    def place(self, indices: np.ndarray) -> Tensor:
+        """Indices as an int64 tensor on the device."""
+        return torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64)).to(self.compute.device)
+
+    def network(self, client: int) -> tuple[Network, Network | None]:
+        """The travelling and the own network of a client."""
+        run = self.run
+        source = run.sources[client if run.multi_task else 0]
+
+        def build(name: str) -> Network:
+            return models.build(name, source.classes, source.channels, store.SIDE)
+
+        local = build(run.local_models[client]) if run.local_models else None
+        if run.global_model == models.CONVOLUTIONS:
+            assert local is not None
+            return local, local
+        return build(run.global_model), local
+
+    def node(self, client: int, round: int, epochs: int = 0) -> Node:
+        """A client, or the server, in a round (0: before the first), with an empty state."""
+        seed, compute = self.run.budget.seed, self.compute
+        shared_convolutions = self.run.global_model == models.CONVOLUTIONS
+        travelling, own = self.networks[max(client, 0)]
+        generator = torch.Generator(compute.device)
+        streams.seed_torch(generator, seed, "noise", round, client)
+
+        def initial(network: Network | None, round: int, client: int) -> Tensor:
+            assert network is not None, "this node has no model of its own"
+            theta = network.initial(streams.generator(seed, "init", round, client))
+            return theta.to(compute.device, compute.dtype)
+
+        return Node(
+            client=client,
+            round=round,
+            rounds=self.run.budget.rounds,
+            epochs=epochs,
+            n=torch.tensor(float(len(self.shards[client].train)), dtype=compute.dtype, device=compute.device),
+            model=None if client == SERVER and shared_convolutions else self.model(travelling),
+            local_model=self.model(own) if own is not None and client != SERVER else None,
+            # All clients start from the server's model, but for layers that only they have.
+            initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
+            local_initial=lambda: initial(own, round, client),
+            shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
+            reseed=lambda purpose: streams.seed_torch(generator, seed, purpose, round, client),
+            noise=lambda like: torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device),
+            accuracy=lambda predictor: self.training_accuracy(client, predictor),
+        )
+
+    def model(self, network: Network) -> Model:
+        """The network with the run's precision around it: logits in the dtype of the states."""
+        cast, dtype = self.compute.cast, self.compute.dtype
+        return lambda theta, x: network(theta.to(cast), x).to(dtype)
+
+    @torch.no_grad()
+    def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
+        """Log class probabilities (n, classes) of the images at `indices` (n,)."""
+        parts = [predictor.log_probabilities(images.plain(part)) for part in indices.split(EVALUATION_BATCH)]
+        return torch.cat(parts)
+
+    def training_accuracy(self, client: int, predictor: Predictor) -> float:
+        """Accuracy on the node's own training images, without augmentation."""
+        shard = self.shards[client]
+        predicted = self.predict(predictor, shard.train_images, shard.train).argmax(-1)
+        return float((predicted == shard.train_images.labels[shard.train]).double().mean())
+
+    def participants(self, round: int) -> list[int]:
+        """The clients of a round, in order; those without training images never take part."""
+        able = [k for k in range(self.clients) if len(self.shards[k].train)]
+        count = max(1, round_half_up(self.run.budget.participation * len(able)))
+        chosen = streams.generator(self.run.budget.seed, "participation", round).permutation(len(able))[:count]
+        return sorted(able[i] for i in chosen)
+
+    def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
+        """The epochs of each client: E, but for a straggler x ~ U{1, ..., E} (HBFL, Figures 8 and 9)."""
+        budget = self.run.budget
+        generator = streams.generator(budget.seed, "stragglers", round)
+        slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]
+        drawn = dict(
+            zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
+        )
+        return {k: drawn.get(k, budget.local_epochs) for k in participants}
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number, halves up: 5 of 10 clients at 0.45 to 0.55 less a bit."""
+    return int(value + 0.5)
+
+
+def server_images(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Indices of `count` training images for the server, as equal over the classes as they come, sorted.
+
+    Raises InputError when a class has too few images.
+    """
+    classes = np.unique(labels)
+    generator = streams.generator(seed, "server-images")
+    chosen = []
+    for place, label in enumerate(classes):
+        wanted = count // len(classes) + (place < count % len(classes))
+        members = generator.permutation(np.flatnonzero(labels == label))
+        if wanted > len(members) // 2:
+            raise InputError(
+                f"server_images: {count} would take {wanted} of the {len(members)} images of class {label}; "
+                f"at most half of a class may leave the clients"
+            )
+        chosen.append(members[:wanted])
+    return np.sort(np.concatenate(chosen)).astype(np.int64)

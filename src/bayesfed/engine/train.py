@@ -1,0 +1,219 @@
+"""One run from its run file to its finished folder: lock, resume, train, checkpoint, and write the results."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import platform
+import signal
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+
+import torch
+import yaml
+
+import bayesfed
+from bayesfed import files, runfile
+from bayesfed.data import partition, store
+from bayesfed.engine import checkpoint, device
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.progress import Reporter
+from bayesfed.engine.revision import ENGINE_REVISION
+from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.engine.summary import summarise
+from bayesfed.errors import InputError
+from bayesfed.runfile import Run
+
+CHECKPOINT_SECONDS = 30  # at most this much finished work is lost to a kill; a signal loses none
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop; finished rounds are in its checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a run's files are, and how it is to be computed."""
+
+    out: Path
+    checkpoint: Path
+    data: Path
+    device: str = "auto"
+    precision: str = "auto"
+
+
+def train(run: Run, place: Place) -> None:
+    """Train a run, or go on with it, until its folder is done; a finished run is left alone.
+
+    Raises InputError for wrong input or another run's folder, Stopped on SIGTERM or SIGINT.
+    """
+    with files.locked(
+        place.out, lambda: print(f"{place.out}: another process holds this run; waiting", file=sys.stderr)
+    ):
+        refuse_other_run(run, place.out)
+        if (place.out / "summary.json").exists():
+            print(f"{place.out}: done already", file=sys.stderr)
+            return
+        with device.lease(device.choose_device(place.device)):
+            train_locked(run, place)
+
+
+def refuse_other_run(run: Run, out: Path) -> None:
+    """Raise InputError where the folder holds another run."""
+    stored = out / "run.yaml"
+    if stored.exists() and (key := runfile.load(stored).key) != run.key:
+        raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
+
+
+def train_locked(run: Run, place: Place) -> None:
+    """Train with the folder's lock held."""
+    on = device.choose_device(place.device)
+    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), "eager")
+    progress: Progress | None = None
+    if place.checkpoint.exists():
+        progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
+        if place.precision not in ("auto", record.precision):
+            raise InputError(
+                f"--precision {place.precision}: this run was begun in {record.precision}; go on with that, or "
+                f"delete {place.checkpoint}"
+            )
+    federation = None
+    if progress is None or progress.round < run.budget.rounds:
+        federation = assemble(run, place, device.compute(on, record.precision))
+    with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
+        if federation is not None:
+            progress = rounds(federation, progress or begin(federation), place, record, report)
+        assert progress is not None
+        write_results(run, place, on, progress, record)
+
+
+def assemble(run: Run, place: Place, compute: Compute) -> Federation:
+    """The run's federation from the stored data and the cached partition, which is made where it is missing."""
+    datasets = [store.load(name, place.data) for name in run.datasets]
+    cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
+    if not run.multi_task:
+        partition.build(*cell)
+    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute)
+
+
+def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
+           report: Reporter) -> Progress:  # fmt: skip
+    """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
+    total = federation.run.budget.rounds
+    stop = StopFlag()
+    trainer = Trainer(federation, stop.check, report.client_done)
+    saved = time.monotonic()
+    with stop:
+        try:
+            while progress.round < total:
+                started = time.monotonic()
+                progress = trainer.play(progress)
+                record.seconds += time.monotonic() - started
+                record.samples += trainer.samples
+                report.round_done(progress)
+                if progress.round == total or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    checkpoint.save(place.checkpoint, progress, record)
+                    saved = time.monotonic()
+        except Stopped:
+            checkpoint.save(place.checkpoint, progress, record)
+            where = f"after round {progress.round} of {total}"
+            raise Stopped(f"stopped by a signal {where}; run it again to go on") from None
+    return progress
+
+
+class StopFlag:
+    """Turns SIGTERM and SIGINT into `Stopped` at the next batch; further signals change nothing."""
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def __enter__(self) -> StopFlag:
+        def note(number: int, frame: FrameType | None) -> None:
+            self.raised = True
+
+        self.before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self.raised:
+            raise Stopped
+
+
+def write_results(run: Run, place: Place, on: str, progress: Progress, record: checkpoint.Record) -> None:
+    """Write the files of a finished run, the summary last."""
+    header = "round,client,model,metric,value\n"
+    lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
+    files.write_text(place.out / "metrics.csv", header + "".join(lines))
+    files.write_text(place.out / "run.yaml", yaml.safe_dump(run.to_dict(), sort_keys=False, default_flow_style=None))
+    method = run.build_method()
+    provenance = {
+        "key": run.key,
+        "method_revision": method.revision,
+        "engine_revision": ENGINE_REVISION,
+        "code": code_hash(),
+        "versions": versions(),
+        "device": on,
+        "hardware": device.hardware(on),
+        "precision": record.precision,
+        "executor": record.executor,
+        "threads": torch.get_num_threads(),
+        "dataset_fingerprints": {one.name: one.fingerprint for one in run.sources},
+        "partition": run.partition_file,
+        "partition_fingerprint": partition_fingerprint(run, place.data),
+        "train_seconds": round(record.seconds, 3),
+        "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
+    }
+    files.write_json(place.out / "provenance.json", provenance)
+    budget = run.budget
+    summary = {
+        "key": run.key,
+        "method": run.method,
+        "dataset": list(run.datasets),
+        "seed": budget.seed,
+        "rounds": budget.rounds,
+        "local_epochs": budget.local_epochs,
+        "batch_size": budget.batch_size,
+        "train_seconds": round(record.seconds, 3),
+    } | summarise(progress.history, run.partition.clients)
+    files.write_json(place.out / "summary.json", summary)
+
+
+def partition_fingerprint(run: Run, data: Path) -> str | None:
+    """sha256 of the cached partition's arrays; None where every client holds a whole dataset."""
+    if run.multi_task:
+        return None
+    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data)
+    arrays = (shares.train_indices, shares.train_offsets, shares.test_indices, shares.test_offsets)
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def code_hash() -> str:
+    """sha256 over the package's source files, by path."""
+    root = Path(bayesfed.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """The versions that can change a result."""
+    found = {
+        "bayesfed": bayesfed.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    for name in ("numpy", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found

@@ -1,0 +1,47 @@
+"""Files that are written whole or not at all, and the lock on a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield scratch
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text whole."""
+    with replacing(path) as scratch:
+        scratch.write_text(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole, indented."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the kernel lock of a folder; where another process holds it, call `waiting` once and wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

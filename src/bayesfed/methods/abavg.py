@@ -1,0 +1,47 @@
+"""ABAVG (Xiao et al. 2021): FedAvg whose server weights the clients' models by their validated accuracy.
+
+    theta <- sum_k w_k theta_k,   w_k = a_k / sum_j a_j
+
+a_k is measured by the server on images of its own, class-balanced and taken out of the clients' shards, never on
+the test set. The formula is printed nowhere that we could read; the other readings are switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bayesfed.methods.base import Node, Update, softmax_of
+from bayesfed.methods.fedavg import FedAvg
+from bayesfed.options import option
+
+
+class ABAVG(FedAvg):
+    """FedAvg's round with other weights in the average."""
+
+    name = "abavg"
+    label = "ABAVG"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options(FedAvg.Options):
+        """FedAvg's, the size of the server's validation set, and what a client's weight is proportional to."""
+
+        validation_images: int = option(2000, low=1)
+        weight: Literal["accuracy", "images-times-accuracy", "scaled-accuracy"] = "accuracy"
+
+    def server_images(self) -> int:
+        return self.options.validation_images
+
+    def weights(self, server: Node, updates: Sequence[Update]) -> list[float]:
+        a = [server.accuracy(softmax_of("client", server.model, update["theta"])) for update in updates]
+        if self.options.weight == "images-times-accuracy":
+            a = [update.n * a_k for update, a_k in zip(updates, a, strict=True)]
+        elif self.options.weight == "scaled-accuracy":
+            a = [a_k - min(a) for a_k in a]
+        # All zero (every accuracy 0, or all alike after scaling) says nothing about the clients: equal weights.
+        return [a_k / sum(a) for a_k in a] if sum(a) > 0 else [1 / len(a)] * len(a)
+
+
+METHOD = ABAVG

@@ -1,0 +1,237 @@
+"""What a method is: the contract between an algorithm and the engine that runs it.
+
+A method is written for one client at a time, with the paper's symbols as named tensors. The engine decides where
+and how its steps run: one after another, captured, side by side. For that a step
+
+* changes the node's tensors in place and keeps no tensor of its own between steps,
+* is ordinary PyTorch without Python branches on tensor values or transfers to the host,
+* takes means over a mini-batch by `batch.mean` and sums over parameters over the last dimension.
+
+Registered methods are the modules of `bayesfed.methods` that define a class `METHOD`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+State = dict[str, Tensor]
+Model = Callable[[Tensor, Tensor], Tensor]
+SAMPLED = "_sampled"  # ends the names of predictors that average over weight samples
+
+
+@dataclass
+class Batch:
+    """A mini-batch: images x (B, C, H, W), normalised, and labels y (B,)."""
+
+    x: Tensor
+    y: Tensor
+
+    def mean(self, per_image: Tensor) -> Tensor:
+        """The mean over the images of the batch of values (..., B)."""
+        return per_image.mean(-1)
+
+
+class Node:
+    """A client in one round, or the server: its place in the federation, its data and its named tensors.
+
+    `node["mu"]` is a tensor of the node's state. `n` is the number of its training images (a float tensor, as
+    losses need it), `epochs` the local epochs of this round, fewer for a straggler. `round` counts from 1.
+    """
+
+    def __init__(self, *, client: int, round: int, rounds: int, epochs: int, n: Tensor, model: Model | None,
+                 local_model: Model | None, initial: Callable[[], Tensor], local_initial: Callable[[], Tensor],
+                 shared: int, noise: Callable[[Tensor], Tensor], reseed: Callable[[str], object],
+                 accuracy: Callable[[Predictor], float]) -> None:  # fmt: skip
+        self.client = client
+        self.round = round
+        self.rounds = rounds
+        self.epochs = epochs
+        self.n = n
+        self.state: State = {}
+        # Logits (B, classes) in float32 of the model that travels (the paper's global or meme model) and of the
+        # client's own model: model(theta, x). None where the node has no such model.
+        self._model, self._local_model = model, local_model
+        self.initial = initial  # the initial parameters of the model that travels: (P,)
+        self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
+        self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
+        self.reseed = reseed  # the engine's: sets `noise` to the start of this round's stream for a purpose
+        self.noise = noise  # noise(like): standard normal draws in the shape of `like` from this round's stream
+        self.accuracy = accuracy  # accuracy(predictor): on the node's own training images, without augmentation
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.state[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self.state[name] = value
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the model that travels is a whole network here; not so for a server that shares convolutions."""
+        return self._model is not None
+
+    def model(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Logits (B, classes) of the model that travels between server and clients."""
+        assert self._model is not None, "this node has no travelling model"
+        return self._model(theta, x)
+
+    def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Logits (B, classes) of the client's own model."""
+        assert self._local_model is not None, "this node has no model of its own"
+        return self._local_model(theta, x)
+
+    def shared(self, theta: Tensor) -> Tensor:
+        """The entries of theta that are aggregated: all, or the convolutions in multi-task learning."""
+        return theta[: self.shared_parameters]
+
+    def own(self, theta: Tensor) -> Tensor:
+        """The entries of theta that never leave the client: none, or the layers behind the convolutions."""
+        return theta[self.shared_parameters :]
+
+    def splice(self, received: Tensor, own: Tensor) -> Tensor:
+        """The whole vector from the server's entries and the client's own."""
+        return torch.cat([received, own])
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
+
+    `data`: the node's own training images, or those of the server. The hooks run at the end of each epoch and of
+    the phase.
+    """
+
+    step: Callable[[Node, Batch], None]
+    epochs: int = 0
+    batches: int = 0
+    data: Literal["own", "server"] = "own"
+    epoch_end: Callable[[Node], None] | None = None
+    end: Callable[[Node], None] | None = None
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A named map from images (n, C, H, W) to log class probabilities (n, classes), and where it is evaluated.
+
+    `sets`: "test" is the full test set, "shard" a client's own test images. Accuracy of clients on their shards,
+    and of the server on the full set, is taken every round, all else every tenth round and in the last. A
+    `sampled` predictor averages over many networks and is evaluated in those rounds alone; it is a second reading
+    of a model and never counts as a client's best.
+    """
+
+    name: str
+    log_probabilities: Callable[[Tensor], Tensor]
+    sets: tuple[str, ...] = ("test", "shard")
+    sampled: bool = False
+
+
+@dataclass
+class Update:
+    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j."""
+
+    client: int
+    n: int
+    q: float
+    values: State = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+
+class Method:
+    """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round."""
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    # Raise it by hand when results change on purpose, a changed default included: runs get new keys.
+    revision: ClassVar[int]
+    # True where every client trains a model of its own beside the one that travels.
+    local_models: ClassVar[bool] = False
+
+    @dataclass(frozen=True)
+    class Options:
+        """Hyperparameters, with the defaults of the paper or our reading of it."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def server_images(self) -> int:
+        """How many training images the server needs for itself; they leave the clients' shards."""
+        return 0
+
+    def evaluate_each_epoch(self) -> bool:
+        """Whether clients are tested after every local epoch, not only at the end of a round."""
+        return False
+
+    def init_server(self, server: Node) -> State:
+        """What the server starts with."""
+        return {}
+
+    def init_client(self, c: Node) -> State:
+        """What a client keeps between rounds, as it stands before the first."""
+        return {}
+
+    def message(self, server: Node, client: int) -> State:
+        """What the server sends to a client; by default all it has."""
+        return server.state
+
+    def start(self, c: Node, message: State) -> State:
+        """A client begins a round: the tensors it works on. A name that it keeps is overwritten."""
+        return {}
+
+    def step(self, c: Node, batch: Batch) -> None:
+        """One mini-batch, in place."""
+        raise AssertionError(f"{type(self).__name__} defines neither step nor phases")
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        """The phases of a client's round; by default its local epochs of `step`."""
+        return [Phase(self.step, epochs=c.epochs)]
+
+    def finish(self, c: Node) -> State:
+        """What a client sends back."""
+        return {}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+        """The server's step on its state, from at least one update; gives diagnostics to log, name to value."""
+        return {}
+
+    def server_phases(self, server: Node) -> Sequence[Phase]:
+        """Training of the server's own after aggregation, on the images of `server_images`."""
+        return []
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        """What a client predicts with after local training, before aggregation."""
+        return []
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        """What the server predicts with at the end of a round."""
+        return []
+
+
+def softmax_of(name: str, model: Model, theta: Tensor) -> Predictor:
+    """The predictor softmax(f(x; theta)), evaluated on every set."""
+    return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1))
+
+
+def softmax_average(
+    name: str, model: Model, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
+) -> Predictor:
+    """The predictor 1/S sum_s softmax(f(x; theta_s)) over S weight samples, drawn once, when it is first used.
+
+    It is called `<name>_sampled`.
+    """
+    thetas: list[Tensor] = []
+
+    def log_probabilities(x: Tensor) -> Tensor:
+        if not thetas:
+            thetas.extend(draw() for _ in range(samples))
+        each = torch.stack([F.log_softmax(model(theta, x), -1) for theta in thetas])
+        return each.logsumexp(0) - math.log(samples)
+
+    return Predictor(name + SAMPLED, log_probabilities, sets, sampled=True)

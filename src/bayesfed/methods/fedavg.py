@@ -1,0 +1,86 @@
+"""FedAvg (McMahan et al. 2017): local training from the global model, then the data-weighted mean.
+
+    theta_k <- E epochs of SGD on CE(f(x; theta)) from theta        theta <- sum_k q_k theta_k
+
+HBFL's setting: lr 0.01, momentum 0.9, weight decay 5e-4. `optimizer: adam` with lr 0.001 is the ablation that asks
+how much of HBFL's gain is Adam's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, leaves
+from bayesfed.options import option
+
+
+class FedAvg(Method):
+    """FedAvg; the client's state is theta_k, the server's theta."""
+
+    name = "fedavg"
+    label = "FedAvg"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        """Local optimiser; `optimizer_state: kept` carries momentum or moments over rounds (A21)."""
+
+        optimizer: Literal["sgd", "adam"] = "sgd"
+        lr: float = option(0.01, above=0)
+        momentum: float = option(0.9, low=0, high=1)
+        weight_decay: float = option(5e-4, low=0)
+        optimizer_state: Literal["fresh", "kept"] = "fresh"
+
+    def __init__(self, options: FedAvg.Options) -> None:
+        super().__init__(options)
+        o = options
+        self.optimizer = SGD(o.lr, o.momentum, o.weight_decay) if o.optimizer == "sgd" else Adam(o.lr, o.weight_decay)
+
+    def init_server(self, server: Node) -> State:
+        return {"theta": server.initial()}
+
+    def init_client(self, c: Node) -> State:
+        return self.optimizer.start("theta", c.initial()) if self.options.optimizer_state == "kept" else {}
+
+    def start(self, c: Node, message: State) -> State:
+        theta = message["theta"].clone()
+        fresh = self.options.optimizer_state == "fresh"
+        return {"theta": theta} | (self.optimizer.start("theta", theta) if fresh else {})
+
+    def loss(self, c: Node, theta: Tensor, batch: Batch) -> Tensor:
+        """CE(f(x; theta), y), the batch mean."""
+        return batch.mean(cross_entropy(c.model(theta, batch.x), batch.y))
+
+    def step(self, c: Node, batch: Batch) -> None:
+        (theta,) = leaves(c["theta"])
+        (g,) = grad(self.loss(c, theta, batch), theta)
+        self.optimizer.step(c, "theta", g)
+
+    def finish(self, c: Node) -> State:
+        return {"theta": c["theta"]}
+
+    def weights(self, server: Node, updates: Sequence[Update]) -> list[float]:
+        """The weight of each client in the average: q_k."""
+        return [update.q for update in updates]
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+        weights = torch.tensor(self.weights(server, updates), dtype=torch.float64, device=server["theta"].device)
+        theta = weighted_mean(weights, torch.stack([update["theta"] for update in updates]))
+        server["theta"] = theta.to(server["theta"].dtype)
+        return {}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("local", c.model, c["theta"])]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["theta"])]
+
+
+METHOD = FedAvg

@@ -1,0 +1,109 @@
+"""FML, federated mutual learning (Shen et al. 2020): a meme copy of the global model and the client's own model
+teach each other.
+
+    L_local = alpha CE(local) + (1 - alpha) KL(softmax(meme)  || softmax(local))
+    L_meme  = beta  CE(meme)  + (1 - beta)  KL(softmax(local) || softmax(meme))
+    theta  <- sum_k q_k theta_meme,k
+
+Both losses come from the same two forward passes, teachers get no gradient, and KL is the batch mean at
+temperature 1. The meme's optimiser is new in every round; the local model and its momentum stay with the client.
+Where only the convolutions are shared, the meme's other layers stay with the client too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.steps import SGD, cross_entropy, grad, kl, leaves
+from bayesfed.options import option
+
+
+class FML(Method):
+    """A client keeps its local model phi and the momentum of phi; the meme theta lives for a round."""
+
+    name = "fml"
+    label = "FML"
+    revision = 1
+    local_models = True
+
+    @dataclass(frozen=True)
+    class Options:
+        """alpha and beta weight label against teacher. Readings: the server's average weighted by n_k or uniform
+        as in FML's code (A16), local model kept or initialised anew each round (A8), clients tested once a round or
+        after each epoch (A14)."""
+
+        alpha: float = option(0.5, low=0, high=1)
+        beta: float = option(0.5, low=0, high=1)
+        lr: float = option(0.01, above=0)
+        momentum: float = option(0.9, low=0, high=1)
+        weight_decay: float = option(5e-4, low=0)
+        average: Literal["weighted", "uniform"] = "weighted"
+        local_start: Literal["kept", "reset"] = "kept"
+        evaluate: Literal["round", "epoch"] = "round"
+
+    def __init__(self, options: FML.Options) -> None:
+        super().__init__(options)
+        self.sgd = SGD(options.lr, options.momentum, options.weight_decay)
+
+    def evaluate_each_epoch(self) -> bool:
+        return self.options.evaluate == "epoch"
+
+    def init_server(self, server: Node) -> State:
+        return {"theta": server.shared(server.initial())}
+
+    def init_client(self, c: Node) -> State:
+        phi = c.local_initial()
+        return {"phi": phi, "theta.own": c.own(c.initial())} | self.sgd.start("phi", phi)
+
+    def start(self, c: Node, message: State) -> State:
+        theta = c.splice(message["theta"], c["theta.own"])
+        state = {"theta": theta} | self.sgd.start("theta", theta)
+        if self.options.local_start == "reset":
+            phi = c.local_initial()
+            state |= {"phi": phi} | self.sgd.start("phi", phi)
+        return state
+
+    def losses(self, batch: Batch, meme: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
+        """L_meme and L_local from both models' logits (B, classes) on the same batch."""
+        alpha, beta, y = self.options.alpha, self.options.beta, batch.y
+        loss_meme = batch.mean(beta * cross_entropy(meme, y) + (1 - beta) * kl(local, meme))
+        loss_local = batch.mean(alpha * cross_entropy(local, y) + (1 - alpha) * kl(meme, local))
+        return loss_meme, loss_local
+
+    def step(self, c: Node, batch: Batch) -> None:
+        theta, phi = leaves(c["theta"], c["phi"])
+        loss_meme, loss_local = self.losses(batch, c.model(theta, batch.x), c.local_model(phi, batch.x))
+        (g_theta,) = grad(loss_meme, theta)
+        (g_phi,) = grad(loss_local, phi)
+        self.sgd.step(c, "theta", g_theta)
+        self.sgd.step(c, "phi", g_phi)
+
+    def finish(self, c: Node) -> State:
+        c["theta.own"].copy_(c.own(c["theta"]))
+        return {"theta": c.shared(c["theta"])}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+        uniform = self.options.average == "uniform"
+        q = [1.0 if uniform else update.q for update in updates]
+        theta = weighted_mean(
+            torch.tensor(q, dtype=torch.float64, device=server["theta"].device),
+            torch.stack([update["theta"] for update in updates]),
+        )
+        server["theta"] = theta.to(server["theta"].dtype)
+        return {}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("meme", c.model, c["theta"]), softmax_of("local", c.local_model, c["phi"])]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["theta"])]
+
+
+METHOD = FML

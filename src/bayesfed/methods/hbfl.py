@@ -1,0 +1,190 @@
+"""HBFL (Yang 2023, AIMS Mathematics 8(7)): a Bayesian meme model, aggregated by its precisions, teaches local models.
+
+Client, each mini-batch, q = N(mu, diag sigma^2), sigma = softplus(rho), eps ~ N(0, I):
+
+    L_meme(mu, rho) = CE(f(x; mu + sigma eps), y) - T/n_k sum_i log sigma_i           (eq. 4.1 times T/n_k)  Adam
+    L_local(phi)    = alpha CE(f_k(x; phi), y)
+                      + (1 - alpha) KL(softmax(f(x; mu)/T_d) || softmax(f_k(x; phi)/T_d))         (eq. 4.2)  SGD
+
+Server, elementwise, Lambda_k = sigma_k^-2:
+
+    mu <- (sum_k q_k Lambda_k)^-1 sum_k q_k Lambda_k mu_k
+
+There is no prior and no distillation term in the meme's loss. Only mu is sent down; sigma starts anew each round.
+Weight decay acts on mu and never on rho, whose gradient it would drown. Where only the convolutions are shared,
+the meme's other layers are Bayesian too and stay with the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import log_precision_spread, product, softplus, weighted_mean
+from bayesfed.methods.base import (
+    Batch,
+    Method,
+    Node,
+    Predictor,
+    State,
+    Update,
+    softmax_average,
+    softmax_of,
+)  # fmt: skip
+from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, kl, leaves
+from bayesfed.options import option
+
+SAMPLES = 10  # weight samples of the averaged predictions
+
+
+class HBFL(Method):
+    """A client keeps its local model phi, the momentum of phi, and what the readings below let it keep."""
+
+    name = "hbfl"
+    label = "HBFL"
+    revision = 1
+    local_models = True
+
+    @dataclass(frozen=True)
+    class Options:
+        """The paper's values and our readings where it is silent.
+
+        temperature: T of eq. 4.1. entropy_weight: T/n_k or T against the mean CE, or 1 against CE n_k/T (A1).
+        sigma: reset to softplus(rho_start) every round or kept on the client (A2). decay_rho: weight decay on rho
+        too (A5). adam_state: fresh each round or kept (A7). local_start: local model kept or initialised anew (A8).
+        alpha: label against teacher in eq. 4.2 (A9). distillation_temperature: T_d, and whether the KL is
+        multiplied by T_d^2 (A10). evaluate: clients tested once a round or after each epoch (A14). average: the
+        paper's precision-weighted mean, the same without q_k, or the plain q_k-weighted mean of the mu_k (ablation).
+        """
+
+        temperature: float = option(1e-4, above=0)
+        entropy_weight: Literal["T/n", "T", "1"] = "T/n"
+        sigma: Literal["reset", "kept"] = "reset"
+        rho_start: float = -5.0
+        decay_rho: bool = False
+        adam_state: Literal["fresh", "kept"] = "fresh"
+        local_start: Literal["kept", "reset"] = "kept"
+        alpha: float = option(0.5, low=0, high=1)
+        distillation_temperature: float = option(1.0, above=0)
+        distillation_squared: bool = False
+        evaluate: Literal["round", "epoch"] = "round"
+        average: Literal["precision", "precision-without-q", "plain"] = "precision"
+        lr: float = option(0.001, above=0)
+        local_lr: float = option(0.01, above=0)
+        momentum: float = option(0.9, low=0, high=1)
+        weight_decay: float = option(5e-4, low=0)
+
+    def __init__(self, options: HBFL.Options) -> None:
+        super().__init__(options)
+        o = options
+        self.adam_mu = Adam(o.lr, o.weight_decay)
+        self.adam_rho = Adam(o.lr, o.weight_decay if o.decay_rho else 0.0)
+        self.sgd = SGD(o.local_lr, o.momentum, o.weight_decay)
+
+    def evaluate_each_epoch(self) -> bool:
+        return self.options.evaluate == "epoch"
+
+    def fresh_rho(self, mu: Tensor) -> Tensor:
+        """rho_0 for every entry."""
+        return torch.full_like(mu, self.options.rho_start)
+
+    def init_server(self, server: Node) -> State:
+        mu = server.shared(server.initial())
+        return {"mu": mu, "sigma": softplus(self.fresh_rho(mu))}
+
+    def init_client(self, c: Node) -> State:
+        phi, mu = c.local_initial(), c.initial()
+        kept = {"phi": phi, "mu.own": c.own(mu)} | self.sgd.start("phi", phi)
+        if self.options.sigma == "kept":
+            kept["rho"] = self.fresh_rho(mu)
+        if self.options.adam_state == "kept":
+            kept |= self.adam_mu.start("mu", mu) | self.adam_rho.start("rho", mu)
+        return kept
+
+    def message(self, server: Node, client: int) -> State:
+        return {"mu": server["mu"]}
+
+    def start(self, c: Node, message: State) -> State:
+        mu = c.splice(message["mu"], c["mu.own"])
+        state = {"mu": mu}
+        if self.options.sigma == "reset":
+            state["rho"] = self.fresh_rho(mu)
+        if self.options.adam_state == "fresh":
+            state |= self.adam_mu.start("mu", mu) | self.adam_rho.start("rho", mu)
+        if self.options.local_start == "reset":
+            phi = c.local_initial()
+            state |= {"phi": phi} | self.sgd.start("phi", phi)
+        return state
+
+    def loss_meme(self, c: Node, ce: Tensor, sigma: Tensor) -> Tensor:
+        """Eq. 4.1 up to a factor and a constant, from the mean CE of the noisy network and sigma."""
+        T, sum_log_sigma = self.options.temperature, sigma.log().sum(-1)
+        if self.options.entropy_weight == "T/n":
+            return ce - T / c.n * sum_log_sigma
+        if self.options.entropy_weight == "T":
+            return ce - T * sum_log_sigma
+        return c.n / T * ce - sum_log_sigma
+
+    def step(self, c: Node, batch: Batch) -> None:
+        x, y = batch.x, batch.y
+        mu, rho = leaves(c["mu"], c["rho"])
+        sigma = softplus(rho)
+        ce = batch.mean(cross_entropy(c.model(mu + sigma * c.noise(mu), x), y))
+        g_mu, g_rho = grad(self.loss_meme(c, ce, sigma), mu, rho)
+        self.adam_mu.step(c, "mu", g_mu)
+        self.adam_rho.step(c, "rho", g_rho)
+
+        with torch.no_grad():
+            meme = c.model(c["mu"], x)
+        alpha, T_d = self.options.alpha, self.options.distillation_temperature
+        scale = T_d**2 if self.options.distillation_squared else 1.0
+        (phi,) = leaves(c["phi"])
+        local = c.local_model(phi, x)
+        loss_local = batch.mean(alpha * cross_entropy(local, y) + (1 - alpha) * scale * kl(meme, local, T_d))
+        (g_phi,) = grad(loss_local, phi)
+        self.sgd.step(c, "phi", g_phi)
+
+    def finish(self, c: Node) -> State:
+        c["mu.own"].copy_(c.own(c["mu"]))
+        return {"mu": c.shared(c["mu"]), "sigma": softplus(c.shared(c["rho"]))}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+        mus = torch.stack([update["mu"] for update in updates])
+        sigmas = torch.stack([update["sigma"] for update in updates])
+        q = torch.tensor([update.q for update in updates], dtype=torch.float64, device=mus.device)
+        if self.options.average == "precision-without-q":
+            q = torch.ones_like(q)
+        mu, sigma = product(mus, sigmas, q)
+        if self.options.average == "plain":
+            mu = weighted_mean(q, mus)
+        server["mu"], server["sigma"] = mu.to(mus.dtype), sigma.to(mus.dtype)
+        return {
+            "log_precision_spread": float(log_precision_spread(sigmas)),
+            "sigma_mean": float(sigma.mean()),
+        }
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        def draw() -> Tensor:
+            return c["mu"] + softplus(c["rho"]) * c.noise(c["mu"])
+
+        return [
+            softmax_of("meme", c.model, c["mu"]),
+            softmax_of("local", c.local_model, c["phi"]),
+            softmax_average("meme", c.model, draw, SAMPLES, sets=("shard",)),
+        ]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        def draw() -> Tensor:
+            return server["mu"] + server["sigma"] * server.noise(server["mu"])
+
+        return [
+            softmax_of("global", server.model, server["mu"]),
+            softmax_average("global", server.model, draw, SAMPLES, sets=("test",)),
+        ]
+
+
+METHOD = HBFL

@@ -1,0 +1,52 @@
+"""Independent: every client trains its own model on its own data and nothing is exchanged (HBFL, Table 4).
+
+theta_k <- E epochs of SGD on CE(f_k(x; theta_k)) each round, R rounds; the best epoch-end accuracy counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bayesfed.methods.base import Batch, Method, Node, Predictor, State, softmax_of
+from bayesfed.methods.steps import SGD, cross_entropy, grad, leaves
+from bayesfed.options import option
+
+
+class Independent(Method):
+    """The client keeps theta and its momentum; the server has nothing."""
+
+    name = "independent"
+    label = "Independent"
+    revision = 1
+    local_models = True
+
+    @dataclass(frozen=True)
+    class Options:
+        """SGD, as for all conventional networks of the paper."""
+
+        lr: float = option(0.01, above=0)
+        momentum: float = option(0.9, low=0, high=1)
+        weight_decay: float = option(5e-4, low=0)
+
+    def __init__(self, options: Independent.Options) -> None:
+        super().__init__(options)
+        self.sgd = SGD(options.lr, options.momentum, options.weight_decay)
+
+    def evaluate_each_epoch(self) -> bool:
+        return True
+
+    def init_client(self, c: Node) -> State:
+        theta = c.local_initial()
+        return {"theta": theta} | self.sgd.start("theta", theta)
+
+    def step(self, c: Node, batch: Batch) -> None:
+        (theta,) = leaves(c["theta"])
+        (g,) = grad(batch.mean(cross_entropy(c.local_model(theta, batch.x), batch.y)), theta)
+        self.sgd.step(c, "theta", g)
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("local", c.local_model, c["theta"])]
+
+
+METHOD = Independent

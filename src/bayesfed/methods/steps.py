@@ -1,0 +1,80 @@
+"""The pieces that steps are made of: gradients, losses per image, and optimisers on flat parameter vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bayesfed.methods.base import Node, State
+
+
+def leaves(*tensors: Tensor) -> list[Tensor]:
+    """The tensors as starting points of a gradient, sharing their memory."""
+    return [tensor.detach().requires_grad_() for tensor in tensors]
+
+
+def grad(loss: Tensor, *wrt: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of a loss with respect to `leaves`."""
+    return torch.autograd.grad(loss.sum(), wrt)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """-log softmax(logits)[y] per image: logits (B, classes), y (B,), gives (B,)."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(softmax(teacher/T) || softmax(student/T)) per image from logits (B, classes); no gradient to the teacher.
+
+    Summed over classes, so `batch.mean` of it is the batch mean of FML and HBFL eq. 4.2.
+    """
+    log_p = F.log_softmax(teacher.detach() / temperature, -1)
+    log_q = F.log_softmax(student / temperature, -1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """SGD as in PyTorch: v <- momentum v + (g + decay theta), theta <- theta - lr v."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+
+    def start(self, name: str, theta: Tensor) -> State:
+        """A fresh state for the vector `name`."""
+        return {f"{name}.momentum": torch.zeros_like(theta)}
+
+    @torch.no_grad()
+    def step(self, c: Node, name: str, gradient: Tensor) -> None:
+        """Move the node's vector `name` and its momentum, in place."""
+        theta, velocity = c[name], c[f"{name}.momentum"]
+        velocity.mul_(self.momentum).add_(gradient).add_(theta, alpha=self.weight_decay)
+        theta.add_(velocity, alpha=-self.lr)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam as in PyTorch, with the decay added to the gradient (coupled L2), beta 0.9 and 0.999, epsilon 1e-8."""
+
+    lr: float
+    weight_decay: float
+
+    def start(self, name: str, theta: Tensor) -> State:
+        """A fresh state for the vector `name`."""
+        zeros = torch.zeros_like(theta)
+        return {f"{name}.m": zeros, f"{name}.v": zeros.clone(), f"{name}.t": theta.new_zeros(())}
+
+    @torch.no_grad()
+    def step(self, c: Node, name: str, gradient: Tensor) -> None:
+        """Move the node's vector `name` and its moments, in place."""
+        theta, m, v, t = c[name], c[f"{name}.m"], c[f"{name}.v"], c[f"{name}.t"]
+        t.add_(1)
+        g = gradient.add(theta, alpha=self.weight_decay) if self.weight_decay else gradient
+        m.lerp_(g, 0.1)
+        v.mul_(0.999).addcmul_(g, g, value=0.001)
+        scale = self.lr / (1 - 0.9**t)
+        theta.sub_(scale * m / ((v / (1 - 0.999**t)).sqrt_().add_(1e-8)))

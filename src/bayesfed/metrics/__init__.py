@@ -1,0 +1,1 @@
+"""Metrics of a predictor on a set of labelled images."""

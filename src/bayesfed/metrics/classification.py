@@ -1,0 +1,41 @@
+"""Accuracy, likelihood and calibration of predicted class probabilities."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BINS = 15  # of the calibration errors, of equal width over confidence 0 to 1
+
+
+def accuracy(log_probabilities: Tensor, labels: Tensor) -> float:
+    """The fraction of images (n, classes) whose most probable class is the label (n,); first class on ties."""
+    return float((log_probabilities.argmax(-1) == labels).double().mean())
+
+
+def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """NLL, Brier score, ECE and MCE of (n, classes) against labels (n,), n at least 1.
+
+    nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. With confidence the largest
+    probability, in BINS equal bins (left end excluded): ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such
+    gap over bins that are not empty (Guo et al. 2017).
+    """
+    log_p = log_probabilities.double()
+    p = log_p.exp()
+    n = len(labels)
+    target = torch.nn.functional.one_hot(labels, p.shape[-1]).double()
+    confidence, predicted = p.max(-1)
+    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=p.device)[1:-1]
+    bins = torch.bucketize(confidence, edges)
+
+    def sums(values: Tensor) -> Tensor:
+        return torch.zeros(BINS, dtype=torch.float64, device=p.device).index_add_(0, bins, values)
+
+    count = sums(torch.ones_like(confidence))
+    gap = (sums((predicted == labels).double()) - sums(confidence)).abs()
+    return {
+        "nll": float(-log_p.gather(-1, labels[:, None]).mean()),
+        "brier": float((p - target).square().sum(-1).mean()),
+        "ece": float(gap.sum() / n),
+        "mce": float((gap / count.clamp(min=1)).max()),
+    }

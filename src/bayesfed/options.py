@@ -1,0 +1,77 @@
+"""Options as dataclass fields with bounds, and the reading of a mapping into them with one-line errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from bayesfed.errors import InputError, nearest
+
+T = TypeVar("T")
+
+
+def option(default: Any = dataclasses.MISSING, *, low: float | None = None, above: float | None = None,
+           high: float | None = None) -> Any:  # fmt: skip
+    """A field that must be at least `low`, greater than `above` and at most `high`; required without default."""
+    return dataclasses.field(default=default, metadata={"low": low, "above": above, "high": high})
+
+
+def read(cls: type[T], mapping: object, where: str = "") -> T:
+    """An instance of the dataclass `cls` from the keys of `mapping`; `where` stands before a key in errors.
+
+    Raises InputError for an unknown or missing key, a wrong type, a value out of range or not among the choices.
+    """
+    prefix = f"{where}." if where else ""
+    if not isinstance(mapping, Mapping):
+        raise InputError(f"{where or 'run file'}: expected keys and values, found {mapping!r}")
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    for key in mapping:
+        if key not in fields:
+            raise InputError(f"{prefix}{key}: unknown key; {nearest(key, fields)}")
+    values = {}
+    for name, field in fields.items():
+        if name in mapping:
+            values[name] = check(mapping[name], hints[name], field.metadata, prefix + name)
+        elif field.default is dataclasses.MISSING:
+            raise InputError(f"{prefix}{name}: this key is missing")
+    return cls(**values)
+
+
+def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
+    """`value` as `kind` (int, float, bool, str or a Literal of strings) within `bounds`; InputError names `key`."""
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise InputError(f"{key}: '{value}' is not a choice; {nearest(value, choices)}")
+        return value
+    if isinstance(kind, types.UnionType):  # `float | None`
+        if value is None:
+            return None
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        hint = " (YAML reads 1e-4 as text: write 1.0e-4)" if kind is float and isinstance(value, str) else ""
+        raise InputError(f"{key}: expected {names[kind]}, found {value!r}{hint}")
+    low, above, high = bounds.get("low"), bounds.get("above"), bounds.get("high")
+    wanted = [f"at least {low:g}"] if low is not None else []
+    wanted += [f"above {above:g}"] if above is not None else []
+    wanted += [f"at most {high:g}"] if high is not None else []
+    inside = (low is None or value >= low) and (above is None or value > above) and (high is None or value <= high)
+    if wanted and not inside:
+        raise InputError(f"{key}: {value} is out of range; it must be {' and '.join(wanted)}")
+    return value
+
+
+def not_default(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass instance that differ from their defaults, in order."""
+    return {
+        field.name: getattr(instance, field.name)
+        for field in dataclasses.fields(instance)
+        if getattr(instance, field.name) != field.default
+    }

@@ -1,0 +1,206 @@
+"""The run file: what one run is. Reads, checks and completes it, and names its key and its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bayesfed import methods, models, options
+from bayesfed.data.partition import PartitionSpec, filename
+from bayesfed.data.sources import Source, source
+from bayesfed.data.store import SIDE
+from bayesfed.engine.revision import ENGINE_REVISION
+from bayesfed.errors import InputError, nearest
+from bayesfed.methods.base import Method
+from bayesfed.options import option
+
+WHOLE = "whole"  # the partition scheme of multi-task runs: client k holds dataset k whole
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round."""
+
+    rounds: int = option(low=1)
+    local_epochs: int = option(low=1)
+    batch_size: int = option(low=1)
+    seed: int = option(low=0)
+    stragglers: float = option(0.0, low=0, high=1)
+    participation: float = option(1.0, above=0, high=1)
+    server_images: int = option(0, low=0)  # set aside for the server, whatever the method needs at least
+
+
+@dataclass(frozen=True)
+class Run:
+    """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
+    one network's name a client and is empty for methods whose clients have no model of their own."""
+
+    datasets: tuple[str, ...]
+    partition: PartitionSpec
+    method: str
+    options: Any
+    global_model: str
+    local_models: tuple[str, ...]
+    budget: Budget
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The datasets; client k holds images of sources[k] in a multi-task run, else all share sources[0]."""
+        return tuple(source(name) for name in self.datasets)
+
+    @property
+    def multi_task(self) -> bool:
+        """Whether every client has a dataset of its own."""
+        return self.partition.scheme == WHOLE
+
+    def build_method(self) -> Method:
+        """The method with this run's hyperparameters."""
+        return methods.get(self.method)(self.options)
+
+    def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
+        """The run file as a mapping, complete or without the values that equal their defaults."""
+
+        def fields(instance: Any) -> dict[str, Any]:
+            return dict(vars(instance)) if defaults else options.not_default(instance)
+
+        local = list(self.local_models)
+        show_local = local and (defaults or local != [self.global_model] * len(local))
+        return {
+            "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
+            "partition": fields(self.partition),
+            "method": {"name": self.method} | fields(self.options),
+            "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
+        } | fields(self.budget)
+
+    @property
+    def key(self) -> str:
+        """12 hex digits over what decides the result: the run file without defaults, the data, the revisions."""
+        identity = {
+            "run": self.to_dict(defaults=False),
+            "data": [one.fingerprint for one in self.sources],
+            "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
+        }
+        text = json.dumps(identity, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """The run's folder below `runs/`: dataset/partition/method/seed~S-key."""
+        return f"{'+'.join(self.datasets)}/{self.partition.label}/{self.method}/seed~{self.budget.seed}-{self.key}"
+
+    @property
+    def partition_file(self) -> str | None:
+        """The cached partition, relative to the data folder; None where every client holds a whole dataset."""
+        return None if self.multi_task else filename(self.datasets[0], self.partition, self.budget.seed)
+
+
+def load(path: Path) -> Run:
+    """The run file at `path`; raises InputError for anything in it that is wrong."""
+    try:
+        mapping = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such run file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    return resolve(mapping)
+
+
+def resolve(mapping: object) -> Run:
+    """A run from the mapping of a run file, with every default filled in.
+
+    Raises InputError, naming the key, its value and what would be right, for anything unknown, of the wrong type,
+    out of range, or impossible together.
+    """
+    if not isinstance(mapping, Mapping):
+        raise InputError(f"run file: expected keys and values, found {mapping!r}")
+    parts = ("dataset", "partition", "method", "models")
+    valid = [*parts, *Budget.__dataclass_fields__]
+    for key in mapping:
+        if key not in valid:
+            raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
+    for key in parts:
+        if key not in mapping:
+            raise InputError(f"{key}: this key is missing")
+    budget = options.read(Budget, {key: value for key, value in mapping.items() if key not in parts})
+    partition = options.read(PartitionSpec, mapping["partition"], "partition")
+    datasets = read_datasets(mapping["dataset"], partition)
+    method, chosen = read_method(mapping["method"])
+    global_model, local = read_models(mapping["models"], method, partition.clients)
+    run = Run(datasets, partition, method.name, chosen, global_model, local, budget)
+    check_fit(run, method)
+    return run
+
+
+def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
+    """The datasets' names: one, or one a client where the partition says that each holds a whole one."""
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        source(str(name))
+    if partition.scheme == WHOLE and len(names) != partition.clients:
+        raise InputError(
+            f"dataset: partition '{WHOLE}' needs one for each of {partition.clients} clients, found {len(names)}"
+        )
+    if partition.scheme != WHOLE and len(names) != 1:
+        raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
+    return tuple(str(name) for name in names)
+
+
+def read_method(value: object) -> tuple[type[Method], Any]:
+    """The method and its hyperparameters from the `method` block."""
+    if not isinstance(value, Mapping) or "name" not in value:
+        raise InputError(f"method: expected keys with a `name`, found {value!r}")
+    method = methods.get(value["name"])
+    return method, options.read(method.Options, {k: v for k, v in value.items() if k != "name"}, "method")
+
+
+def read_models(value: object, method: type[Method], clients: int) -> tuple[str, tuple[str, ...]]:
+    """The global model's name and one local name a client, by default the global one for all."""
+    if not isinstance(value, Mapping) or "global" not in value:
+        raise InputError(f"models: expected keys with a `global`, found {value!r}")
+    for key in value:
+        if key not in ("global", "local"):
+            raise InputError(f"models.{key}: unknown key; {nearest(key, ('global', 'local'))}")
+    name = value["global"]
+    shared = name == models.CONVOLUTIONS
+    if not shared:
+        models.check(name, "models.global")
+    if not method.local_models:
+        if "local" in value or shared:
+            what = "models.local" if "local" in value else f"models.global: {name}"
+            raise InputError(f"{what}: clients of {method.label} have no models of their own; give models.global alone")
+        return name, ()
+    if shared and "local" not in value:
+        raise InputError(f"models.global: {name}: models.local must name each client's model")
+    local = value.get("local", name)
+    local = [local] * clients if isinstance(local, str) else local
+    if not isinstance(local, list) or len(local) != clients:
+        found = f"{len(local)}" if isinstance(local, list) else repr(local)
+        raise InputError(f"models.local: expected one model for each of {clients} clients, found {found}")
+    return str(name), tuple(models.check(one, "models.local") for one in local)
+
+
+def check_fit(run: Run, method: type[Method]) -> None:
+    """Refuse networks that do not fit the images, and shared convolutions that are not alike."""
+    shared = run.global_model == models.CONVOLUTIONS
+    if run.multi_task and not shared and len({(one.classes, one.channels) for one in run.sources}) > 1:
+        raise InputError(
+            f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
+        )
+    sizes = {}
+    for k in range(run.partition.clients):
+        one = run.sources[k if run.multi_task else 0]
+        for name in {
+            run.global_model if not shared else None,
+            run.local_models[k] if run.local_models else None,
+        } - {None}:
+            network = models.build(str(name), one.classes, one.channels, SIDE)
+            sizes[k] = network.convolution_parameters
+    if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
+        found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
+        raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")

@@ -1,0 +1,85 @@
+"""What most tests need: real digits on disk, a small run file, and one thread so that results repeat."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bayesfed import methods
+from bayesfed.data import store
+from bayesfed.data.fetch import _record, fetch
+from bayesfed.data.sources import SOURCES
+
+torch.set_num_threads(1)
+FEW = (250, 60)  # training and test images
+TOYS = Path(__file__).parent / "methods" / "toys"
+
+
+@pytest.fixture(scope="session")
+def digits_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with both digits datasets."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("digits", "digits-parity"):
+        fetch(name, folder)
+    return folder
+
+
+@pytest.fixture
+def data_dir(digits_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder with `few` and `few-parity`: the first digits of each split, for tests that train a lot."""
+    for name in ("digits", "digits-parity"):
+        whole = SOURCES[name]
+        few = replace(
+            whole,
+            name=name.replace("digits", "few"),
+            train=FEW[0],
+            test=FEW[1],
+            fingerprints={"train": "few", "test": name},
+        )
+        monkeypatch.setitem(SOURCES, few.name, few)
+        folder = digits_dir / few.name
+        if not (folder / "dataset.json").exists():
+            for split, count in (("train", FEW[0]), ("test", FEW[1])):
+                with np.load(digits_dir / name / f"{split}.npz") as arrays:
+                    store.write_npz(folder / f"{split}.npz", {key: arrays[key][:count] for key in ("images", "labels")})
+            (folder / "dataset.json").write_text(json.dumps(_record(few, folder)))
+    return digits_dir
+
+
+@pytest.fixture
+def mapping() -> Callable[..., dict[str, Any]]:
+    """A function that gives a small valid run file for a method, with changes."""
+
+    def make(method: str | dict[str, Any] = "fedavg", **changes: Any) -> dict[str, Any]:
+        method = {"name": method} if isinstance(method, str) else method
+        models: dict[str, Any] = {"global": "lenet5"}
+        if methods.get(method["name"]).local_models:
+            models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
+        if method["name"] == "abavg":
+            method = {"validation_images": 50} | method
+        return {
+            "dataset": "few",
+            "partition": {"alpha": 1.0, "clients": 4},
+            "method": method,
+            "models": models,
+            "rounds": 2,
+            "local_epochs": 1,
+            "batch_size": 32,
+            "seed": 0,
+        } | changes
+
+    return make
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The registry with the toy methods of the tests, one file each, beside the real ones."""
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(TOYS)])
+    methods.registry.cache_clear()
+    yield
+    methods.registry.cache_clear()

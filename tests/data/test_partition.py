@@ -1,0 +1,248 @@
+"""Partitions: the properties every draw has, the files, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from bayesfed.data import overview, partition
+from bayesfed.data.fetch import fetch
+from bayesfed.data.partition import PartitionSpec, dirichlet_class_shared
+from bayesfed.errors import InputError
+
+SPEC = PartitionSpec(alpha=1, clients=4, min_train=2)
+
+specs = st.builds(
+    PartitionSpec,
+    alpha=st.sampled_from([0.05, 0.3, 1, 10, 100]),
+    clients=st.integers(1, 12),
+    min_train=st.integers(0, 3),
+    min_test=st.integers(0, 1),
+)
+seeds = st.integers(0, 2**31)
+
+
+@st.composite
+def labels(draw):
+    """Labels of a training and a test split; classes differ in size and may be absent."""
+    classes = draw(st.integers(1, 6))
+    splits = []
+    for most in (60, 30):
+        counts = draw(st.lists(st.integers(0, most), min_size=classes, max_size=classes))
+        assume(sum(counts))
+        order = np.random.default_rng(draw(seeds)).permutation(sum(counts))
+        splits.append(np.repeat(np.arange(classes), counts)[order])
+    return splits
+
+
+def drawn(train, test, spec, seed):
+    """A partition; examples that cannot be met are none."""
+    try:
+        return dirichlet_class_shared(train, test, spec, seed)
+    except InputError:
+        assume(False)
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), specs, seeds)
+def test_disjoint_complete_and_large_enough(splits, spec, seed):
+    parts = drawn(*splits, spec, seed)
+    for indices, offsets, split in (
+        (parts.train_indices, parts.train_offsets, splits[0]),
+        (parts.test_indices, parts.test_offsets, splits[1]),
+    ):
+        np.testing.assert_array_equal(np.sort(indices), np.arange(len(split)))
+        assert len(offsets) == spec.clients + 1
+        assert (offsets[0], offsets[-1]) == (0, len(split))
+        assert (indices.dtype, offsets.dtype) == (np.int64, np.int64)
+    for client in range(spec.clients):
+        assert len(parts.train(client)) >= spec.min_train
+        assert len(parts.test(client)) >= spec.min_test
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), specs, seeds)
+def test_train_and_test_are_cut_at_the_same_shares(splits, spec, seed):
+    """Cut points floor(s * n): up to each client, train and test allow one common s for every class."""
+    parts = drawn(*splits, spec, seed)
+    for label in range(max(map(max, splits)) + 1):
+        bounds = []
+        for hands, split in ((parts.train, splits[0]), (parts.test, splits[1])):
+            held = [int((split[hands(client)] == label).sum()) for client in range(spec.clients)]
+            total = sum(held)
+            if total:
+                cuts = np.cumsum(held)[:-1]  # floor(s * n) = c  <=>  c / n <= s < (c + 1) / n
+                bounds.append((cuts / total, (cuts + 1) / total))
+        if len(bounds) == 2:
+            (low, high), (other_low, other_high) = bounds
+            assert (np.maximum(low, other_low) < np.minimum(high, other_high) + 1e-9).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(labels(), specs, seeds)
+def test_deterministic(splits, spec, seed):
+    first, second = (drawn(*splits, spec, seed) for _ in range(2))
+    for one, two in zip(vars(first).values(), vars(second).values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_other_seeds_give_other_images_even_where_shares_are_equal():
+    split = np.repeat(np.arange(3), 100)
+    spec = PartitionSpec(alpha=1e9, clients=2)
+    one, two = (dirichlet_class_shared(split, split, spec, seed) for seed in (0, 1))
+    assert len(one.train(0)) == pytest.approx(150, abs=3)
+    assert not np.array_equal(one.train_indices, two.train_indices)
+
+
+def test_sizes_show_the_rule_that_the_paper_used():
+    """Of 100 classes of 100 images the floor takes half an image a cut: mean 950, 1000, ..., 1050 (spec 2.4)."""
+    split = np.repeat(np.arange(100), 100)
+    spec = PartitionSpec(alpha=100, clients=10)
+    sizes = np.mean(
+        [np.diff(dirichlet_class_shared(split, split, spec, seed).test_offsets) for seed in range(30)], axis=0
+    )
+    np.testing.assert_allclose(sizes, [950, *[1000] * 8, 1050], atol=12)
+
+
+def test_a_kept_draw_is_not_redrawn_for_small_clients():
+    split = np.repeat(np.arange(10), 100)
+    sizes = [
+        np.diff(dirichlet_class_shared(split, split, spec, 3).train_offsets).min()
+        for spec in (
+            PartitionSpec(alpha=0.05, clients=10, min_train=0, min_test=0),
+            PartitionSpec(alpha=0.05, clients=10, min_train=20),
+        )
+    ]
+    assert sizes[0] < 20 <= sizes[1]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"alpha": 0}, "alpha: 0 is not above 0"),
+        ({"alpha": -1.5}, "alpha: -1.5 is not above 0"),
+        ({"alpha": float("nan")}, "alpha: nan is not above 0"),
+        ({"alpha": 1e10}, "is not above 0 and up to 1e"),
+        ({"alpha": None}, "None is not a number above 0"),
+        ({"alpha": "0.1"}, "'0.1' is not a number"),
+        ({"alpha": 0.12345678}, "more digits than names hold; write 0.123457"),
+        ({"alpha": 1, "clients": 0}, "clients: 0 is not a whole number from 1"),
+        ({"alpha": 1, "clients": 2.5}, "clients: 2.5 is not a whole number"),
+        ({"alpha": 1, "min_train": -1}, "min_train: -1 is not a whole number from 0"),
+        ({"alpha": 1, "min_test": True}, "min_test: True is not a whole number"),
+        ({"scheme": "dirichlet", "alpha": 1}, "unknown 'dirichlet', did you mean 'dirichlet_class_shared'"),
+        ({"scheme": "whole", "alpha": 1}, "1 means nothing with scheme whole"),
+    ],
+)
+def test_wrong_specs(wrong, message):
+    with pytest.raises(InputError, match="partition.*" + message):
+        PartitionSpec(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (PartitionSpec(alpha=1, clients=11), "11 clients with at least 10 training images need 110, there are 100"),
+        (PartitionSpec(alpha=1, clients=101, min_train=0), "101 clients with at least 1 training"),
+        (PartitionSpec(alpha=1, clients=10, min_test=9), "at least 9 test images need 90, there are 80: at most 8"),
+    ],
+)
+def test_more_clients_than_a_split_can_feed(spec, message):
+    with pytest.raises(InputError, match=message):
+        dirichlet_class_shared(np.zeros(100, int), np.zeros(80, int), spec, 0)
+
+
+def test_the_redraw_is_bounded():
+    split = np.zeros(100, int)
+    with pytest.raises(InputError, match=r"none of 1000 draws with alpha 0\.001 .* larger alpha, fewer clients"):
+        dirichlet_class_shared(split, split, PartitionSpec(alpha=0.001, clients=10), 0)
+
+
+# Files
+
+
+def test_label_and_filename():
+    assert (
+        partition.filename("cifar10", PartitionSpec(alpha=0.05), 3)
+        == "partitions/cifar10/dirichlet_class_shared-alpha~0.05-clients~10-seed~3.npz"
+    )
+    assert PartitionSpec(alpha=100.0, min_train=0, min_test=0).label == (
+        "dirichlet_class_shared-alpha~100-clients~10-min_train~0-min_test~0"
+    )
+    assert PartitionSpec("whole", clients=2).label == "whole-clients~2"
+
+
+@pytest.fixture
+def data(mirror, tmp_path):
+    fetch("toy-idx", tmp_path / "data", mirror)
+    return tmp_path / "data"
+
+
+def test_build_once_and_load(data):
+    path = partition.build("toy-idx", SPEC, 0, data)
+    before = path.stat().st_mtime_ns
+    assert partition.build("toy-idx", SPEC, 0, data).stat().st_mtime_ns == before
+    parts = partition.load("toy-idx", SPEC, 0, data)
+    assert parts.clients == 4
+    assert sum(len(parts.test(client)) for client in range(4)) == 30
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_equal_partitions_are_equal_files(data):
+    path = partition.build("toy-idx", SPEC, 0, data)
+    content = path.read_bytes()
+    path.unlink()
+    assert partition.build("toy-idx", PartitionSpec(alpha=1.0, clients=4, min_train=2), 0, data) == path
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-200], lambda b: b[:900] + b"\xff\xff" + b[902:], lambda b: b""])
+def test_damaged_partition(damage, data):
+    path = partition.build("toy-idx", SPEC, 0, data)
+    path.write_bytes(damage(path.read_bytes()))
+    for use in (partition.load, partition.build):
+        with pytest.raises(InputError, match=r"truncated or changed: delete it and run `bayesfed partition`"):
+            use("toy-idx", SPEC, 0, data)
+
+
+def test_partition_of_other_parameters_or_missing(data):
+    path = partition.build("toy-idx", SPEC, 0, data)
+    path.rename(data / partition.filename("toy-idx", SPEC, 1))
+    with pytest.raises(InputError, match="made from other data or parameters"):
+        partition.load("toy-idx", SPEC, 1, data)
+    with pytest.raises(InputError, match=r"no partition .*: run `bayesfed partition` first"):
+        partition.load("toy-idx", SPEC, 0, data)
+    with pytest.raises(InputError, match="whole needs no partition file"):
+        partition.build("toy-idx", PartitionSpec("whole", clients=2), 0, data)
+
+
+# The picture and the statistics
+
+
+def test_overview_writes_pictures_and_statistics(data, tmp_path):
+    import pandas as pd
+
+    partition.build("toy-idx", SPEC, 0, data)
+    paths = overview.write("toy-idx", SPEC, 0, data, tmp_path / "out")
+    again = overview.write("toy-idx", SPEC, 0, data, tmp_path / "again")
+    assert [path.name for path in paths] == [f"{SPEC.label}-seed~0{end}" for end in (".svg", ".png", ".csv")]
+    assert paths[0].read_bytes() == again[0].read_bytes()
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+    table = pd.read_csv(paths[2])
+    assert list(table) == ["client", "split", "images", "classes", "largest_class_share", "label_entropy"]
+    assert table.groupby("split")["images"].sum().to_dict() == {"train": 60, "test": 30}
+    parts = partition.load("toy-idx", SPEC, 0, data)
+    assert table.query("split == 'train'")["images"].tolist() == [len(parts.train(k)) for k in range(4)]
+
+
+def test_statistics_of_known_counts():
+    held = {"train": np.array([[4, 4, 0, 0], [0, 0, 5, 0], [0, 0, 0, 0]])}
+    table = overview.statistics(held)
+    assert table["images"].tolist() == [8, 5, 0]
+    assert table["classes"].tolist() == [2, 1, 0]
+    assert table["label_entropy"].tolist()[:2] == [1.0, 0.0]
+    assert table["largest_class_share"].tolist()[:2] == [0.5, 1.0]
+    assert table.iloc[2][["largest_class_share", "label_entropy"]].isna().all()

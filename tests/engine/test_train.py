@@ -1,0 +1,230 @@
+"""One run through the command line: repeats, resumes, refuses, and never leaves a folder silently wrong."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+
+from bayesfed import cli, files
+from bayesfed.engine import train as training
+from bayesfed.engine.rounds import Trainer
+
+Make = Callable[..., dict[str, Any]]
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def train(data_dir: Path, tmp_path: Path) -> Train:
+    """Write a run file and train it into `tmp_path / out`; gives the exit code."""
+
+    def call(mapping: dict[str, Any], out: str = "out", *options: str) -> int:
+        path = tmp_path / f"{out}.yaml"
+        path.write_text(yaml.safe_dump(mapping))
+        return cli.main(["train", str(path), "--out", str(tmp_path / out), "--data", str(data_dir), *options])
+
+    return call
+
+
+def error(capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line on standard error."""
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_folder_is_whole(train: Train, mapping: Make, tmp_path: Path) -> None:
+    assert train(mapping("hbfl", rounds=2)) == 0
+    out = tmp_path / "out"
+    assert {p.name for p in out.iterdir()} == {
+        ".lock", "run.yaml", "metrics.csv", "provenance.json", "run.log", "summary.json", "checkpoint.safetensors",
+    }  # fmt: skip
+    with (out / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["client"], row["model"], row["metric"]) for row in rows if row["round"] == "2"}
+    uncertain = ("nll", "brier", "ece", "mce")
+    assert {("global", "global", "test_accuracy"), ("global", "server", "log_precision_spread")} <= found
+    assert {("global", "global_sampled", f"test_{m}") for m in (*uncertain, "accuracy")} <= found
+    assert {(str(k), "meme_sampled", f"shard_{m}") for k in range(4) for m in (*uncertain, "accuracy")} <= found
+    for model in ("meme", "local"):
+        assert {
+            (str(k), model, f"{s}_{m}") for k in range(4) for s in ("shard", "test") for m in (*uncertain, "accuracy")
+        } <= found
+    plain = {(row["client"], row["metric"]) for row in rows if row["round"] == "1" and row["model"] != "server"}
+    assert plain == {("global", "test_accuracy"), *((str(k), "shard_accuracy") for k in range(4))}
+
+    summary = json.loads((out / "summary.json").read_text())
+    curve = [float(row["value"]) for row in rows if (row["model"], row["metric"]) == ("global", "test_accuracy")]
+    assert summary["global"]["accuracy_best"] == pytest.approx(max(curve), rel=1e-5)
+    assert summary["global"]["accuracy_last"] == pytest.approx(curve[-1], rel=1e-5)
+    client = [
+        float(r["value"])
+        for r in rows
+        if r["client"] == "1" and r["metric"] == "shard_accuracy" and r["model"] in ("meme", "local")
+    ]
+    assert summary["clients"]["accuracy_best"][1] == pytest.approx(max(client), rel=1e-5)
+    provenance = json.loads((out / "provenance.json").read_text())
+    assert provenance["key"] == summary["key"]
+    assert provenance["dataset_fingerprints"].keys() == {"few"}
+    assert provenance["samples_per_second"] > 0
+
+
+def test_two_runs_of_one_file_are_identical(train: Train, mapping: Make, tmp_path: Path) -> None:
+    assert train(mapping("hbfl"), "a") == train(mapping("hbfl"), "b") == 0
+    assert (tmp_path / "a/metrics.csv").read_bytes() == (tmp_path / "b/metrics.csv").read_bytes()
+
+
+@pytest.mark.parametrize("method", ["hbfl", "fml", "abavg"])
+@pytest.mark.parametrize("stop_after", [0, 1, 2])
+def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: Train, mapping: Make, tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    whole = mapping(method, rounds=3, stragglers=0.5, local_epochs=2)
+    assert train(whole, "whole") == 0
+
+    # A signal in the middle of the next round: half of its clients have trained.
+    def stop_midway(self: Trainer, c: Any) -> Any:
+        if c.round == stop_after + 1 and c.client == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, c)
+
+    original = Trainer.train_client
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_client", stop_midway)
+        with pytest.raises(SystemExit, match=f"stopped by a signal after round {stop_after} of 3; run it again"):
+            train(whole, "parts")
+    assert not (tmp_path / "parts/summary.json").exists()
+    assert train(whole, "parts") == 0
+    assert (tmp_path / "parts/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+    tensors = []
+    for name in ("whole", "parts"):
+        with safe_open(tmp_path / name / "checkpoint.safetensors", "np") as stored:
+            tensors.append({key: stored.get_tensor(key).tobytes() for key in stored.keys()})  # noqa: SIM118
+    assert tensors[0] == tensors[1]
+
+
+def test_a_finished_run_is_left_alone(
+    train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(mapping()) == 0
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir() if p.name != ".lock"}
+    capsys.readouterr()
+    assert train(mapping()) == 0
+    assert error(capsys).endswith("done already")
+    assert before == {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir() if p.name != ".lock"}
+
+
+def test_every_file_comes_back_from_the_checkpoint(
+    train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(mapping("fml")) == 0
+    names = ("metrics.csv", "run.yaml", "summary.json", "provenance.json")
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in names}
+    for name in names:
+        (tmp_path / "out" / name).unlink()
+    monkeypatch.setattr(training, "assemble", None)  # training would fail
+    assert train(mapping("fml")) == 0
+    assert before == {name: (tmp_path / "out" / name).read_bytes() for name in names}
+
+
+def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(mapping()) == 0
+    assert train(mapping(seed=1)) == 2
+    assert "this folder holds run" in error(capsys)
+
+
+def test_refuses_a_damaged_checkpoint(
+    train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(mapping()) == 0
+    path = tmp_path / "out/checkpoint.safetensors"
+    (tmp_path / "out/summary.json").unlink()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert train(mapping()) == 2
+    assert "this checkpoint is damaged" in error(capsys)
+    assert train(mapping(seed=1), "other", "--checkpoint", str(path)) == 2
+    path.write_bytes(whole)
+    assert train(mapping(seed=1), "other", "--checkpoint", str(path)) == 2
+    assert "this checkpoint belongs to run" in error(capsys)
+
+
+def test_a_resume_keeps_its_precision(
+    train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(mapping(), "out", "--precision", "bf16") == 0
+    (tmp_path / "out/summary.json").unlink()
+    assert train(mapping(), "out", "--precision", "fp32") == 2
+    assert "this run was begun in bf16" in error(capsys)
+    assert train(mapping()) == 0
+    assert json.loads((tmp_path / "out/provenance.json").read_text())["precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist`"),
+        ({"method": {"name": "hbfi"}}, "no method is named 'hbfi'"),
+        ({"partition": {"alpha": 1.0, "clients": 400}}, "partition.clients: 400 clients .* at most 25 clients fit"),
+        ({"server_images": 240}, "server_images: 240 would take 24 of the"),
+    ],
+)
+def test_refuses_before_any_work(change: dict[str, Any], message: str, train: Train, mapping: Make, tmp_path: Path,
+                                 capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    assert train(mapping() | change) == 2
+    captured = capsys.readouterr().err.strip().splitlines()
+    assert re.search(message, captured[-1])
+    assert not (tmp_path / "out/checkpoint.safetensors").exists()
+    assert not (tmp_path / "out/summary.json").exists()
+
+
+def test_refuses_a_gpu_that_is_not_there(train: Train, mapping: Make, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert train(mapping(), "out", "--device", "cuda") == 2
+    assert "this machine has no usable GPU" in error(capsys)
+
+
+def call(mapping: dict[str, Any], data: Path, folder: Path) -> list[str]:
+    """The command line of a training in a process of its own."""
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(mapping))
+    out = str(folder / "out")
+    return [sys.executable, "-m", "bayesfed", "train", str(path), "--out", out, "--data", str(data)]
+
+
+def test_a_trainer_waits_for_the_folders_holder(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
+    with files.locked(tmp_path / "out", lambda: None):
+        trainer = subprocess.Popen(
+            call(mapping("fedavg", dataset="digits", rounds=1), digits_dir, tmp_path), stderr=subprocess.PIPE, text=True
+        )
+        assert trainer.stderr is not None
+        assert "another process holds this run; waiting" in trainer.stderr.readline()
+        assert not (tmp_path / "out/run.log").exists()
+    trainer.communicate()
+    assert trainer.returncode == 0
+    assert (tmp_path / "out/summary.json").exists()
+
+
+def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
+    first = subprocess.Popen(
+        call(mapping("fedavg", dataset="digits", rounds=200), digits_dir, tmp_path), stderr=subprocess.DEVNULL
+    )
+    log = tmp_path / "out/run.log"
+    while not (log.exists() and "round 2/" in log.read_text()):
+        time.sleep(0.05)
+        assert first.poll() is None
+    first.terminate()
+    first.terminate()  # a second signal changes nothing
+    assert first.wait() == 1
+    assert (tmp_path / "out/checkpoint.safetensors").exists()
+    assert not (tmp_path / "out/summary.json").exists()
+    assert not list((tmp_path / "out").glob(".checkpoint*"))

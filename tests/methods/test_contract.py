@@ -1,0 +1,245 @@
+"""Every method, the toys of the tests included, passes the contract: it runs, resumes exactly, and stays as it was."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bayesfed import methods, runfile
+from bayesfed.data import partition, store
+from bayesfed.engine import checkpoint
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.revision import ENGINE_REVISION
+from bayesfed.engine.rounds import Progress, Trainer, begin
+
+REAL = methods.names()
+TOYS = ["toy", "toy_phases", "toy_message", "toy_server"]
+GOLDEN = Path(__file__).parent / "golden.json"
+Make = Callable[..., dict[str, Any]]
+DEFAULTS: dict[str, dict[str, torch.Tensor]] = {}  # results of the default readings, trained once
+
+
+def federation(mapping: dict[str, Any], data_dir: Path, dtype: torch.dtype = torch.float64) -> Federation:
+    run = runfile.resolve(mapping)
+    shares = None
+    if not run.multi_task:
+        partition.build(run.datasets[0], run.partition, run.budget.seed, data_dir)
+        shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
+    datasets = [store.load(name, data_dir) for name in run.datasets]
+    return Federation(run, datasets, shares, Compute(torch.device("cpu"), dtype, dtype))
+
+
+def play(of: Federation, rounds: int, progress: Progress | None = None) -> Progress:
+    trainer = Trainer(of, lambda: None, lambda: None)
+    progress = progress or begin(of)
+    for _ in range(rounds):
+        progress = trainer.play(progress)
+    return progress
+
+
+def tensors(progress: Progress) -> dict[str, torch.Tensor]:
+    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
+    return {f"{owner}/{name}": tensor for owner, state in owners.items() for name, tensor in state.items()}
+
+
+def figures(progress: Progress) -> dict[str, list[float]]:
+    """A few numbers of every tensor that no change of a method can leave alone, and every metric."""
+    found = {
+        name: [float(t.sum()), float(t.square().sum()), *t.flatten()[:2].tolist()]
+        for name, t in tensors(progress).items()
+    }
+    found |= {
+        f"{r.round}/{r.client}/{r.model}/{r.metric}": [r.value]
+        for r in progress.history
+        if r.metric.endswith("accuracy")
+    }
+    return found
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("name", REAL + TOYS)
+def test_runs_and_resumes_exactly(name: str, mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    of = federation(mapping(name), data_dir, torch.float32)
+    whole = play(of, 2)
+    assert all(torch.isfinite(t).all() for t in tensors(whole).values())
+    assert {row.round for row in whole.history} == {1, 2}
+
+    first = play(of, 1)
+    checkpoint.save(tmp_path / "c", first, checkpoint.Record("key", "fp32", "eager"))
+    again, _ = checkpoint.load(tmp_path / "c", "key", torch.device("cpu"))
+    resumed = play(federation(mapping(name), data_dir, torch.float32), 1, again)
+    assert resumed.history == whole.history
+    assert tensors(resumed).keys() == tensors(whole).keys()
+    assert all(torch.equal(t, tensors(whole)[key]) for key, t in tensors(resumed).items())
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_golden_results(name: str, mapping: Make, data_dir: Path) -> None:
+    """Two rounds in float64. After a change of results on purpose: raise the method's (or engine's) revision, and
+    run `BAYESFED_GOLDEN=write pytest tests/methods/test_contract.py -k golden`."""
+    revisions = [methods.get(name).revision, ENGINE_REVISION]
+    found = figures(play(federation(mapping(name), data_dir), 2))
+    stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    if os.environ.get("BAYESFED_GOLDEN") == "write":
+        if name in stored and stored[name]["revisions"] == revisions:
+            assert found == pytest.approx(stored[name]["figures"], rel=1e-8, abs=1e-10), "raise a revision first"
+        stored[name] = {"revisions": revisions, "figures": found}
+        GOLDEN.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+    assert stored[name]["revisions"] == revisions, "the revision was raised: write the golden results anew"
+    expected = stored[name]["figures"]
+    assert found.keys() == expected.keys()
+    for key, values in found.items():
+        assert values == pytest.approx(expected[key], rel=1e-8, abs=1e-10), f"{name}: {key} changed without a revision"
+
+
+@pytest.mark.usefixtures("toys")
+def test_phases_run_on_their_data_for_their_length(mapping: Make, data_dir: Path) -> None:
+    history = play(federation(mapping("toy_phases", local_epochs=3), data_dir), 1).history
+    noted = {row.metric: row.value for row in history if row.model == "server"}
+    assert noted == {"epochs": 3, "student_steps": 7, "measured": 40, "ends": 1}
+
+
+@pytest.mark.usefixtures("toys")
+def test_each_client_gets_its_own_message_and_keeps_its_state(mapping: Make, data_dir: Path) -> None:
+    progress = play(federation(mapping("toy_message"), data_dir), 2)
+    assert [state["rounds"].item() for state in progress.clients.values()] == [2, 2, 2, 2]
+    assert {f"theta.{k}" for k in range(4)} < progress.server.keys()
+
+
+@pytest.mark.usefixtures("toys")
+def test_the_server_trains_on_images_that_no_client_has(mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping("toy_server"), data_dir)
+    server = set(of.shards[-1].train.tolist())
+    clients = [set(of.shards[k].train.tolist()) for k in range(4)]
+    assert len(server) == 50
+    assert not server & set().union(*clients)
+    assert len(server) + sum(map(len, clients)) == 250
+    counts = of.splits[0][0].labels[of.shards[-1].train].bincount()
+    assert counts.tolist() == [5] * 10
+    progress = play(of, 2)
+    assert progress.server["steps"].item() == 2 * 2 * 2  # rounds x epochs x batches of 32 in 50
+    assert progress.server["ensemble"].shape[0] == 2
+    assert {row.model for row in progress.history if row.client == "global"} == {"global", "ensemble", "server"}
+
+
+def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path) -> None:
+    shared = {
+        "dataset": ["few", "few-parity"],
+        "partition": {"scheme": "whole", "clients": 2},
+        "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]},
+    }
+    for name in ("fml", "hbfl"):
+        progress = play(federation(mapping(name, **shared), data_dir), 2)
+        symbol = {"fml": "theta", "hbfl": "mu"}[name]
+        convolutions = 1 * 6 * 25 + 6 + 6 * 16 * 25 + 16
+        assert progress.server[symbol].numel() == convolutions
+        own = [state[f"{symbol}.own"].numel() for state in progress.clients.values()]
+        assert own == [400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10, 400 * 120 + 120 + 120 * 2 + 2]
+        assert not [row for row in progress.history if row.model == "global"]
+        # Every client's own layers have been trained, apart from what it began with.
+        start = play(federation(mapping(name, **shared), data_dir), 1)
+        assert all(
+            not torch.equal(start.clients[k][f"{symbol}.own"], progress.clients[k][f"{symbol}.own"]) for k in (0, 1)
+        )
+
+
+def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Path) -> None:
+    """FedAvg with one client against torch.optim.SGD on the same batches."""
+    from bayesfed.engine import streams
+    from bayesfed.engine.executor import epoch_batches
+
+    one = mapping("fedavg", partition={"alpha": 1.0, "clients": 1}, rounds=1, local_epochs=2)
+    of = federation(one, data_dir)
+    theta = begin(of).server["theta"].clone().requires_grad_()
+    optimiser = torch.optim.SGD([theta], lr=0.01, momentum=0.9, weight_decay=5e-4)
+    order, augment = (streams.generator(0, purpose, 1, 0) for purpose in ("order", "augment"))
+    for _ in range(2):
+        for batch in epoch_batches(of.shards[0], 32, order, augment):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(of.networks[0][0](theta, batch.x), batch.y).backward()
+            optimiser.step()
+    torch.testing.assert_close(play(of, 1).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_hbfl_with_equal_sigmas_averages_as_its_ablation(mapping: Make, data_dir: Path) -> None:
+    """With one step a round sigma hardly moves; with a frozen sigma both averages are the same number."""
+    from bayesfed.methods.base import Update
+
+    of = federation(mapping("hbfl"), data_dir)
+    plain = federation(mapping({"name": "hbfl", "average": "plain"}), data_dir)
+    generator = torch.Generator().manual_seed(0)
+    size = of.networks[0][0].parameters
+    sigma = torch.full((size,), 0.0067, dtype=torch.float64)
+    mus = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(3)]
+    updates = [Update(k, 10 * k + 1, (10 * k + 1) / 33, {"mu": mus[k], "sigma": sigma}) for k in range(3)]
+    servers = []
+    for one in (of, plain):
+        server = one.node(-1, 1)
+        one.method.aggregate(server, updates)
+        servers.append(server["mu"])
+    assert torch.equal(*servers)
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ({"name": "hbfl", "sigma": "kept"}, {"rho"}),
+        ({"name": "hbfl", "adam_state": "kept"}, {"mu.m", "mu.v", "mu.t", "rho.m", "rho.v", "rho.t"}),
+        ({"name": "hbfl"}, set()),
+    ],
+)
+def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], mapping: Make, data_dir: Path) -> None:
+    progress = play(federation(mapping(method), data_dir), 1)
+    assert progress.clients[0].keys() == {"phi", "phi.momentum", "mu.own"} | kept
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "hbfl", "entropy_weight": "T"},
+        {"name": "hbfl", "entropy_weight": "1"},
+        {"name": "hbfl", "sigma": "kept"},
+        {"name": "hbfl", "decay_rho": True},
+        {"name": "hbfl", "adam_state": "kept"},
+        {"name": "hbfl", "local_start": "reset"},
+        {"name": "hbfl", "alpha": 0.9},
+        {"name": "hbfl", "distillation_temperature": 3.0},
+        {"name": "hbfl", "distillation_temperature": 3.0, "distillation_squared": True},
+        {"name": "hbfl", "average": "plain"},
+        {"name": "hbfl", "average": "precision-without-q"},
+        {"name": "fml", "average": "uniform"},
+        {"name": "fml", "local_start": "reset"},
+        {"name": "fedavg", "optimizer_state": "kept"},
+        {"name": "fedavg", "optimizer": "adam", "lr": 0.001},
+        {"name": "fedprox", "mu": 1.0},
+        {"name": "abavg", "weight": "images-times-accuracy"},
+        {"name": "abavg", "weight": "scaled-accuracy"},
+    ],
+    ids=lambda method: "-".join(str(value) for value in method.values()),
+)
+def test_every_reading_changes_the_result(method: dict[str, Any], mapping: Make, data_dir: Path) -> None:
+    """Two rounds, since what is kept or reset shows in the second."""
+    read = tensors(play(federation(mapping(method), data_dir), 2))
+    if method["name"] not in DEFAULTS:
+        DEFAULTS[method["name"]] = tensors(play(federation(mapping(method["name"]), data_dir), 2))
+    default = DEFAULTS[method["name"]]
+    assert any(not torch.equal(t, default[name]) for name, t in read.items() if name in default)
+
+
+@pytest.mark.parametrize("name", ["hbfl", "fml"])
+def test_testing_after_each_epoch_changes_no_training(name: str, mapping: Make, data_dir: Path) -> None:
+    once = play(federation(mapping(name, local_epochs=2), data_dir), 1)
+    each = play(federation(mapping({"name": name, "evaluate": "epoch"}, local_epochs=2), data_dir), 1)
+    assert all(torch.equal(t, tensors(each)[key]) for key, t in tensors(once).items())
+    best = {(r.client, r.model): r.value for r in each.history if r.metric == "epoch_shard_accuracy"}
+    end = {
+        (r.client, r.model): r.value
+        for r in each.history
+        if r.metric == "shard_accuracy" and (r.client, r.model) in best
+    }
+    assert len(best) == 8
+    assert all(best[key] >= value for key, value in end.items())

@@ -1,0 +1,42 @@
+"""The smallest method: FedAvg by hand, in one file. The README's worked example."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.steps import cross_entropy, grad, leaves
+from bayesfed.options import option
+
+
+class Toy(Method):
+    name = "toy"
+    label = "Toy"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        lr: float = option(0.1, above=0)
+
+    def init_server(self, server: Node) -> State:
+        return {"theta": server.initial()}
+
+    def start(self, c: Node, message: State) -> State:
+        return {"theta": message["theta"].clone()}
+
+    def step(self, c: Node, batch: Batch) -> None:
+        (theta,) = leaves(c["theta"])
+        (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
+        c["theta"].sub_(self.options.lr * g)
+
+    def finish(self, c: Node) -> State:
+        return {"theta": c["theta"]}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+        server["theta"] = sum(update.q * update["theta"] for update in updates)
+        return {}
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["theta"])]
+
+
+METHOD = Toy

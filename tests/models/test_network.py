@@ -1,0 +1,82 @@
+"""The papers' networks: sizes, the function they compute, and what they refuse."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bayesfed.errors import InputError
+from bayesfed.models import NETWORKS, build
+from bayesfed.models.network import Conv, smallest_size
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("mlp", 656_810), ("lenet5", 62_006), ("cnn1", 52_202), ("cnn2", 122_570)]
+)
+def test_parameter_counts_of_the_papers(name: str, parameters: int) -> None:
+    assert build(name, classes=10, channels=3, size=32).parameters == parameters
+
+
+def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequential:
+    """The same network from torch's layers, with ReLU before pooling as the papers have it."""
+    parts: list[nn.Module] = []
+    layers = NETWORKS[name](classes)
+    width, flat = channels, False
+    for depth, layer in enumerate(layers):
+        if isinstance(layer, Conv):
+            parts += [nn.Conv2d(width, layer.out, layer.kernel), nn.ReLU()]
+            parts += [nn.MaxPool2d(layer.pool)] if layer.pool > 1 else []
+        else:
+            if not flat:
+                parts.append(nn.Flatten())
+                with torch.no_grad():
+                    width = nn.Sequential(*parts)(torch.zeros(1, channels, size, size)).shape[1]
+                flat = True
+            parts += [nn.Linear(width, layer.out)] + ([nn.ReLU()] if depth < len(layers) - 1 else [])
+        width = layer.out
+    return nn.Sequential(*parts)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("classes", "channels", "size"), [(10, 3, 32), (100, 1, 32), (7, 3, 40)])
+def test_computes_what_torch_modules_compute(name: str, classes: int, channels: int, size: int) -> None:
+    torch.manual_seed(0)
+    module = as_module(name, classes, channels, size).double()
+    theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()
+    network = build(name, classes, channels, size)
+    assert network.parameters == theta.numel()
+    x = torch.randn(3, channels, size, size, dtype=torch.float64)
+    ours, theirs = network(theta, x), module(x)
+    torch.testing.assert_close(ours, theirs)
+    (g,) = torch.autograd.grad(ours.square().sum(), theta)
+    theirs.square().sum().backward()
+    torch.testing.assert_close(g, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+
+
+def test_convolutions_come_first() -> None:
+    assert build("lenet5", 10, 3, 32).convolution_parameters == 3 * 6 * 25 + 6 + 6 * 16 * 25 + 16
+    assert build("mlp", 10, 3, 32).convolution_parameters == 0
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2"])
+def test_refuses_images_that_are_too_small(name: str) -> None:
+    smallest = smallest_size(NETWORKS[name](10))
+    build(name, 10, 1, smallest)
+    with pytest.raises(
+        InputError, match=f"'{name}' does not fit images of {smallest - 1}x{smallest - 1}.*at least {smallest}x"
+    ):
+        build(name, 10, 1, smallest - 1)
+
+
+def test_refuses_an_unknown_name() -> None:
+    with pytest.raises(InputError, match=r"no model is named 'cnn3'; did you mean 'cnn[12]'"):
+        build("cnn3", 10, 3, 32)
+
+
+def test_initialisation_is_torchs_default() -> None:
+    network = build("cnn2", 10, 3, 32)
+    theta = network.initial(np.random.default_rng(0))
+    for part, shape in zip(theta.split(network.sizes)[::2], network.shapes[::2], strict=True):
+        bound = np.prod(shape[1:]) ** -0.5
+        assert part.abs().max() <= bound
+        assert abs(part.std().item() / (bound / 3**0.5) - 1) < 0.1

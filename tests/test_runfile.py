@@ -1,0 +1,123 @@
+"""Run files: what is refused and how, what a key depends on, and where a run lies."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayesfed import methods, runfile
+from bayesfed.engine import revision
+from bayesfed.errors import InputError
+
+Make = Callable[..., dict[str, Any]]
+MULTI = {
+    "dataset": ["digits", "digits-parity"],
+    "partition": {"scheme": "whole", "clients": 2},
+    "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"round": 3}, "round: unknown key; did you mean 'rounds'?"),
+        ({"rounds": 0}, "rounds: 0 is out of range; it must be at least 1"),
+        ({"rounds": "ten"}, "rounds: expected a whole number, found 'ten'"),
+        ({"rounds": 2.5}, "rounds: expected a whole number, found 2.5"),
+        ({"rounds": True}, "rounds: expected a whole number, found True"),
+        ({"stragglers": 1.5}, "stragglers: 1.5 is out of range; it must be at least 0 and at most 1"),
+        ({"participation": 0}, "participation: 0.0 is out of range; it must be above 0 and at most 1"),
+        ({"dataset": "cifar11"}, "dataset: unknown name 'cifar11', did you mean 'cifar10"),
+        ({"dataset": ["digits", "mnist"]}, "dataset: 2 datasets need the partition scheme 'whole'"),
+        ({"partition": {"alpha": 0}}, "partition.alpha: 0"),
+        ({"partition": {"alpha": -1.0}}, "partition.alpha: -1"),
+        ({"partition": {"alpha": 1.0, "client": 3}}, "partition.client: unknown key; did you mean 'clients'?"),
+        ({"partition": {"scheme": "dirichlet", "alpha": 1.0}}, "partition.scheme: unknown 'dirichlet'"),
+        ({"method": {"name": "hbfi"}}, "method.name: no method is named 'hbfi'; did you mean 'hbfl'?"),
+        ({"method": {"lr": 0.1}}, "method: expected keys with a `name`"),
+        ({"method": {"name": "hbfl", "temprature": 1.0}}, "method.temprature: unknown key; did you mean 'temperature'?"),
+        ({"method": {"name": "hbfl", "temperature": "1e-4"}}, "method.temperature: expected a number, found '1e-4' .*write 1.0e-4"),
+        ({"method": {"name": "hbfl", "sigma": "rest"}}, "method.sigma: 'rest' is not a choice; did you mean 'reset'?"),
+        ({"method": {"name": "fedavg", "lr": 0}}, "method.lr: 0.0 is out of range; it must be above 0"),
+        ({"models": {"global": "cnn22"}}, "models.global: no model is named 'cnn22'; did you mean 'cnn2'?"),
+        ({"models": {"local": "cnn2"}}, "models: expected keys with a `global`"),
+        ({"models": {"global": "cnn2", "local": ["cnn2"] * 4}}, "models.local: clients of FedAvg have no models of their own"),
+        ({"method": {"name": "fml"}, "models": {"global": "cnn2", "local": ["cnn2"] * 3}}, "models.local: expected one model for each of 4 clients, found 3"),
+        ({"method": {"name": "fml"}, "models": {"global": "cnn2", "locals": []}}, "models.locals: unknown key; did you mean 'local'?"),
+        ({"method": {"name": "fml"}, "models": {"global": "cnn2", "local": "cnn3"}}, "models.local: no model is named 'cnn3'"),
+        (MULTI, "models.local: clients of FedAvg have no models"),
+        (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions"}}, "models.local must name each client's model"),
+        (MULTI | {"method": {"name": "fml"}, "dataset": "digits"}, "dataset: partition 'whole' needs one for each of 2 clients, found 1"),
+        (MULTI | {"method": {"name": "fml"}, "models": {"global": "cnn2"}}, "tasks with other classes share only 'convolutions'"),
+        (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions", "local": ["lenet5", "cnn2"]}}, "same shapes"),
+        (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions", "local": ["mlp", "mlp"]}}, "same shapes"),
+    ],
+)  # fmt: skip
+def test_refuses_in_one_line(changes: dict[str, Any], message: str, mapping: Make) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        runfile.resolve(mapping("fedavg", dataset="digits") | changes)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["dataset", "partition", "method", "models", "rounds", "seed"])
+def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
+    whole = mapping("fedavg", dataset="digits")
+    del whole[key]
+    with pytest.raises(InputError, match=f"^{key}: this key is missing"):
+        runfile.resolve(whole)
+
+
+def test_refuses_what_is_no_run_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such run file"):
+        runfile.load(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(InputError, match="not readable as YAML"):
+        runfile.load(tmp_path / "bad.yaml")
+    (tmp_path / "text.yaml").write_text("hello")
+    with pytest.raises(InputError, match="expected keys and values, found 'hello'"):
+        runfile.load(tmp_path / "text.yaml")
+
+
+def test_defaults_written_out_leave_the_key_alone(mapping: Make) -> None:
+    run = runfile.resolve(mapping("hbfl", dataset="digits"))
+    assert runfile.resolve(run.to_dict()) == run
+    assert runfile.resolve(yaml.safe_load(yaml.safe_dump(run.to_dict()))).key == run.key
+    assert runfile.resolve(mapping("hbfl", dataset="digits", stragglers=0.0)).key == run.key
+    alike = runfile.resolve(mapping("hbfl", dataset="digits", models={"global": "cnn2"}))
+    assert alike.local_models == ("cnn2",) * 4
+    assert (
+        alike.key == runfile.resolve(mapping("hbfl", dataset="digits", models={"global": "cnn2", "local": "cnn2"})).key
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": 3}, {"seed": 1}, {"stragglers": 0.5}, {"dataset": "digits-parity"}, {"partition": {"alpha": 2.0, "clients": 4}},
+        {"method": {"name": "hbfl", "lr": 0.002}}, {"method": {"name": "fml"}}, {"models": {"global": "cnn2", "local": "mlp"}},
+    ],
+)  # fmt: skip
+def test_whatever_decides_a_result_changes_the_key(changes: dict[str, Any], mapping: Make) -> None:
+    whole = mapping("hbfl", dataset="digits")
+    assert runfile.resolve(whole | changes).key != runfile.resolve(whole).key
+
+
+def test_revisions_change_the_key(mapping: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runfile.resolve(mapping("hbfl", dataset="digits"))
+    keys = {run.key}
+    monkeypatch.setattr(methods.get("hbfl"), "revision", 99)
+    keys.add(run.key)
+    monkeypatch.setattr(runfile, "ENGINE_REVISION", revision.ENGINE_REVISION + 1)
+    keys.add(run.key)
+    assert len(keys) == 3
+
+
+def test_folder_and_partition_file(mapping: Make) -> None:
+    run = runfile.resolve(mapping("hbfl", dataset="digits", seed=3, partition={"alpha": 0.05, "clients": 4}))
+    assert run.folder == f"digits/dirichlet_class_shared-alpha~0.05-clients~4/hbfl/seed~3-{run.key}"
+    assert run.partition_file == "partitions/digits/dirichlet_class_shared-alpha~0.05-clients~4-seed~3.npz"
+    multi = runfile.resolve(mapping("hbfl") | MULTI)
+    assert multi.folder == f"digits+digits-parity/whole-clients~2/hbfl/seed~0-{multi.key}"
+    assert multi.partition_file is None
