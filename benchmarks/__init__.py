@@ -1,0 +1,1 @@
+"""What the speed claims rest on. `make bench` runs all of it."""

@@ -1,0 +1,275 @@
+"""What a plan asks for, joined with what its run folders hold: the records behind all results."""
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bayesfed.errors import InputError, nearest
+from bayesfed.results import runs
+
+BUDGET = ("rounds", "local_epochs", "batch_size")
+
+STATISTICS = ("best", "last", "last5", "early", "jitter")
+"""What can be asked of an accuracy over rounds; `Record.value` defines them."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The server's model (`client` is "global") or a client ("1", "2", ...) in a run that the plan asks for.
+
+    `dataset` is the paper's, `used` the one trained on. `alpha` and `stragglers` are texts, as the plan has
+    them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run.
+    """
+
+    experiment: str
+    dataset: str
+    used: str
+    setting: str
+    alpha: str
+    stragglers: str
+    model: str
+    client: str
+    method: str
+    seed: str
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    paper_budget: bool
+    folder: Path
+    done: bool
+    summary: Mapping[str, float]
+
+    def value(self, statistic: str) -> float | None:
+        """An accuracy statistic in [0, 1], or None when the run has none (yet).
+
+        best, last, last5: maximum over rounds, last round, mean of the last five (from the summary).
+        early: mean over the first tenth of the rounds, at least one.
+        jitter: standard deviation of the change from round to round over the second half (needs two changes).
+        """
+        if statistic in ("best", "last", "last5"):
+            return self.summary.get(statistic)
+        if not self.done:
+            return None
+        curve = runs.curves(self.folder).get(self.client, {})
+        values = [curve[round] for round in sorted(curve)]
+        if statistic == "early":
+            return statistics.fmean(values[: max(1, self.rounds // 10)]) if values else None
+        half = values[len(values) // 2 :]
+        changes = [after - before for before, after in itertools.pairwise(half)]
+        return statistics.stdev(changes) if len(changes) > 1 else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """One paper as one config runs it: the paper's YAML, the config's notice, and the records."""
+
+    paper: str
+    spec: Mapping[str, Any]
+    notice: str
+    records: Sequence[Record]
+
+    def label(self, name: object) -> str:
+        """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
+        return str(self.spec.get("labels", {}).get(str(name), name))
+
+    def labels(self, names: str) -> str:
+        """`label` of names that are joined by `+` (the datasets of a multi-task run)."""
+        return "+".join(self.label(name) for name in names.split("+"))
+
+    def stand_ins(self, records: Iterable[Record]) -> str:
+        """`digits for CIFAR10`, for the records trained on another dataset than the paper's; else ""."""
+        pairs = {
+            f"{used} for {self.label(asked)}": None
+            for record in records
+            for used, asked in zip(record.used.split("+"), record.dataset.split("+"), strict=True)
+            if used != asked
+        }
+        return ", ".join(pairs)
+
+    def budget(self, records: Sequence[Record]) -> str:
+        """How the records' budget and data differ from the paper's, in words; `paper's` when they do not."""
+        if not records:
+            return "not in this plan"
+        if all(record.paper_budget for record in records):
+            return "paper's"
+        parts = []
+        for field in BUDGET:
+            own = sorted({getattr(record, field) for record in records})
+            printed = self.spec["run"][field]
+            if own != [printed]:
+                parts.append(f"{field.replace('_', ' ')} {' or '.join(map(str, own))} (paper {printed})")
+        stand_ins = self.stand_ins(records)
+        return "; ".join(part for part in (", ".join(parts), stand_ins) if part) or "not the paper's"
+
+
+@dataclass(frozen=True)
+class Score:
+    """A statistic over seeds: mean, sample standard deviation (None for one), seeds done, seeds planned."""
+
+    mean: float | None
+    sd: float | None
+    seeds: int
+    planned: int
+
+    def percent(self) -> str:
+        """`80.71`, `80.71 ± 0.30`, or "" without a value; percent with two decimals."""
+        if self.mean is None:
+            return ""
+        return f"{100 * self.mean:.2f}" + (f" ± {100 * self.sd:.2f}" if self.sd is not None else "")
+
+    def count(self) -> str:
+        """`3`, or `2 of 3` while seeds are missing."""
+        return str(self.seeds) if self.seeds == self.planned else f"{self.seeds} of {self.planned}"
+
+
+def score(records: Iterable[Record], statistic: str) -> Score:
+    """Mean and spread over seeds; several records of a seed (clients) are averaged first."""
+    by_seed: dict[str, list[float]] = {}
+    for record in records:
+        value = record.value(statistic)
+        by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
+    values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
+    return Score(
+        mean=statistics.fmean(values) if values else None,
+        sd=statistics.stdev(values) if len(values) > 1 else None,
+        seeds=len(values),
+        planned=len(by_seed),
+    )
+
+
+def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
+    """The records whose fields equal the values of `where` (a value, or a list of accepted values).
+
+    Raises InputError for a field that records do not have.
+    """
+    known = [field.name for field in fields(Record)]
+    wanted = {}
+    for field, value in where.items():
+        if field not in known:
+            raise InputError(f"no field '{field}' of a cell; {nearest(field, known)}")
+        wanted[field] = {text(each) for each in (value if isinstance(value, list) else [value])}
+    return [record for record in records if all(getattr(record, f) in accepted for f, accepted in wanted.items())]
+
+
+def of_metric(records: Iterable[Record], metric: str) -> tuple[list[Record], str]:
+    """The records and the statistic of a metric: `client_accuracy_best` -> (those of clients, "best").
+
+    Raises InputError for an unknown metric.
+    """
+    known = [f"{level}_accuracy_{name}" for level in ("global", "client") for name in STATISTICS]
+    if metric not in known:
+        raise InputError(f"unknown metric '{metric}'; {nearest(metric, known)}")
+    level, statistic = metric.split("_accuracy_")
+    return [record for record in records if (record.client == "global") == (level == "global")], statistic
+
+
+def text(value: object) -> str:
+    """A value as records and plans write it: numbers by `%g`, nothing as ""."""
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def unique(values: Iterable[str]) -> list[str]:
+    """The different values, in order of first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
+    """Read `plan.json` and the run folders it names (default: `runs` beside the plan's folder).
+
+    Raises InputError when the plan is missing or no plan.
+    """
+    if not plan.is_file():
+        raise InputError(f"no plan at {plan}; make it with `bayesfed plan CONFIG --out {plan.parent}`")
+    try:
+        content = json.loads(plan.read_text(encoding="utf-8"))
+        papers, cells = content["papers"], content["cells"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{plan}: not a plan ({error!r}); make it anew with `bayesfed plan`") from None
+    folder = plan.parent.parent / "runs" if runs_folder is None else runs_folder
+    # A result may have changed since the last call in this process (tests, notebooks).
+    runs.summary.cache_clear()
+    runs.curves.cache_clear()
+    return [
+        Study(
+            paper=name,
+            spec=spec,
+            notice=content.get("notice") or "",
+            records=[record for cell in cells if cell["paper"] == name for record in _records(cell, spec, folder)],
+        )
+        for name, spec in papers.items()
+    ]
+
+
+def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
+    """The records of a cell: the server's model (none in a multi-task run), then the clients."""
+    experiment = spec["experiments"][cell["experiment"]]
+    partition = {**spec["run"].get("partition", {}), **experiment.get("partition", {})}
+    models = experiment.get("models", {})
+    folder = runs_folder / cell["folder"]
+    summary = runs.summary(folder)
+    # A run that is not finished is still asked for: its seeds count as planned.
+    clients = _clients(summary) or int(partition["clients"])
+    datasets, used = _each(cell["dataset"], clients), _each(cell["used"], clients)
+    several = isinstance(cell["dataset"], list)
+
+    def record(client: str, model: object, dataset: str, on: str, values: dict[str, float]) -> Record:
+        return Record(
+            experiment=cell["experiment"],
+            dataset=dataset,
+            used=on,
+            setting=text(cell.get("setting")),
+            alpha=text(cell.get("alpha")),
+            stragglers=text(cell.get("stragglers")),
+            model=text(model),
+            client=client,
+            method=cell["method"],
+            seed=text(cell["seed"]),
+            rounds=cell["rounds"],
+            local_epochs=cell["local_epochs"],
+            batch_size=cell["batch_size"],
+            paper_budget=cell["paper_budget"],
+            folder=folder,
+            done=summary is not None,
+            summary=values,
+        )
+
+    found = []
+    if not several:
+        model = cell.get("model") or models.get("global")
+        values = _values((summary or {}).get("global") or {}, None)
+        found.append(record("global", model, datasets[0], used[0], values))
+    local = models.get("local") or []
+    for k in range(clients):
+        model = local[k] if k < len(local) else cell.get("model")
+        values = _values((summary or {}).get("clients") or {}, k)
+        found.append(record(str(k + 1), model, datasets[k], used[k], values))
+    return found
+
+
+def _each(names: str | list[str], clients: int) -> list[str]:
+    """The dataset of every client."""
+    return [names] * clients if isinstance(names, str) else (names + [names[-1]] * clients)[:clients]
+
+
+def _clients(summary: Mapping[str, Any] | None) -> int:
+    """The number of clients that a summary tells of; 0 when it tells of none."""
+    return len(((summary or {}).get("clients") or {}).get("accuracy_best") or [])
+
+
+def _values(block: Mapping[str, Any], client: int | None) -> dict[str, float]:
+    """The statistics of one model in a summary's block, without those that are null."""
+    found = {}
+    for name in ("best", "last", "last5"):
+        entry = block.get(f"accuracy_{name}")
+        if client is not None:
+            entry = entry[client] if isinstance(entry, list) and client < len(entry) else None
+        value = runs.number(entry)
+        if value is not None:
+            found[name] = value
+    return found

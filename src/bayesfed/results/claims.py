@@ -1,0 +1,211 @@
+"""The orderings that a paper claims: in how many seeds each holds, cell by cell and in all.
+
+A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
+and what its kind needs; `where` narrows the cells (field -> value or values). Kinds:
+
+- `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
+- `falls`: the metric of each of `methods` falls at each step from the largest value of `along` down;
+- `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
+  than on each of `than_dataset`.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesfed.errors import InputError, nearest
+from bayesfed.results import cells, csvfile, tables
+
+MATCH = ("dataset", "alpha", "stragglers", "model", "client")
+COLUMNS = (
+    "claim", "by", "kind", "metric", "method", "than", "experiment", "dataset", "dataset_used", "alpha",
+    "stragglers", "model", "client", "holds", "of", "planned", "difference", "verdict", "budget",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Test:
+    """A claim in one cell: what is compared, the records of it, and the difference of each planned seed.
+
+    A difference is in [-1, 1]; None marks a seed of which a run is missing.
+    """
+
+    __test__ = False  # a name that pytest would collect
+
+    method: str
+    than: str
+    records: Sequence[cells.Record]
+    differences: Sequence[float | None]
+    holds: Sequence[bool]
+
+
+Claim = Mapping[str, Any]
+
+
+def _groups(records: Iterable[cells.Record], fields: Sequence[str]) -> dict[tuple[str, ...], list[cells.Record]]:
+    """The records by their values of `fields`, in order of first appearance."""
+    found: dict[tuple[str, ...], list[cells.Record]] = {}
+    for record in records:
+        found.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
+    return found
+
+
+def _value(records: Sequence[cells.Record], statistic: str) -> float | None:
+    """The mean of the records' values; None while one is missing."""
+    values = [record.value(statistic) for record in records]
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def _above(records: Sequence[cells.Record], claim: Claim, statistic: str, sign: int) -> list[Test]:
+    """`higher` (sign 1) and `lower` (sign -1): one test a baseline and cell."""
+    found = []
+    for than in claim["than"]:
+        pair = cells.select(records, {"method": [claim["method"], than]})
+        for of_cell in _groups(pair, MATCH).values():
+            if {record.method for record in of_cell} != {claim["method"], than}:
+                continue  # the plan has not both
+            differences = []
+            for of_seed in _groups(of_cell, ["seed"]).values():
+                ours = _value([record for record in of_seed if record.method == claim["method"]], statistic)
+                theirs = _value([record for record in of_seed if record.method == than], statistic)
+                differences.append(None if ours is None or theirs is None else ours - theirs)
+            holds = [difference is not None and sign * difference > 0 for difference in differences]
+            found.append(Test(claim["method"], than, of_cell, differences, holds))
+    return found
+
+
+def _falls(records: Sequence[cells.Record], claim: Claim, statistic: str) -> list[Test]:
+    """`falls`: one test a method and cell; its difference is smallest minus largest value of `along`."""
+    along = claim["along"]
+    found = []
+    chosen = cells.select(records, {"method": claim["methods"]})
+    for of_cell in _groups(chosen, ["method", *(field for field in MATCH if field != along)]).values():
+        steps = sorted({getattr(record, along) for record in of_cell}, key=float, reverse=True)
+        if len(steps) < 2:
+            continue
+        differences: list[float | None] = []
+        holds = []
+        for of_seed in _groups(of_cell, ["seed"]).values():
+            values = [_value(cells.select(of_seed, {along: step}), statistic) for step in steps]
+            known = [value for value in values if value is not None]
+            complete = len(known) == len(steps)
+            differences.append(known[-1] - known[0] if complete else None)
+            holds.append(complete and all(b < a for a, b in itertools.pairwise(known)))
+        found.append(Test(of_cell[0].method, f"{along} {' > '.join(steps)}", of_cell, differences, holds))
+    return found
+
+
+def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: str) -> list[Test]:
+    """`smaller gain`: one test a baseline, other dataset, alpha and straggler level."""
+    found = []
+    method = claim["method"]
+    for than in claim["than"]:
+        for other in claim["than_dataset"]:
+            pair = cells.select(records, {"method": [method, than], "dataset": [claim["dataset"], other]})
+            for of_cell in _groups(pair, ["alpha", "stragglers"]).values():
+                wanted = {(name, data) for name in (method, than) for data in (claim["dataset"], other)}
+                if {(record.method, record.dataset) for record in of_cell} != wanted:
+                    continue
+                differences: list[float | None] = []
+                for of_seed in _groups(of_cell, ["seed"]).values():
+                    values = [
+                        _value(cells.select(of_seed, {"method": name, "dataset": data}), statistic)
+                        for data in (claim["dataset"], other)
+                        for name in (method, than)
+                    ]
+                    known = [value for value in values if value is not None]
+                    complete = len(known) == len(values)
+                    differences.append((known[0] - known[1]) - (known[2] - known[3]) if complete else None)
+                holds = [difference is not None and difference < 0 for difference in differences]
+                label = f"{than}, gain on {other}"
+                found.append(Test(method, label, of_cell, differences, holds))
+    return found
+
+
+KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, str], list[Test]]] = {
+    "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
+    "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
+    "falls": _falls,
+    "smaller gain": _smaller_gain,
+}
+
+
+def tests(study: cells.Study, claim: Claim) -> list[Test]:
+    """A claim in each cell that it speaks of. Raises InputError for an unknown kind, metric or field."""
+    if claim["kind"] not in KINDS:
+        raise InputError(f"unknown kind of claim '{claim['kind']}'; {nearest(claim['kind'], KINDS)}")
+    where = {"experiment": claim["experiments"], **claim.get("where", {})}
+    records, statistic = cells.of_metric(cells.select(study.records, where), claim["metric"])
+    return KINDS[claim["kind"]](records, claim, statistic)
+
+
+def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
+    """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each.
+
+    `difference` is the mean over the counted seeds in percentage points: method minus `than`; for `falls` at
+    the smallest value of `along` minus at the largest; for `smaller gain` on `dataset` minus on the other.
+    """
+    common = {
+        "claim": claim["claim"],
+        "by": claim["by"],
+        "kind": claim["kind"],
+        "metric": claim["metric"],
+        "experiment": "+".join(claim["experiments"]),
+    }
+    found = tests(study, claim)
+    sides = {"method": claim.get("method", ""), "than": ", ".join(claim.get("than", []))}
+    total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
+    return [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
+
+
+def _cell(study: cells.Study, test: Test) -> dict[str, str]:
+    """The columns that name a test's cell; what differs within it stays empty."""
+    row = {"method": test.method, "than": test.than}
+    for field in MATCH:
+        values = cells.unique(getattr(record, field) for record in test.records)
+        row[field] = study.labels(values[0]) if len(values) == 1 else ""
+    row["dataset"] = " and ".join(cells.unique(study.labels(record.dataset) for record in test.records))
+    row["client"] = row["client"].replace("global", "")
+    return row
+
+
+def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
+    """Counts, mean difference, verdict and budget over tests."""
+    records = [record for test in found for record in test.records]
+    differences = [value for test in found for value in test.differences if value is not None]
+    holds, of = sum(sum(test.holds) for test in found), len(differences)
+    if not of:
+        verdict = "not run"
+    elif holds == of:
+        verdict = "holds"
+    else:
+        verdict = "holds in part" if holds else "does not hold"
+    if of and any(record.used != record.dataset for record in records):
+        verdict += " (stand-in data)"
+    elif of and not all(record.paper_budget for record in records):
+        verdict += " (reduced budget)"
+    return {
+        "holds": str(holds) if of else "",
+        "of": str(of),
+        "planned": str(sum(len(test.differences) for test in found)),
+        "difference": f"{100 * statistics.fmean(differences):+.2f}" if of else "",
+        "verdict": verdict,
+        "dataset_used": tables.used(study, records),
+        "budget": study.budget(records),
+    }
+
+
+def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
+    """Write `<out>/<paper>/claims.csv` for each paper of the plan; arguments, errors as in `tables.write`."""
+    return [
+        csvfile.write(
+            out / study.paper / "claims.csv",
+            COLUMNS,
+            [row for claim in study.spec.get("claims", []) for row in rows(study, claim)],
+        )
+        for study in cells.studies(plan, runs)
+    ]

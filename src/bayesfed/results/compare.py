@@ -1,0 +1,117 @@
+"""Our numbers beside the printed ones, cell by cell; a verdict only where budget and data are the paper's."""
+
+import csv
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesfed.errors import InputError
+from bayesfed.results import cells, csvfile, tables
+
+KEYS = ("dataset", "setting", "alpha", "client", "model", "method", "metric")
+COLUMNS = (
+    *KEYS, "published", "mean", "sd", "seeds", "rounds", "difference", "verdict",
+    "last5", "local_epochs", "batch_size", "dataset_used", "note",
+)  # fmt: skip
+CLOSE = 1.0
+"""Percentage points within which a mean is said to agree with the printed number."""
+
+
+def read_published(path: Path) -> list[dict[str, str]]:
+    """The rows of a `<paper>.published.csv`. Raises InputError when it is missing or lacks a column."""
+    wanted = ["item", *KEYS, "value"]
+    if not path.is_file():
+        raise InputError(f"no printed numbers at {path}; expected a CSV with columns {','.join(wanted)}")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    missing = [name for name in wanted if rows and name not in rows[0]]
+    if missing:
+        raise InputError(f"{path}: no column '{missing[0]}'; expected {','.join(wanted)}")
+    return rows
+
+
+def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
+    """What may be said of a difference in percentage points (ours minus print; None: no finished run)."""
+    if difference is None:
+        return "not run"
+    if any(record.used != record.dataset for record in records):
+        return "stand-in data"
+    if not all(record.paper_budget for record in records):
+        return "reduced budget"
+    if abs(difference) <= CLOSE:
+        return f"within {CLOSE:g} point"
+    return "higher" if difference > 0 else "lower"
+
+
+def compare(
+    study: cells.Study, table: Mapping[str, Any], items: Sequence[str], published: Sequence[Mapping[str, str]]
+) -> list[dict[str, str]]:
+    """One row a cell of the table, in the paper's order, with the number of `items` that has its keys.
+
+    Where a cell has no client but the printed rows have, the printed value is their mean (our number, not the
+    paper's; the note says so). Raises InputError for a cell without a printed number.
+    """
+    candidates = [row for row in published if row["item"] in items and row["metric"] == table["metric"]]
+    found = []
+    for _, of_row in tables.rows(study, table):
+        for cell in of_row:
+            labels = {key: study.label(value) for key, value in cell.keys.items()}
+            printed = [row for row in candidates if all(row[key] == value for key, value in labels.items())]
+            if not printed:
+                named = ", ".join(f"{key} {value}" for key, value in labels.items())
+                raise InputError(f"no printed number of {' or '.join(items)} for {named}; check table and CSV")
+            found.append(_row(study, table, cell, printed))
+    return found
+
+
+def _row(
+    study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, printed: list[Mapping[str, str]]
+) -> dict[str, str]:
+    value = statistics.fmean(float(row["value"]) for row in printed)
+    score = cell.score()
+    difference = None if score.mean is None else 100 * score.mean - value
+    stand_in = any(record.used != record.dataset for record in cell.records)
+    budget = study.budget(cell.records)
+    notes = [
+        "" if budget == "paper's" else budget,
+        "" if score.seeds == score.planned else f"{score.count()} seeds finished",
+        f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
+        table.get("note", ""),
+    ]
+    keys = {key: cells.unique(row[key] for row in printed) for key in KEYS}
+    return {
+        **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
+        "published": f"{value:.2f}",
+        "mean": _points(score.mean),
+        "sd": _points(score.sd),
+        "seeds": str(score.seeds),
+        "rounds": tables.budget(cell.records, "rounds"),
+        # A number on other data is no difference to print.
+        "difference": "" if difference is None or stand_in else f"{difference:+.2f}",
+        "verdict": verdict(cell.records, difference),
+        "last5": _points(cell.score("last5").mean),
+        "local_epochs": tables.budget(cell.records, "local_epochs"),
+        "batch_size": tables.budget(cell.records, "batch_size"),
+        "dataset_used": tables.used(study, cell.records),
+        "note": "; ".join(note for note in notes if note),
+    }
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:
+    """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper in the plan; returns the files.
+
+    `papers` holds `<paper>.published.csv`; `runs` is as in `tables.write`. Raises InputError when printed
+    numbers are missing, and as `tables.write` does.
+    """
+    written = []
+    for study in cells.studies(plan, runs):
+        published = read_published(papers / f"{study.paper}.published.csv")
+        for name, table in study.spec.get("tables", {}).items():
+            rows = compare(study, table, table.get("published", [name]), published)
+            written.append(csvfile.write(out / study.paper / f"{name}.compare.csv", COLUMNS, rows))
+    return written

@@ -1,0 +1,266 @@
+"""The paper's figures: accuracy over rounds in panels, one curve a method, mean and band over seeds."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from bayesfed.files import replacing
+from bayesfed.results import cells, runs
+
+COLUMNS = ["row", "column", "method", "seed", "round", "accuracy"]
+PANEL = (2.5, 1.85)
+"""Width and height of a panel in inches, when there are many; few panels are drawn larger."""
+INK, MUTED = "#222222", "#6b6b6b"
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#b0b0b0",
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ececec",
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.solid_capstyle": "round",
+    # The same bytes from the same numbers, so that a rebuilt figure is no change in git.
+    "svg.hashsalt": "bayesfed",
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a figure shows: its curves (percent, long form), its panels and its records, run or not."""
+
+    curves: pd.DataFrame
+    rows: list[str]
+    columns: list[str]
+    records: list[cells.Record]
+
+
+def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
+    """The data of a figure: columns row, column (panel titles), method, seed, round, accuracy in percent.
+
+    Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
+    `experiment`, `accuracy` (global or client), `where`, `rows`, `columns`, `methods`, `title`.
+    """
+    level = f"{figure['accuracy']}_accuracy_best"
+    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
+    records, _ = cells.of_metric(cells.select(study.records, where), level)
+    data = []
+    for record in records:
+        curve = runs.curves(record.folder).get(record.client, {}) if record.done else {}
+        row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
+        data += [
+            (row, column, record.method, record.seed, round, 100 * value) for round, value in sorted(curve.items())
+        ]
+    return Content(
+        curves=pd.DataFrame(data, columns=COLUMNS),
+        rows=cells.unique(panel(study, record, figure["rows"]) for record in records),
+        columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
+        records=records,
+    )
+
+
+def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
+    """A panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
+    words = []
+    for key in keys:
+        value = getattr(record, key)
+        if key == "dataset":
+            words.append(study.stand_ins([record]) or study.labels(value))
+        elif key in ("alpha", "client"):
+            words.append(f"{'alpha =' if key == 'alpha' else 'client'} {value}")
+        else:
+            words.append(study.label(value))
+    return ", ".join(words)
+
+
+def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
+    """The small print: what line and band are, how many runs stand behind them, budget, notice."""
+    seeds = len(cells.unique(record.seed for record in records))
+    line = f"Line: mean over {seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
+    asked = {record.folder for record in records}
+    done = {record.folder for record in records if record.done}
+    missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
+    rounds, epochs, batch = (
+        " or ".join(cells.unique(str(getattr(record, field)) for record in records))
+        for field in ("rounds", "local_epochs", "batch_size")
+    )
+    budget = study.budget(records)
+    own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
+    told = own if budget == "paper's" else f"Not the paper's budget or data: {budget}."
+    return " ".join(part for part in (line, missing, told if records else "", study.notice) if part)
+
+
+def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
+    """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
+    data = content(study, figure)
+    methods = [name for name in figure["methods"] if any(record.method == name for record in data.records)]
+    palette = colours(study.spec["methods"])
+    with matplotlib.rc_context(STYLE):
+        if data.curves.empty:
+            return _placeholder(study, figure, data.records)
+        # A single tall column, where a config cuts the other ones, is laid on its side.
+        flat = len(data.columns) == 1 and len(data.rows) > 2
+        if flat:
+            swapped = data.curves.rename(columns={"row": "column", "column": "row"})
+            data = Content(swapped, data.columns, data.rows, data.records)
+        shape = len(data.rows), len(data.columns)
+        width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
+        height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
+        small = textwrap.fill(footnote(study, data.records), int(width * 21))
+        top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
+        made = Figure(figsize=(width, height + top + bottom))
+        total = height + top + bottom
+        made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
+        # Datasets side by side have scales of their own.
+        share: Any = False if flat or "dataset" in figure["columns"] else "row"
+        axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
+        few, drawn = data.curves["round"].max() <= 20, set(data.curves["method"])
+        for i, row in enumerate(data.rows):
+            for j, column in enumerate(data.columns):
+                _panel(axes[i, j], data.curves.query("row == @row and column == @column"), methods, palette, few)
+                if i == 0:
+                    axes[i, j].set_title(column, color=INK)
+                if j == 0:
+                    axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
+                if i == shape[0] - 1:
+                    axes[i, j].set_xlabel("round")
+        _head(made, figure["title"], total)
+        made.legend(
+            handles=[_key(name, palette, few, name in drawn) for name in methods],
+            loc="upper left",
+            bbox_to_anchor=(0.11 / width, 1 - 0.34 / total),
+            ncols=len(methods),
+            frameon=False,
+            fontsize=8.5,
+            borderaxespad=0,
+            borderpad=0,
+            handlelength=1.6,
+            columnspacing=1.6,
+        )
+        made.text(0.1 / width, 0.08 / total, small, fontsize=6.5, color=MUTED, va="bottom", linespacing=1.35)
+    return made
+
+
+def colours(methods: Iterable[str]) -> dict[str, Any]:
+    """A colour for each method of a paper, the same in all its figures and apart for colour-blind readers."""
+    names = list(methods)
+    base = sns.color_palette("colorblind", max(len(names), 1))
+    # The paper's own method comes first and takes the strong vermilion; the rest follow in order.
+    ordered = [base[3], *base[:3], *base[4:]] if len(base) > 3 else base
+    return dict(zip(names, ordered, strict=True))
+
+
+def _width(name: str, palette: Mapping[str, Any]) -> float:
+    """The paper's own method is drawn a little stronger."""
+    return 1.9 if name == next(iter(palette)) else 1.3
+
+
+def _key(name: str, palette: Mapping[str, Any], few: bool, drawn: bool) -> Line2D:
+    """A method's entry in the legend."""
+    label, marker = name if drawn else f"{name} (not run)", "o" if few else "None"
+    width = _width(name, palette) + 0.4
+    return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
+
+
+def _panel(axes: Axes, data: pd.DataFrame, methods: list[str], palette: Mapping[str, Any], few: bool) -> None:
+    """One panel: the paper's own method on top."""
+    if data.empty:
+        axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", va="center", color=MUTED)
+        return
+    over = data.groupby(["method", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
+    order = [name for name in reversed(methods) if name in set(over["method"])]
+    sns.lineplot(
+        data=over,
+        x="round",
+        y="mean",
+        hue="method",
+        hue_order=order,
+        palette={name: palette[name] for name in order},
+        size="method",
+        size_order=order,
+        sizes={name: _width(name, palette) for name in order},
+        estimator=None,
+        marker="o" if few else None,
+        markersize=3.2,
+        markeredgewidth=0,
+        legend=False,
+        ax=axes,
+    )
+    for name in order:
+        curve = over[over["method"] == name]
+        if (curve["count"] > 1).all():
+            low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
+            axes.fill_between(curve["round"], low, high, color=palette[name], alpha=0.16, linewidth=0, zorder=1.5)
+    axes.set(xlabel="", ylabel="")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+
+
+def _head(made: Figure, title: str, total: float) -> None:
+    """The title, at the left edge, above the legend."""
+    made.text(
+        0.1 / made.get_figwidth(),
+        1 - 0.1 / total,
+        title,
+        fontsize=10.5,
+        fontweight="bold",
+        color=INK,
+        va="top",
+    )
+
+
+def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequence[cells.Record]) -> Figure:
+    """A figure without a finished run."""
+    made = Figure(figsize=(6.4, 2.4))
+    _head(made, figure["title"], 2.4)
+    why = "none of its runs is finished" if records else "this configuration runs none of its cells"
+    made.text(0.5, 0.5, f"Nothing to draw: {why}.", ha="center", va="center", fontsize=9, color=MUTED)
+    made.text(0.1 / 6.4, 0.08 / 2.4, textwrap.fill(study.notice, 108), fontsize=6.5, color=MUTED, va="bottom")
+    return made
+
+
+def save(made: Figure, path: Path) -> list[Path]:
+    """Write `<path>.svg` and `<path>.png` (160 dots an inch) whole; the same figure gives the same bytes."""
+    written = []
+    for suffix in (".png", ".svg"):
+        target = path.with_name(path.name + suffix)
+        with matplotlib.rc_context(STYLE), replacing(target) as scratch:
+            made.savefig(scratch, format=suffix[1:], dpi=160, metadata={"Date": None} if suffix == ".svg" else None)
+        made.set_layout_engine("none")  # arranged once, so that both files agree and the second takes half the time
+        written.append(target)
+    return written
+
+
+def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
+    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan; returns the files.
+
+    `runs` is as in `tables.write`. Raises InputError for a missing plan or a damaged run folder.
+    """
+    return [
+        path
+        for study in cells.studies(plan, runs)
+        for name, figure in study.spec.get("figures", {}).items()
+        for path in save(draw(study, figure), out / study.paper / name)
+    ]

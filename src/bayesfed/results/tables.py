@@ -1,0 +1,120 @@
+"""The paper's tables in its own layout, with budget, seeds and data beside every number."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesfed.results import breakdown, cells, csvfile
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A printed cell: keys (names, not labels), column title, records, and the statistic to print."""
+
+    keys: Mapping[str, str]
+    column: str
+    records: list[cells.Record]
+    statistic: str
+
+    def score(self, statistic: str | None = None) -> cells.Score:
+        """The cell's value over seeds, in [0, 1]; another statistic than the table's on request."""
+        return cells.score(self.records, statistic or self.statistic)
+
+
+def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
+    """A column's title from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
+    words = [study.label(cells.text(value)) for key, value in keys.items() if key != "client"]
+    client = f"client {keys['client']}" if "client" in keys else ""
+    return ": ".join(part for part in (client, ", ".join(words)) if part)
+
+
+def rows(study: cells.Study, table: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], list[Cell]]]:
+    """Row by row in the paper's order: the row's keys and its cells.
+
+    A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
+    keys each), `published` (items of the published CSV; default: the table's name), `title`, `note`.
+    """
+    records, statistic = cells.of_metric(
+        cells.select(study.records, {"experiment": table["experiment"]}), table["metric"]
+    )
+    for values in itertools.product(*table["rows"].values()):
+        keys = dict(zip(table["rows"], map(cells.text, values), strict=True))
+        of_row = cells.select(records, keys)
+        yield (
+            keys,
+            [
+                Cell(
+                    {**keys, **{key: cells.text(value) for key, value in column.items()}},
+                    title(study, column),
+                    cells.select(of_row, column),
+                    statistic,
+                )
+                for column in table["columns"]
+            ],
+        )
+
+
+def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
+    """A table's columns and rows as text: percent with two decimals, `mean ± sd` over several seeds.
+
+    Beside each column `... last5` gives the mean of the last five rounds, since the best round is chosen on
+    the test set. A cell without a finished run is empty.
+    """
+    titles = [title(study, column) for column in table["columns"]]
+    header = [
+        *table["rows"],
+        *titles,
+        *(f"{each} last5" for each in titles),
+        "seeds",
+        *cells.BUDGET,
+        "dataset_used",
+        "budget",
+    ]
+    found = []
+    for keys, of_row in rows(study, table):
+        row = {key: study.label(value) for key, value in keys.items()}
+        for cell in of_row:
+            row[cell.column] = cell.score().percent()
+            row[f"{cell.column} last5"] = cell.score("last5").percent()
+        row["seeds"] = _common({cell.column: cell.score().count() for cell in of_row})
+        for field in cells.BUDGET:
+            row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})
+        row["dataset_used"] = _common({cell.column: used(study, cell.records) for cell in of_row})
+        row["budget"] = study.budget([record for cell in of_row for record in cell.records])
+        found.append(row)
+    return header, found
+
+
+def budget(records: list[cells.Record], field: str) -> str:
+    """The records' value of a budget field; several are joined by ` or `."""
+    return " or ".join(cells.unique(str(getattr(record, field)) for record in records))
+
+
+def used(study: cells.Study, records: list[cells.Record]) -> str:
+    """The dataset trained on, in the paper's writing where it is the paper's."""
+    return " or ".join(cells.unique(study.labels(record.used) for record in records))
+
+
+def _common(values: Mapping[str, str]) -> str:
+    """The one value of a row's cells, or each with its column's title behind it."""
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return "; ".join(f"{value or 'none'} ({column})" for column, value in values.items())
+
+
+def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
+    """Write each paper's tables, clients.csv and uncertainty.csv as `<out>/<paper>/<name>.csv`.
+
+    `runs` is the folder of run folders (default: `runs` beside the plan's folder). Returns the files written.
+    Raises InputError for a missing plan, a damaged run folder or a table that asks for what does not exist.
+    """
+    written = []
+    for study in cells.studies(plan, runs):
+        folder = out / study.paper
+        for name, table in study.spec.get("tables", {}).items():
+            written.append(csvfile.write(folder / f"{name}.csv", *layout(study, table)))
+        written.append(csvfile.write(folder / "clients.csv", *breakdown.clients(study)))
+        written.append(csvfile.write(folder / "uncertainty.csv", *breakdown.uncertainty(study)))
+    return written

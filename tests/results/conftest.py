@@ -1,0 +1,112 @@
+"""Tiny stored runs: a plan over the real paper file, and run folders with chosen accuracies."""
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PAPER = Path(__file__).parents[2] / "config/papers/hbfl.yaml"
+
+
+class Lab:
+    """A results folder of one config: cells are added by hand, each with or without a finished run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.cells: list[dict[str, Any]] = []
+        self.notice = ""
+        self.spec = yaml.safe_load(PAPER.read_text())
+
+    @property
+    def plan(self) -> Path:
+        path = self.root / "plan/plan.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        runs = {cell["folder"]: {"folder": cell["folder"]} for cell in self.cells}
+        papers = {"hbfl": self.spec}
+        content = {"config": "test", "notice": self.notice, "runs": list(runs.values()), "cells": self.cells}
+        path.write_text(json.dumps({**content, "papers": papers}))
+        return path
+
+    def cell(self, experiment: str, method: str, dataset: Any = "cifar10", **more: Any) -> Path:
+        """Ask for a cell, by default at the paper's budget; returns its run folder, not yet made."""
+        alpha = more.pop("alpha", "" if isinstance(dataset, list) else "100")
+        cell = {
+            "paper": "hbfl",
+            "experiment": experiment,
+            "dataset": dataset,
+            "used": dataset,
+            "alpha": alpha,
+            "setting": {"100": "IID", "0.05": "Non-IID"}.get(alpha, ""),
+            "method": method,
+            "model": None,
+            "stragglers": "0",
+            "seed": 0,
+            "rounds": 100,
+            "local_epochs": 5,
+            "batch_size": 128,
+            "paper_budget": True,
+            **more,
+        }
+        names = dataset if isinstance(dataset, list) else [dataset]
+        key = "-".join(str(cell[name]) for name in ("alpha", "model", "stragglers", "seed"))
+        cell["folder"] = f"{'+'.join(names)}/{method}/{key}"
+        self.cells.append(cell)
+        return self.root / "runs" / cell["folder"]
+
+
+def finish(
+    folder: Path,
+    server: list[float] | None = None,
+    clients: list[list[float]] | None = None,
+    uncertainty: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def summed(curve: list[float]) -> tuple[float, float, float]:
+        return max(curve), curve[-1], sum(curve[-5:]) / len(curve[-5:])
+
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["round", "client", "model", "metric", "value"])
+        for round, value in enumerate(server or [], 1):
+            writer.writerow([round, "global", "global", "test_accuracy", value])
+            writer.writerow([round, "global", "server", "log_precision_spread", 0.1])
+            writer.writerow([round, "global", "global_sampled", "test_accuracy", 0.0])
+        for (k, curve), (model, less) in itertools.product(enumerate(clients or []), [("meme", 0.0), ("local", 0.1)]):
+            for round, value in enumerate(curve, 1):
+                writer.writerow([round, k, model, "shard_accuracy", value - less])
+                writer.writerow([round, k, model, "test_accuracy", 0.999])
+    names = ("accuracy_best", "accuracy_last", "accuracy_last5")
+    summary = {
+        "seed": 0,
+        "global": dict(zip(names, summed(server), strict=True)) if server else {},
+        "clients": {name: [summed(curve)[i] for curve in clients or []] for i, name in enumerate(names)},
+        "uncertainty": uncertainty or {},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "results/test")
+
+
+@pytest.fixture
+def stored() -> Callable[..., None]:
+    return finish
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def rows() -> Callable[[Path], list[dict[str, str]]]:
+    return read

@@ -1,0 +1,130 @@
+"""Claims worked out by hand, one a kind."""
+
+import pytest
+
+from bayesfed.errors import InputError
+from bayesfed.results import cells, claims
+
+HIGHER = {
+    "claim": "above", "by": "paper", "kind": "higher", "experiments": ["heterogeneous"],
+    "metric": "global_accuracy_best", "method": "HBFL", "than": ["FML"],
+}  # fmt: skip
+
+
+def outcome(lab, claim):
+    (study,) = cells.studies(lab.plan)
+    return claims.rows(study, claim)
+
+
+def counts(row):
+    return row["holds"], row["of"], row["planned"], row["difference"], row["verdict"]
+
+
+def test_higher_counts_the_seeds_of_each_cell(lab, stored):
+    for seed, (ours, theirs) in enumerate([(0.6, 0.5), (0.5, 0.55), (0.7, None)]):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), [ours])
+        folder = lab.cell("heterogeneous", "FML", seed=seed)
+        if theirs:
+            stored(folder, [theirs])
+    stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.5])
+    stored(lab.cell("heterogeneous", "FML", alpha="0.05"), [0.5])  # equal is not above
+    total, iid, non_iid = outcome(lab, HIGHER)
+    assert counts(iid) == ("1", "2", "3", "+2.50", "holds in part")
+    assert counts(non_iid) == ("0", "1", "1", "+0.00", "does not hold")
+    assert counts(total) == ("1", "3", "4", "+1.67", "holds in part")
+    assert (iid["alpha"], iid["dataset"], iid["method"], iid["than"]) == ("100", "CIFAR10", "HBFL", "FML")
+
+
+def test_higher_over_clients_matches_client_with_client(lab, stored):
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5], [[0.6], [0.4]])
+    stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5], [0.5]])
+    total, first, second = outcome(lab, {**HIGHER, "metric": "client_accuracy_best"})
+    assert [counts(row)[:2] for row in (total, first, second)] == [("1", "2"), ("1", "1"), ("0", "1")]
+    assert [row["client"] for row in (first, second)] == ["1", "2"]
+
+
+def test_ablations_stand_in_another_experiment(lab, stored):
+    stored(lab.cell("heterogeneous", "HBFL"), [0.6])
+    stored(lab.cell("ablation", "HBFL plain mean"), [0.5])
+    claim = {**HIGHER, "experiments": ["heterogeneous", "ablation"], "than": ["HBFL plain mean"]}
+    total, cell = outcome(lab, claim)
+    assert counts(cell) == counts(total) == ("1", "1", "1", "+10.00", "holds")
+
+
+def test_lower_on_the_stability_of_a_curve(lab, stored):
+    stored(lab.cell("homogeneous", "HBFL", model="mlp", alpha="0.05"), [0.5, 0.6] * 5)
+    stored(lab.cell("homogeneous", "FedAvg", model="mlp", alpha="0.05"), [0.3, 0.6] * 5)
+    stored(lab.cell("homogeneous", "HBFL", model="mlp"), [0.3, 0.6] * 5)
+    stored(lab.cell("homogeneous", "FedAvg", model="mlp"), [0.5, 0.6] * 5)
+    claim = {
+        **HIGHER, "kind": "lower", "experiments": ["homogeneous"], "metric": "global_accuracy_jitter",
+        "than": ["FedAvg"], "where": {"setting": "Non-IID"},
+    }  # fmt: skip
+    total, cell = outcome(lab, claim)
+    assert counts(total)[:2] == ("1", "1")
+    assert cell["alpha"] == "0.05"
+
+
+def test_falls_needs_every_step(lab, stored):
+    values = {"100": [0.9, 0.9], "1": [0.8, 0.95], "0.1": [0.7, 0.7], "0.05": [0.6, 0.6]}
+    for alpha, of_seeds in values.items():
+        for seed, value in enumerate(of_seeds):
+            stored(lab.cell("homogeneous", "HBFL", model="mlp", alpha=alpha, seed=seed), [value])
+        lab.cell("homogeneous", "HBFL", model="mlp", alpha=alpha, seed=2)
+    claim = {
+        "claim": "falls", "by": "paper", "kind": "falls", "experiments": ["homogeneous"],
+        "metric": "global_accuracy_best", "methods": ["HBFL", "FML"], "along": "alpha",
+    }  # fmt: skip
+    total, cell = outcome(lab, claim)
+    assert counts(cell) == counts(total) == ("1", "2", "3", "-30.00", "holds in part")
+    assert cell["than"] == "alpha 100 > 1 > 0.1 > 0.05"
+    assert cell["alpha"] == ""
+
+
+def test_smaller_gain_averages_over_models(lab, stored):
+    accuracy = {  # gains: CIFAR100 0.02, CIFAR10 (0.05 + 0.01) / 2 = 0.03
+        ("cifar100", "cnn2"): (0.42, 0.40), ("cifar10", "lenet5"): (0.75, 0.70), ("cifar10", "cnn1"): (0.71, 0.70),
+    }  # fmt: skip
+    for (dataset, model), (ours, theirs) in accuracy.items():
+        stored(lab.cell("homogeneous", "HBFL", dataset, model=model), [ours])
+        stored(lab.cell("homogeneous", "FML", dataset, model=model), [theirs])
+    claim = {
+        **HIGHER, "kind": "smaller gain", "experiments": ["homogeneous"],
+        "dataset": "cifar100", "than_dataset": ["cifar10", "mnist"],
+    }  # fmt: skip
+    total, cell = outcome(lab, claim)
+    assert counts(cell) == counts(total) == ("1", "1", "1", "-1.00", "holds")
+    assert cell["dataset"] == "CIFAR100 and CIFAR10"
+
+
+def test_budget_and_data_are_in_the_verdict(lab, stored):
+    small = {"rounds": 4, "paper_budget": False}
+    for method, value in (("HBFL", 0.6), ("FML", 0.5)):
+        stored(lab.cell("heterogeneous", method, **small), [value])
+        stored(lab.cell("heterogeneous", method, "cifar100", used="digits", **small), [1 - value])
+    total, reduced, stand_in = outcome(lab, HIGHER)
+    assert reduced["verdict"] == "holds (reduced budget)"
+    assert stand_in["verdict"] == "does not hold (stand-in data)"
+    assert stand_in["dataset_used"] == "digits"
+    assert total["verdict"] == "holds in part (stand-in data)"
+
+
+def test_nothing_run_claims_nothing(lab, rows, tmp_path):
+    lab.cell("heterogeneous", "HBFL")
+    lab.cell("heterogeneous", "FML")
+    claims.write(lab.plan, tmp_path)
+    found = rows(tmp_path / "hbfl/claims.csv")
+    assert {row["verdict"] for row in found} == {"not run"}
+    assert {row["holds"] for row in found} == {""}
+    # Every claim of the paper has its row over all cells, and the two ablations are asked for.
+    assert [row["claim"] for row in found if row["dataset"] == "all"] == [
+        claim["claim"] for claim in lab.spec["claims"]
+    ]
+    assert {"HBFL plain mean", "FedAvg Adam"} <= {
+        than for claim in lab.spec["claims"] for than in claim.get("than", [])
+    }
+
+
+def test_an_unknown_kind_is_refused(lab):
+    with pytest.raises(InputError, match="unknown kind of claim 'higer'; did you mean 'higher'"):
+        outcome(lab, {**HIGHER, "kind": "higer"})

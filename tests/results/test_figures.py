@@ -1,0 +1,140 @@
+"""Figures: the data behind each, the small print, and files that are not empty."""
+
+import itertools
+import textwrap
+
+import pytest
+
+from bayesfed.errors import InputError
+from bayesfed.results import cells, figures
+
+
+def study_of(lab):
+    (study,) = cells.studies(lab.plan)
+    return study
+
+
+def series(data):
+    """The curves of a figure: (row, column, method) -> {(seed, round): percent}."""
+    found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+    for row in data.curves.itertuples(index=False):
+        found.setdefault((row.row, row.column, row.method), {})[row.seed, row.round] = round(row.accuracy, 6)
+    return found
+
+
+def test_global_curves_in_panels(lab, stored):
+    for seed, (method, alpha) in itertools.product(range(2), itertools.product(["FML", "HBFL"], ["100", "0.05"])):
+        folder = lab.cell("heterogeneous", method, alpha=alpha, seed=seed)
+        stored(folder, [0.1, 0.2 + seed / 10], [[0.5, 0.5]] * 10)
+    stored(lab.cell("ablation", "HBFL plain mean"), [0.9, 0.9])
+    data = figures.content(study_of(lab), lab.spec["figures"]["figure4"])
+    assert data.rows == ["CIFAR10"]
+    assert data.columns == ["IID", "Non-IID"]
+    expected = {("0", 1): 10.0, ("0", 2): 20.0, ("1", 1): 10.0, ("1", 2): 30.0}
+    assert series(data) == {
+        ("CIFAR10", setting, method): expected for setting in ("IID", "Non-IID") for method in ("FML", "HBFL")
+    }
+
+
+def test_a_clients_curve_is_the_larger_of_its_models(lab, stored):
+    stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[k / 10, 0.5] for k in range(10)])
+    study = study_of(lab)
+    five, six = (figures.content(study, lab.spec["figures"][f"figure{n}"]) for n in (5, 6))
+    assert five.columns == [f"client {k}" for k in range(1, 6)]
+    assert six.columns == [f"client {k}" for k in range(6, 11)]
+    # The fake local model is 0.1 below the meme, and 0.999 on the full test set, which must not count.
+    assert series(five)["CIFAR10, IID", "client 3", "HBFL"] == {("0", 1): 20.0, ("0", 2): 50.0}
+
+
+def test_every_figure_takes_its_own_cells(lab, stored):
+    for dataset, model in (("mnist", "mlp"), ("cifar100", "cnn2")):
+        for alpha in ("100", "0.1"):
+            stored(lab.cell("homogeneous", "FedProx", dataset, model=model, alpha=alpha), [0.3])
+    for level, value in (("0.5", 0.5), ("0.9", 0.9)):
+        stored(lab.cell("stragglers", "ABAVG", model="cnn2", stragglers=level), [value])
+    both = ["cifar10", "cifar100"]
+    for method in ("Independent", "FML", "HBFL"):
+        stored(lab.cell("multitask", method, both), None, [[0.7], [0.3]])
+    study, described = study_of(lab), lab.spec["figures"]
+    third = figures.content(study, described["figure3"])
+    assert (third.rows, third.columns) == (["MLP, MNIST", "CNN2, CIFAR100"], ["alpha = 100", "alpha = 0.1"])
+    assert len(series(third)) == 4
+    assert series(figures.content(study, described["figure8"])) == {("CIFAR10", "IID", "ABAVG"): {("0", 1): 50.0}}
+    assert series(figures.content(study, described["figure9"])) == {("CIFAR10", "IID", "ABAVG"): {("0", 1): 90.0}}
+    seventh = figures.content(study, described["figure7"])
+    assert seventh.columns == ["client 1, CIFAR10, LeNet5", "client 2, CIFAR100, CNN1"]
+    assert set(seventh.curves["method"]) == {"Independent", "FML", "HBFL"}
+
+
+def test_the_lines_drawn_are_means_over_seeds(lab, stored):
+    for seed, value in enumerate([0.2, 0.4]):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), [value, 0.5], [[0.5]] * 10)
+    stored(lab.cell("heterogeneous", "FML"), [0.1, 0.1], [[0.5]] * 10)
+    made = figures.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    lines = [sorted(map(float, line.get_ydata())) for line in made.axes[0].get_lines() if len(line.get_ydata())]
+    assert sorted(lines) == [[10.0, 10.0], [30.0, 50.0]]
+    (band,) = made.axes[0].collections  # one seed has no band
+    (polygon,) = band.get_paths()
+    assert polygon.vertices[:, 1].max() == pytest.approx(50.0)
+    assert polygon.vertices[:, 1].min() == pytest.approx(30 - 200**0.5)
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["HBFL", "FML"]
+
+
+def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):
+    lab.notice = "Digits, not the paper's cells."
+    small = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "paper_budget": False, "used": "digits"}
+    stored(lab.cell("heterogeneous", "HBFL", **small), [0.1, 0.2], [[0.5]])
+    lab.cell("heterogeneous", "FML", **small)
+    made = figures.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    small_print = " ".join(" ".join(text.get_text() for text in made.texts).split())
+    assert "Digits, not the paper's cells." in small_print
+    assert "rounds 2 (paper 100), local epochs 1 (paper 5), batch size 32 (paper 128)" in small_print
+    assert "One seed. 1 of 2 runs finished." in small_print
+    assert made.axes[0].get_ylabel() == "digits for CIFAR10\naccuracy (%)"
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["HBFL", "FML (not run)"]
+
+
+def test_files_are_written_for_every_figure_and_repeat_byte_for_byte(lab, stored, tmp_path):
+    stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[0.5, 0.6]] * 10)
+    stored(lab.cell("heterogeneous", "FML", "cifar100"), [0.1, 0.2], [[0.5, 0.6]] * 10)
+    lab.spec["figures"] = {name: lab.spec["figures"][name] for name in ("figure4", "figure8")}
+    written = figures.write(lab.plan, tmp_path / "first")
+    assert {path.name for path in written} == {"figure4.png", "figure4.svg", "figure8.png", "figure8.svg"}
+    assert all(path.stat().st_size > 5000 for path in written)
+    assert {path.read_bytes()[:4] for path in written if path.suffix == ".png"} == {b"\x89PNG"}
+    for path, again in zip(written, figures.write(lab.plan, tmp_path / "second"), strict=True):
+        assert path.read_bytes() == again.read_bytes()
+
+
+def test_a_figure_without_runs_says_so(lab):
+    lab.notice = "A small plan."
+    made = figures.draw(study_of(lab), lab.spec["figures"]["figure3"])
+    assert "Nothing to draw: this configuration runs none of its cells." in [text.get_text() for text in made.texts]
+    lab.cell("homogeneous", "HBFL", model="mlp")
+    made = figures.draw(study_of(lab), lab.spec["figures"]["figure3"])
+    words = [text.get_text() for text in made.texts]
+    assert "Nothing to draw: none of its runs is finished." in words
+    assert textwrap.fill(lab.notice) in words
+
+
+def test_a_panel_without_runs_says_so(lab, stored):
+    stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[0.5]])
+    lab.cell("heterogeneous", "HBFL", alpha="0.05")
+    made = figures.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    assert [text.get_text() for axes in made.axes for text in axes.texts] == ["no finished run"]
+
+
+def test_colours_belong_to_methods(lab):
+    palette = figures.colours(lab.spec["methods"])
+    assert len(set(palette.values())) == len(lab.spec["methods"])
+
+
+def test_a_finished_run_without_metrics_is_refused(lab, stored, tmp_path):
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.1, 0.2], [[0.5]])
+    (folder / "metrics.csv").write_text("round,client\n1,0\n")
+    with pytest.raises(InputError, match=r"metrics\.csv: damaged"):
+        figures.write(lab.plan, tmp_path)
+    (folder / "metrics.csv").unlink()
+    with pytest.raises(InputError, match=r"metrics\.csv: missing in a finished run"):
+        figures.write(lab.plan, tmp_path)

@@ -1,0 +1,185 @@
+"""Tables against tables worked out by hand; the breakdown of every run; missing runs and budgets."""
+
+import json
+
+import pytest
+
+from bayesfed.errors import InputError
+from bayesfed.results import cells, runs, tables
+
+SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "paper_budget": False}
+
+
+def test_table1_by_hand(lab, stored, tmp_path):
+    # Best 0.5 and 0.7: mean 60.00, sample deviation sqrt(0.02) = 14.14. Last five: 0.4 and 0.6.
+    for seed, curve in enumerate([[0.1, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4], [0.1, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6]]):
+        stored(lab.cell("heterogeneous", "FML", seed=seed), curve, [[0.5]] * 10)
+    stored(lab.cell("heterogeneous", "HBFL", seed=0), [0.1, 0.82104], [[0.5]] * 10)
+    lab.cell("heterogeneous", "HBFL", seed=1)  # not finished
+    stored(lab.cell("heterogeneous", "FML", dataset="cifar100", alpha="0.05"), [0.25], [[0.5]] * 10)
+    tables.write(lab.plan, tmp_path / "out")
+    assert (tmp_path / "out/hbfl/table1.csv").read_text(encoding="utf-8").splitlines() == [
+        "dataset,setting,FML,HBFL,FML last5,HBFL last5,seeds,rounds,local_epochs,batch_size,dataset_used,budget",
+        "CIFAR10,IID,60.00 ± 14.14,82.10,50.00 ± 14.14,46.05,2 (FML); 1 of 2 (HBFL),100,5,128,CIFAR10,paper's",
+        "CIFAR10,Non-IID,,,,,0,,,,,not in this plan",
+        "CIFAR100,IID,,,,,0,,,,,not in this plan",
+        "CIFAR100,Non-IID,25.00,,25.00,,1 (FML); 0 (HBFL),100 (FML); none (HBFL),5 (FML); none (HBFL),"
+        "128 (FML); none (HBFL),CIFAR100 (FML); none (HBFL),paper's",
+    ]
+
+
+def test_client_tables_by_hand(lab, stored, rows, tmp_path):
+    curves = [[0.2, 0.3 + k / 100] for k in range(10)]
+    stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.5], curves)
+    tables.write(lab.plan, tmp_path)
+    second, third = (rows(tmp_path / f"hbfl/table{n}.csv") for n in (2, 3))
+    assert [len(second), len(third)] == [20, 20]
+    assert [(row["client"], row["FML"], row["HBFL"]) for row in second[5:10]] == [
+        ("1", "", "30.00"), ("2", "", "31.00"), ("3", "", "32.00"), ("4", "", "33.00"), ("5", "", "34.00"),
+    ]  # fmt: skip
+    assert [(row["client"], row["HBFL"]) for row in third[5:10]] == [
+        ("6", "35.00"), ("7", "36.00"), ("8", "37.00"), ("9", "38.00"), ("10", "39.00"),
+    ]  # fmt: skip
+    means = rows(tmp_path / "hbfl/client_means.csv")
+    assert means[1]["HBFL"] == "34.50"
+    assert means[1]["HBFL last5"] == "27.25"
+
+
+def test_table4_has_a_column_a_client(lab, stored, rows, tmp_path):
+    both = ["cifar10", "cifar100"]
+    stored(lab.cell("multitask", "FML", both, used=["digits", "digits-parity"], **SMALL), None, [[0.7], [0.9]])
+    tables.write(lab.plan, tmp_path)
+    table = rows(tmp_path / "hbfl/table4.csv")
+    assert list(table[0])[:3] == ["method", "client 1: CIFAR10, LeNet5", "client 2: CIFAR100, CNN1"]
+    assert [list(row.values())[:3] for row in table] == [
+        ["Independent", "", ""],
+        ["FML", "70.00", "90.00"],
+        ["HBFL", "", ""],
+    ]
+    assert table[1]["dataset_used"] == ("digits (client 1: CIFAR10, LeNet5); digits-parity (client 2: CIFAR100, CNN1)")
+
+
+def test_a_small_budget_and_stand_in_data_are_told(lab, stored, rows, tmp_path):
+    stored(lab.cell("heterogeneous", "FML", used="digits", **SMALL), [0.5], [[0.5]] * 10)
+    stored(lab.cell("heterogeneous", "HBFL", used="digits", **SMALL), [0.5], [[0.5]] * 10)
+    tables.write(lab.plan, tmp_path)
+    row = rows(tmp_path / "hbfl/table1.csv")[0]
+    assert (row["rounds"], row["local_epochs"], row["batch_size"], row["dataset_used"]) == ("4", "1", "32", "digits")
+    assert row["budget"] == (
+        "rounds 4 (paper 100), local epochs 1 (paper 5), batch size 32 (paper 128); digits for CIFAR10"
+    )
+
+
+def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):
+    lab.cell("heterogeneous", "FML")
+    written = tables.write(lab.plan, tmp_path)
+    assert {path.name for path in written} == {
+        "table1.csv", "table2.csv", "table3.csv", "table4.csv", "client_means.csv", "clients.csv", "uncertainty.csv",
+    }  # fmt: skip
+    for name in ("table1", "table2", "table3", "table4", "client_means"):
+        table = rows(tmp_path / f"hbfl/{name}.csv")
+        printed = [key for key in table[0] if key.endswith("last5") or f"{key} last5" in table[0]]
+        assert {row[key] for row in table for key in printed} == {""}
+    assert {row["best"] for row in rows(tmp_path / "hbfl/clients.csv")} == {""}
+    assert rows(tmp_path / "hbfl/uncertainty.csv") == []
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_clients_are_broken_down_and_a_shared_run_stands_once(lab, stored, rows, tmp_path):
+    shared = lab.cell("homogeneous", "FedAvg", model="cnn2", alpha="0.05", seed=2)
+    lab.cells.append({**lab.cells[-1], "experiment": "stragglers"})
+    stored(shared, [0.6, 0.55], [[0.2, 0.1], [0.4, 0.4], [0.9, 0.1]])
+    tables.write(lab.plan, tmp_path)
+    found = rows(tmp_path / "hbfl/clients.csv")
+    assert [(row["client"], row["best"], row["last"], row["last5"]) for row in found] == [
+        ("1", "20.00", "10.00", "15.00"),
+        ("2", "40.00", "40.00", "40.00"),
+        ("3", "90.00", "10.00", "50.00"),
+        ("mean", "50.00", "20.00", "35.00"),
+        ("global", "60.00", "55.00", "57.50"),
+    ]
+    assert {row["experiment"] for row in found} == {"homogeneous+stragglers"}
+    assert {(row["method"], row["alpha"], row["seed"]) for row in found} == {("FedAvg", "0.05", "2")}
+
+
+def test_uncertainty_of_every_predictor(lab, stored, rows, tmp_path):
+    values = {"nll": 0.51234, "brier": 0.3, "ece": 0.02, "mce": 0.1}
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.5], [[0.5]], {"global": values, "global_sampled": {**values, "ece": 0.01, "mce": None}})
+    tables.write(lab.plan, tmp_path)
+    assert [
+        (row["predictor"], row["nll"], row["ece"], row["mce"]) for row in rows(tmp_path / "hbfl/uncertainty.csv")
+    ] == [
+        ("global", "0.5123", "0.0200", "0.1000"),
+        ("global_sampled", "0.5123", "0.0100", ""),
+    ]
+
+
+def test_a_client_without_test_images_is_an_empty_cell(lab, stored, rows, tmp_path):
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.5], [[0.5]] * 10)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["clients"]["accuracy_best"][1] = None
+    (folder / "summary.json").write_text(json.dumps(summary))
+    tables.write(lab.plan, tmp_path)
+    assert [row["HBFL"] for row in rows(tmp_path / "hbfl/table2.csv")[:3]] == ["50.00", "", "50.00"]
+
+
+def test_runs_may_lie_elsewhere(lab, stored, rows, tmp_path):
+    stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5]])
+    (lab.root / "runs").rename(tmp_path / "moved")
+    tables.write(lab.plan, tmp_path / "out", tmp_path / "moved")
+    assert rows(tmp_path / "out/hbfl/table1.csv")[0]["FML"] == "50.00"
+
+
+def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
+    with pytest.raises(InputError, match=r"no plan at .*absent\.json"):
+        tables.write(tmp_path / "absent.json", tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InputError, match="not a plan"):
+        tables.write(tmp_path / "plan.json", tmp_path)
+    folder = lab.cell("heterogeneous", "FML")
+    stored(folder, [0.5], [[0.5]])
+    lab.spec["tables"]["table1"]["metric"] = "global_acuracy_best"
+    with pytest.raises(InputError, match="did you mean 'global_accuracy_best'"):
+        tables.write(lab.plan, tmp_path)
+    lab.spec["tables"]["table1"]["metric"] = "global_accuracy_best"
+    lab.spec["tables"]["table1"]["rows"] = {"datset": ["cifar10"]}
+    with pytest.raises(InputError, match="did you mean 'dataset'"):
+        tables.write(lab.plan, tmp_path)
+    (folder / "summary.json").write_text('{"global"')
+    with pytest.raises(InputError, match=r"summary\.json: no valid JSON"):
+        tables.write(lab.plan, tmp_path)
+
+
+def test_early_and_jitter_by_hand(lab, stored):
+    # Early: the first tenth of 20 rounds, (0.1 + 0.3) / 2. Second half: changes of +0.1 and -0.1 in turn.
+    curve = [0.1, 0.3] + [0.5] * 8 + [0.5, 0.6] * 5
+    stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=20), curve)
+    (study,) = cells.studies(lab.plan)
+    (server,) = [record for record in study.records if record.client == "global"]
+    assert server.value("early") == pytest.approx(0.2)
+    changes = [0.1, -0.1] * 4 + [0.1]
+    mean = sum(changes) / 9
+    assert server.value("jitter") == pytest.approx((sum((each - mean) ** 2 for each in changes) / 8) ** 0.5)
+    assert server.value("best") == 0.6
+
+
+def test_curves_agree_with_the_engines_summary(tmp_path):
+    from bayesfed.engine.rounds import Row
+    from bayesfed.engine.summary import summarise
+
+    history = [
+        Row(1, "global", "global", "test_accuracy", 0.3),
+        Row(1, "0", "meme", "shard_accuracy", 0.5),
+        Row(1, "0", "local", "epoch_shard_accuracy", 0.6),
+        Row(1, "0", "meme_sampled", "shard_accuracy", 0.9),
+        Row(2, "global", "global", "test_accuracy", 0.2),
+        Row(2, "0", "local", "shard_accuracy", 0.4),
+    ]
+    lines = [f"{row.round},{row.client},{row.model},{row.metric},{row.value}" for row in history]
+    (tmp_path / "metrics.csv").write_text("\n".join(["round,client,model,metric,value", *lines]))
+    read, summary = runs.curves(tmp_path), summarise(history, clients=1)
+    assert read == {"global": {1: 0.3, 2: 0.2}, "1": {1: 0.6, 2: 0.4}}
+    assert max(read["1"].values()) == summary["clients"]["accuracy_best"][0]
+    assert max(read["global"].values()) == summary["global"]["accuracy_best"]
