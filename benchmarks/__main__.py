@@ -25,7 +25,13 @@ from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin
 from benchmarks.bare import LOOPS, augment
 
-CASES = [("fedavg", "cnn2", 128), ("fml", "cnn2", 128), ("hbfl", "cnn2", 128), ("fedavg", "mlp", 32), ("hbfl", "mlp", 32)]
+CASES = [
+    ("fedavg", "cnn2", 128),
+    ("fml", "cnn2", 128),
+    ("hbfl", "cnn2", 128),
+    ("fedavg", "mlp", 32),
+    ("hbfl", "mlp", 32),
+]
 BLOCKS, BATCHES = 7, 15  # alternating blocks of so many batches; medians are quoted
 OUT = Path(__file__).parent / "training.csv"
 

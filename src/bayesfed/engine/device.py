@@ -44,7 +44,14 @@ def choose_precision(wanted: str, device: str) -> str:
 
 
 def compute(device: str, precision: str) -> Compute:
-    """The device and the precision as the engine needs them; plain fp32 on a GPU means no TF32."""
+    """The device and the precision as the engine needs them; sets torch to repeat itself on a GPU.
+
+    fp32 on a GPU is plain fp32, not TF32; cuDNN takes deterministic algorithms and none by a timing.
+    """
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
     return Compute(torch.device(device), torch.float32, PRECISIONS[precision])
 
 

@@ -26,13 +26,10 @@ def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     target = torch.nn.functional.one_hot(labels, p.shape[-1]).double()
     confidence, predicted = p.max(-1)
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=p.device)[1:-1]
-    bins = torch.bucketize(confidence, edges)
-
-    def sums(values: Tensor) -> Tensor:
-        return torch.zeros(BINS, dtype=torch.float64, device=p.device).index_add_(0, bins, values)
-
-    count = sums(torch.ones_like(confidence))
-    gap = (sums((predicted == labels).double()) - sums(confidence)).abs()
+    # Bins as a matrix (BINS, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
+    inside = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), BINS).double().T
+    count = inside.sum(1)
+    gap = (inside @ ((predicted == labels).double() - confidence)).abs()
     return {
         "nll": float(-log_p.gather(-1, labels[:, None]).mean()),
         "brier": float((p - target).square().sum(-1).mean()),

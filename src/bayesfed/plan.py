@@ -1,0 +1,280 @@
+"""The plan: the runs that a config asks for, each once, and the cells of experiments that these runs fill.
+
+`results/<config>/plan/` holds it: `plan.json`, the config it was made from, and one run file a run. It is
+a cache that `load` checks by content (config, papers, published numbers, source of this package), so that
+reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesfed import files
+from bayesfed.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from bayesfed.runfile import Run
+
+Tree = Mapping[str, Any]  # what a YAML file holds
+
+PACKAGE = Path(__file__).parent
+PAPERS = Path("config", "papers")
+
+CONFIG_KEYS = (
+    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "data_mirror", "experiments",
+)  # fmt: skip
+CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
+AXES = ("dataset", "alpha", "method", "model", "stragglers")
+
+
+def folder(name: str) -> Path:
+    """Where the plan of the config of that name lies."""
+    return Path("results", name, "plan")
+
+
+def load(config: Tree) -> dict[str, Any]:
+    """The plan of a config, from the cache where that is current, else made anew by a process of its own.
+
+    Called by the Snakefile at every parse. Raises InputError with what that process said.
+    """
+    config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
+    into = folder(config["name"])
+    try:
+        plan = json.loads((into / "plan.json").read_text())
+    except (FileNotFoundError, ValueError):
+        plan = {}
+    if plan.get("hash") == content_hash(config):
+        return plan
+    import yaml
+
+    files.write_text(into / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise InputError(done.stderr.strip())
+    return json.loads((into / "plan.json").read_text())
+
+
+def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
+    """Make the plan of a config file and write it under `out` (default: where the workflow looks for it).
+
+    Raises InputError, naming the key, its value and what would be right, before anything is written.
+    """
+    import yaml
+
+    config = read_yaml(config_file)
+    plan, runs = make(config)
+    into = out or folder(config["name"])
+    for entry, run in zip(plan["runs"], runs, strict=True):
+        run_file = into / "runs" / f"{run.key}.yaml"
+        files.write_text(run_file, yaml.safe_dump(run.to_dict(), sort_keys=False))
+        entry["runfile"] = run_file.as_posix()
+    files.write_json(into / "plan.json", plan)
+    return plan
+
+
+def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
+    """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
+    check_keys(config, CONFIG_KEYS, "config")
+    for key in ("name", "papers", "seeds"):
+        if not config.get(key):
+            raise InputError(f"config.{key}: this key is missing")
+    for key in ("papers", "seeds"):
+        if not isinstance(config[key], list):
+            raise InputError(f"config.{key}: expected a list, found {config[key]!r}")
+    for key in ("run", "methods", "datasets", "experiments"):
+        check_mapping(config.get(key, {}), f"config.{key}")
+    papers = {name: read_yaml(PAPERS / f"{name}.yaml") for name in config["papers"]}
+    for key in ("experiments", "methods"):
+        check_keys(config.get(key, {}), itertools.chain(*(spec[key] for spec in papers.values())), f"config.{key}")
+    cells: list[dict[str, Any]] = []
+    runs: dict[str, Run] = {}
+    for paper, spec in papers.items():
+        for cell, run in paper_cells(paper, spec, config):
+            runs.setdefault(run.folder, run)
+            cells.append(cell)
+    plan: dict[str, Any] = {
+        "config": config["name"],
+        "hash": content_hash(config),
+        "title": config.get("title", config["name"]),
+        "notice": config.get("notice") or "",
+        "runs": [
+            {
+                "key": run.key,
+                "folder": run.folder,
+                "datasets": sorted(set(run.datasets)),
+                "partition": run.partition_file,
+                "method": run.method,
+            }
+            for run in runs.values()
+        ],
+        "cells": cells,
+        "papers": papers,
+    }
+    plan["products"] = products_hash(plan)
+    return plan, list(runs.values())
+
+
+def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str, Any], Run]]:
+    """Every cell of a paper's experiments under a config, once a seed, with the run that fills it."""
+    from bayesfed import runfile
+
+    for name, experiment in spec["experiments"].items():
+        change: Tree = config.get("experiments", {}).get(name) or {}
+        where = f"config.experiments.{name}"
+        check_keys(change, CHANGES, where)
+        if change.get("skip"):
+            continue
+        for point in grid(experiment, change, where):
+            mapping, asked = run_mapping(spec, config, experiment, point)
+            stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
+            used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
+            mapping["dataset"] = used if isinstance(asked, list) else used[0]
+            for seed in change.get("seeds", config["seeds"]):
+                try:
+                    run = runfile.resolve(mapping | {"seed": seed})
+                except InputError as error:
+                    at = ", ".join(f"{axis} {value}" for axis, value in point.items())
+                    raise InputError(f"{paper}, experiment {name} ({at}): {error}") from None
+                yield cell_of(paper, name, spec, point, asked, run), run
+
+
+def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
+    """The points of an experiment: its cases crossed with its axes, as a config changes them."""
+    axes = dict(experiment.get("axes", {}))
+    check_keys(axes, AXES, "axes")
+    check_keys(change.get("axes", {}), axes, f"{where}.axes")
+    axes |= change.get("axes", {})
+    cases: list[Tree] = change.get("cases") or experiment.get("cases") or [{}]
+    for case in cases:
+        for values in itertools.product(*axes.values()):
+            yield {**case, **dict(zip(axes, values, strict=True))}
+
+
+def run_mapping(spec: Tree, config: Tree, experiment: Tree, point: Tree) -> tuple[dict[str, Any], Any]:
+    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names."""
+    from bayesfed import methods
+
+    budget = config.get("run", {})
+    partition = {**spec["run"]["partition"], **budget.get("partition", {})}
+    mapping = {**spec["run"], **budget, "partition": partition}
+    mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
+    label = point["method"]
+    if label not in spec["methods"]:
+        raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
+    mapping["method"] = {**spec["methods"][label], **config.get("methods", {}).get(label, {})}
+    if "model" in point:
+        mapping["models"] = {"global": point["model"]}
+    if not methods.get(mapping["method"]["name"]).local_models:
+        mapping["models"] = {key: value for key, value in mapping["models"].items() if key != "local"}
+    if "alpha" in point:
+        mapping["partition"] = {**mapping["partition"], "alpha": point["alpha"]}
+    if "stragglers" in point:
+        mapping["stragglers"] = point["stragglers"]
+    return mapping, point.get("dataset", mapping.get("dataset"))
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def cell_of(paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, run: Run) -> dict[str, Any]:
+    """One cell: its place in the paper, its budget, and the folder of the run that fills it."""
+    used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
+    alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
+    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size")}
+    return {
+        "paper": paper,
+        "experiment": experiment,
+        "dataset": asked,
+        "used": used,
+        "alpha": alpha,
+        "setting": spec.get("settings", {}).get(alpha),
+        "method": point["method"],
+        "model": point.get("model"),
+        "stragglers": f"{run.budget.stragglers:g}",
+        "seed": run.budget.seed,
+        **budget,
+        "paper_budget": used == asked and all(spec["run"][key] == value for key, value in budget.items()),
+        "folder": run.folder,
+    }
+
+
+def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
+    """(paper, name, title) of every item of a kind, `tables` or `figures`, in the papers' order."""
+    return [(paper, name, item["title"]) for paper, spec in plan["papers"].items() for name, item in spec[kind].items()]
+
+
+def one_line(error: Exception) -> str:
+    """What was wrong, and where: of a schema's refusal the one line that matters, not all the data and the schema."""
+    where: str | None = getattr(error.__context__, "json_path", None)
+    if where is None:
+        return str(error)
+    return f"{where.removeprefix('$').removeprefix('.') or 'config'}: {getattr(error.__context__, 'message', '')}"
+
+
+def content_hash(config: Tree) -> str:
+    """A hash over everything that a plan is made from: the config, its papers, and the package's source."""
+    papers = [PAPERS / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")]
+    return digest(json.dumps(config, sort_keys=True), [*papers, *source_files(PACKAGE)])
+
+
+def products_hash(plan: Tree) -> str:
+    """A hash over everything but the runs' results that tables, figures and claims are made from.
+
+    It stands in the name of the files that mark them as made, so that they are made again when it changes,
+    also in a clone without records of earlier workflow runs.
+    """
+    content = {key: plan[key] for key in ("title", "notice", "cells", "papers")}
+    published = [PAPERS / f"{name}.published.csv" for name in plan["papers"]]
+    return digest(json.dumps(content, sort_keys=True), [*published, *source_files(PACKAGE / "results")])
+
+
+def source_files(package: Path) -> list[Path]:
+    """The Python files of a package, in one order on every machine."""
+    return sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).parts)
+
+
+def digest(text: str, paths: Iterable[Path]) -> str:
+    """12 hex digits over a text and the names and contents of files, missing ones too."""
+    total = hashlib.sha256(text.encode())
+    for path in paths:
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
+        total.update(f"\n{path.name} {content}".encode())
+    return total.hexdigest()[:12]
+
+
+def check_mapping(value: object, where: str) -> Tree:
+    """The value, where it is a mapping; raises InputError otherwise."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: expected keys and values, found {value!r}")
+    return value
+
+
+def check_keys(value: object, valid: Iterable[str], where: str) -> None:
+    """Raises InputError for what is no mapping, and for its first key that is not valid."""
+    mapping, valid = check_mapping(value, where), list(valid)
+    for key in mapping:
+        if key not in valid:
+            raise InputError(f"{where}.{key}: unknown key; {nearest(key, valid)}")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; raises InputError where there is none."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    return dict(check_mapping(content, str(path)))

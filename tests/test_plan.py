@@ -1,0 +1,203 @@
+"""The plan: what a config asks for becomes runs, each once, and cells; a current plan is read without torch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayesfed import plan, runfile
+from bayesfed.errors import InputError
+
+PROJECT = Path(__file__).parents[1]
+
+PAPER = """
+paper: small
+title: A small paper
+reference: nobody, 2026
+run: {partition: {scheme: dirichlet_class_shared, clients: 3}, rounds: 2, local_epochs: 1, batch_size: 64}
+settings: {"100": IID}
+methods:
+  FedAvg: {name: fedavg}
+  FML: {name: fml}
+experiments:
+  first:
+    models: {global: lenet5, local: [mlp, mlp, lenet5]}
+    axes: {dataset: [cifar10], alpha: [100, 0.05], method: [FedAvg, FML]}
+  second:                     # FedAvg at alpha 100 is the first experiment's run
+    cases: [{dataset: cifar10, model: lenet5}]
+    axes: {alpha: [100], stragglers: [0, 0.5], method: [FedAvg]}
+  tasks:
+    dataset: [cifar10, mnist]
+    partition: {scheme: whole, clients: 2}
+    models: {global: convolutions, local: [lenet5, cnn1]}
+    axes: {method: [FML]}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A config of a small paper with stand-in datasets, in a working folder of its own."""
+    (tmp_path / "config" / "papers").mkdir(parents=True)
+    (tmp_path / "config" / "papers" / "small.yaml").write_text(PAPER.replace("mnist]", "cifar10]"))
+    monkeypatch.chdir(tmp_path)
+    return {"name": "tiny", "papers": ["small"], "seeds": [0, 1], "datasets": {"cifar10": "digits"}}
+
+
+def made(config: dict[str, Any]) -> dict[str, Any]:
+    return plan.make(config)[0]
+
+
+def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(PROJECT)
+    return made(plan.read_yaml(Path("config", f"{name}.yaml")))
+
+
+def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every experiment, three seeds, the paper's budget and datasets; hand count 8 + 8 + 3 + 80 + 40 a seed."""
+    full = of_project("paper", monkeypatch)
+    assert len(full["runs"]) == len(full["cells"]) == 3 * (8 + 8 + 3 + 80 + 40)
+    assert all(cell["paper_budget"] and cell["used"] == cell["dataset"] for cell in full["cells"])
+    assert {cell["alpha"] for cell in full["cells"]} == {None, "100", "1", "0.1", "0.05"}
+    assert {cell["stragglers"] for cell in full["cells"]} == {"0", "0.5", "0.9"}
+
+
+def test_demo_asks_for_every_experiment_in_about_fifty_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = of_project("demo", monkeypatch)
+    assert {cell["experiment"] for cell in demo["cells"]} == set(demo["papers"]["hbfl"]["experiments"])
+    assert 40 <= len(demo["runs"]) <= 60
+    assert not any(cell["paper_budget"] for cell in demo["cells"])
+    assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity"}
+    assert "not the paper's" in demo["notice"]
+
+
+def test_check_fills_tables_1_to_4_from_the_papers_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = of_project("check", monkeypatch)
+    assert Counter(cell["experiment"] for cell in check["cells"]) == {"heterogeneous": 8, "multitask": 3}
+    assert {name for run in check["runs"] for name in run["datasets"]} == {"cifar10", "cifar100"}
+    assert not any(cell["paper_budget"] for cell in check["cells"])
+
+
+def test_cells_share_runs(config: dict[str, Any]) -> None:
+    small = made(config)
+    folders = Counter(cell["folder"] for cell in small["cells"])
+    assert len(small["cells"]) == 2 * (4 + 2 + 1)
+    assert len(small["runs"]) == len(folders) == 2 * (4 + 1 + 1)
+    shared = [cell["experiment"] for cell in small["cells"] if folders[cell["folder"]] == 2]
+    assert Counter(shared) == {"first": 2, "second": 2}
+
+
+def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
+    cell = made(config)["cells"][0]
+    assert cell | {"folder": ""} == {
+        "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
+        "setting": "IID", "method": "FedAvg", "model": None, "stragglers": "0", "seed": 0, "rounds": 2,
+        "local_epochs": 1, "batch_size": 64, "paper_budget": False, "folder": "",
+    }  # fmt: skip
+    tasks = made(config)["cells"][-1]
+    assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])
+    assert (tasks["alpha"], tasks["setting"]) == (None, None)
+
+
+def test_local_models_only_where_a_method_has_them(config: dict[str, Any]) -> None:
+    runs = {run.method: run for run in plan.make(config)[1] if not run.multi_task}
+    assert runs["fml"].local_models == ("mlp", "mlp", "lenet5")
+    assert runs["fedavg"].local_models == ()
+
+
+def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) -> None:
+    config |= {
+        "run": {"rounds": 7, "partition": {"min_train": 5}},
+        "methods": {"FML": {"alpha": 0.25}},
+        "experiments": {
+            "first": {"seeds": [4], "datasets": {"cifar10": "digits-parity"}, "axes": {"alpha": [1]}},
+            "second": {"cases": [{"dataset": "cifar10", "model": "mlp"}], "axes": {"stragglers": [0.9]}},
+            "tasks": {"skip": True},
+        },
+    }
+    small, runs = plan.make(config)
+    assert [(c["experiment"], c["method"], c["alpha"], c["stragglers"], c["seed"]) for c in small["cells"]] == [
+        ("first", "FedAvg", "1", "0", 4),
+        ("first", "FML", "1", "0", 4),
+        ("second", "FedAvg", "100", "0.9", 0),
+        ("second", "FedAvg", "100", "0.9", 1),
+    ]
+    assert [run.datasets for run in runs] == [("digits-parity",)] * 2 + [("digits",)] * 2
+    assert {run.budget.rounds for run in runs} == {7}
+    assert {run.partition.min_train for run in runs} == {5}
+    assert [run.options.alpha for run in runs if run.method == "fml"] == [0.25]
+    assert runs[-1].global_model == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": [0]}, "config.seed: unknown key; did you mean 'seeds'?"),
+        ({True: 1}, "config.True: unknown key"),
+        ({"papers": []}, "config.papers: this key is missing"),
+        ({"papers": ["large"]}, "config/papers/large.yaml: there is no such file"),
+        ({"experiments": {"frist": {}}}, "config.experiments.frist: unknown key; did you mean 'first'?"),
+        ({"experiments": {"first": {"axis": {}}}}, "config.experiments.first.axis: unknown key"),
+        ({"experiments": {"first": {"axes": {"stragglers": [0]}}}}, "config.experiments.first.axes.stragglers"),
+        ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
+        ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
+        ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
+        ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),
+        ({"run": {"round": 1}}, "round: unknown key; did you mean 'rounds'?"),
+        ({"datasets": {"cifar10": "digit"}}, "did you mean 'digits'?"),
+        ({"run": 3}, "config.run: expected keys and values, found 3"),
+        ({"seeds": 3}, "config.seeds: expected a list, found 3"),
+    ],
+)
+def test_mistakes_are_named(config: dict[str, Any], change: dict[Any, Any], words: str) -> None:
+    Path("config", "tiny.yaml").write_text(yaml.safe_dump(config | change))
+    with pytest.raises(InputError) as error:
+        plan.write(Path("config", "tiny.yaml"))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not Path("results").exists()
+
+
+def test_written_run_files_are_the_runs(config: dict[str, Any]) -> None:
+    Path("config", "tiny.yaml").write_text(yaml.safe_dump(config))
+    for run in plan.write(Path("config", "tiny.yaml"))["runs"]:
+        assert runfile.load(Path(run["runfile"])).folder == run["folder"]
+
+
+def test_current_plan_is_read_without_torch_or_process(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = plan.load(config)
+    program = f"""
+import subprocess, sys
+from bayesfed import plan
+subprocess.run = None
+assert plan.load({config!r})["hash"] == {first["hash"]!r}
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_plan_is_made_anew_when_its_sources_change(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Config, paper, printed numbers and source; each alone."""
+    package = tmp_path / "package"
+    shutil.copytree(plan.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(plan, "PACKAGE", package)
+    seen = [plan.content_hash(config)]
+    for path in (plan.PAPERS / "small.yaml", plan.PAPERS / "small.published.csv", package / "methods" / "fml.py"):
+        with path.open("a") as file:
+            file.write("\n# more\n")
+        seen.append(plan.content_hash(config))
+    seen.append(plan.content_hash(config | {"title": "another"}))
+    assert len(set(seen)) == len(seen)
+
+
+def test_refusal_of_the_planning_process_is_told(config: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="did you mean 'digits'"):
+        plan.load(config | {"datasets": {"cifar10": "digit"}})

@@ -1,0 +1,81 @@
+"""The real pipeline, small: copies of the project, in which Snakemake and DVC run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "dvc.yaml", ".dvcignore")
+RESULTS = ("data", "results", "reports")
+BIN = Path(sys.executable).parent
+
+
+class Clone:
+    """A copy of the project without results, and the commands run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for part in PARTS:
+            copy(PROJECT / part, folder / part)
+        copy(PROJECT / ".dvc" / "config", folder / ".dvc" / "config")
+        # The copy's source comes before the installed package; nothing of the user's settings comes in.
+        path = {"PATH": os.defpath, "HOME": str(folder), "PYTHONPATH": str(folder / "src")}
+        self.environment = path | {"OMP_NUM_THREADS": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command of the environment that runs the tests, found without any help of PATH."""
+        return subprocess.Popen(
+            [str(BIN / command[0]), *command[1:]],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *command: str) -> str:
+        """Run a command to its end; gives what it printed, and fails the test where the command fails."""
+        process = self.start(*command)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        return output
+
+    def snakemake(self, *options: str, config: str = "test") -> str:
+        """Run Snakemake on a config of the clone; gives what it printed."""
+        return self.run("snakemake", "--cores", "2", *options, "--configfile", f"config/{config}.yaml")
+
+    def wanted(self) -> list[tuple[str, str]]:
+        """(rule, first output) of every job that a dry run lists."""
+        return re.findall(r"^rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", self.snakemake("-n"), re.M)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replace a text that a file holds."""
+        text = (self.folder / path).read_text()
+        assert old in text
+        (self.folder / path).write_text(text.replace(old, new, 1))
+
+    def plan(self) -> dict[str, Any]:
+        """The plan of the test config."""
+        return json.loads((self.folder / "results" / "test" / "plan" / "plan.json").read_text())
+
+    def summaries(self, config: str = "test") -> dict[Path, int]:
+        """The summaries of finished runs, and when each was written (ns)."""
+        found = (self.folder / "results" / config / "runs").rglob("summary.json")
+        return {path: path.stat().st_mtime_ns for path in found}
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder; files get the time of the copy, as in a clone."""
+    if source.is_dir():
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, target, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)

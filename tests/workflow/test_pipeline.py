@@ -1,0 +1,98 @@
+"""The pipeline runs whole, and remembers by names what is done."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from clone import Clone, copy
+
+NOTHING = "Nothing to be done"
+
+
+def test_runs_whole(finished: Clone) -> None:
+    """Every run of the plan is trained, every table, figure and the report made, and every rule logged."""
+    plan, results = finished.plan(), finished.folder / "results" / "test"
+    done = {path.parent.relative_to(results / "runs").as_posix() for path in finished.summaries()}
+    assert done == {run["folder"] for run in plan["runs"]}
+    for run in done:
+        assert (results / "checkpoints" / f"{run}.safetensors").exists()
+    paper = plan["papers"]["hbfl"]
+    tables = [f"{table}{end}.csv" for table in paper["tables"] for end in ("", ".compare")]
+    assert {*tables, "clients.csv", "claims.csv"} <= {path.name for path in (results / "tables" / "hbfl").iterdir()}
+    figures = {f"{figure}.{kind}" for figure in paper["figures"] for kind in ("svg", "png")}
+    assert figures == {path.name for path in (results / "figures" / "hbfl").iterdir()}
+    pictures = [run["partition"].replace(".npz", ".svg") for run in plan["runs"] if run["partition"]]
+    assert all((results / picture).exists() for picture in pictures)
+    for rule in ("fetch", "partition", "overview", "train", "tables", "compare", "figures", "report"):
+        assert list((results / "logs").glob(f"{rule}*")), rule
+        assert list((results / "benchmarks").glob(f"{rule}*")), rule
+
+
+def test_report_says_what_it_is(finished: Clone) -> None:
+    """The report holds the notice, the tables and the figures' titles, whole in one file."""
+    plan = finished.plan()
+    report = (finished.folder / "reports" / "test.html").read_text()
+    assert plan["notice"] in report
+    for item in [*plan["papers"]["hbfl"]["tables"].values(), *plan["papers"]["hbfl"]["figures"].values()]:
+        assert item["title"] in report
+    assert "digits for CIFAR10" in report
+
+
+def test_again_does_nothing(finished: Clone) -> None:
+    assert NOTHING in finished.snakemake("-n")
+
+
+def test_fresh_clone_with_results_does_nothing(fresh: Clone) -> None:
+    assert not (fresh.folder / ".snakemake").exists()
+    assert NOTHING in fresh.snakemake("-n")
+
+
+@pytest.mark.parametrize("without", ["records", "records and data", "nothing"])
+def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, without: str) -> None:
+    """Tables follow; other methods' runs do not, whatever a clone lacks."""
+    if without == "nothing":
+        copy(finished.folder / ".snakemake", fresh.folder / ".snakemake")
+    if without == "records and data":
+        shutil.rmtree(fresh.folder / "data")
+    fresh.edit("config/test.yaml", "experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
+    wanted = fresh.wanted()
+    assert [Path(output).parts[-3] for rule, output in wanted if rule == "train"] == ["fedprox"]
+    assert {"tables", "compare", "figures", "report"} <= {rule for rule, _ in wanted}
+
+
+def test_comment_in_a_method_triggers_nothing(fresh: Clone) -> None:
+    with (fresh.folder / "src" / "bayesfed" / "methods" / "hbfl.py").open("a") as file:
+        file.write("\n# A comment.\n")
+    assert NOTHING in fresh.snakemake("-n")
+
+
+def test_published_number_makes_tables_anew(fresh: Clone) -> None:
+    """Also without records: what tables are made from stands in the name of the file that marks them."""
+    fresh.edit("config/papers/hbfl.published.csv", "80.71", "80.72")
+    assert {rule for rule, _ in fresh.wanted()} == {"tables", "compare", "figures", "report"}
+
+
+def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone, fresh: Clone) -> None:
+    assert NOTHING in finished.snakemake("-n", "--resources", "gpu=0")
+    fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1]")
+    without, with_gpus = (fresh.snakemake("-np", "--resources", f"gpu={count}") for count in (0, 4))
+    assert len(fresh.plan()["runs"]) == without.count("--device cpu") == with_gpus.count("--device auto")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("cifar10: digits,", "cifar10: digit,", "dataset: unknown name 'digit', did you mean 'digits'?"),
+        ("skip:", "skp:", "config.experiments.ablation.skp: unknown key; did you mean 'skip'?"),
+        ("alpha: [0.05]", "alpha: 0.05", "experiments.heterogeneous.axes.alpha: 0.05 is not of type 'array'"),
+    ],
+)
+def test_wrong_config_is_refused_in_one_line(fresh: Clone, right: str, wrong: str, words: str) -> None:
+    fresh.edit("config/test.yaml", right, wrong)
+    process = fresh.start("snakemake", "-n", "--cores", "1", "--configfile", "config/test.yaml")
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert words in output
+    assert len(output.splitlines()) <= 4
