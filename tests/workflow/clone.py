@@ -53,7 +53,9 @@ class Clone:
 
     def wanted(self) -> list[tuple[str, str]]:
         """(rule, first output) of every job that a dry run lists."""
-        return re.findall(r"^rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", self.snakemake("-n"), re.M)
+        return re.findall(
+            r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", self.snakemake("-n"), re.M
+        )
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace a text that a file holds."""

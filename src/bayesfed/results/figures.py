@@ -211,7 +211,8 @@ def _panel(axes: Axes, data: pd.DataFrame, methods: list[str], palette: Mapping[
     for name in order:
         curve = over[over["method"] == name]
         if (curve["count"] > 1).all():
-            low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
+            # An accuracy ends at 0 and 100 %, whatever its spread.
+            low, high = (curve["mean"] - curve["std"]).clip(0), (curve["mean"] + curve["std"]).clip(upper=100)
             axes.fill_between(curve["round"], low, high, color=palette[name], alpha=0.16, linewidth=0, zorder=1.5)
     axes.set(xlabel="", ylabel="")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))

@@ -1,0 +1,47 @@
+# Everything by one word, on a machine that has Python 3.11 to 3.13, make and git.
+#   make demo      sets up, then runs the whole pipeline on digits, report included: minutes on two cores
+#   make test      sets up, then runs all tests
+#   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
+#   make report CONFIG=paper                of another config
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && \
+	command -v $$python && break; done)
+CONFIG ?= demo
+BIN := .venv/bin
+STAMP := .venv/.set-up
+SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
+
+.PHONY: demo test setup lint bench report
+
+demo: $(STAMP)
+	$(SNAKEMAKE) --configfile config/demo.yaml
+	@echo "The report: reports/demo.html (tables and figures alone: results/demo/)"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+setup: $(STAMP)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
+	$(BIN)/snakemake --lint --configfile config/test.yaml
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+report: $(STAMP)
+	$(SNAKEMAKE) --forcerun report --configfile config/$(CONFIG).yaml
+	@echo "The report: reports/$(CONFIG).html"
+
+# `sync` leaves exactly what the lock file names, so the package itself comes after it.
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 here; name one: make PYTHON=/path/to/python" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip sync --python $(BIN)/python requirements.lock
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps -e .
+	@touch $@

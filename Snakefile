@@ -1,0 +1,91 @@
+"""The whole reproduction: data, partitions, runs, tables, comparison with print, claims, figures, report.
+
+    snakemake --cores all                                     the grid of config/paper.yaml (see profiles/default)
+    snakemake --cores all --configfile config/demo.yaml       another one
+    snakemake --cores all datasets                            one part: datasets, runs, results (all but the report)
+
+What is run is decided in config/ and planned by the library (`bayesfed plan`); the rules say how and in what order.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import min_version, validate
+
+from bayesfed import plan as planning
+from bayesfed.errors import InputError
+
+min_version("9.14")
+
+# Rules call `bayesfed`, which lies beside this Python, in an environment that nobody need have activated.
+os.environ.update(
+    PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
+)
+
+
+report: "workflow/report/workflow.rst"
+
+
+# Used only where `--software-deployment-method apptainer` asks for it.
+container: "docker://python:3.12-slim"
+
+
+try:
+    validate(config, "workflow/schemas/config.schema.yaml")
+    PLAN = planning.load(config)
+    for spec in PLAN["papers"].values():
+        validate(spec, "workflow/schemas/paper.schema.yaml")
+except (InputError, WorkflowError) as error:
+    raise WorkflowError(planning.one_line(error)) from None
+
+if config.get("data_mirror"):
+    os.environ.update(BAYESFED_MIRROR=config["data_mirror"])
+
+
+pathvars:
+    results=f"results/{config['name']}",
+    logs=f"results/{config['name']}/logs",
+    benchmarks=f"results/{config['name']}/benchmarks",
+
+
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    datasets,
+    runs,
+    results,
+    report,
+
+
+rule datasets:
+    input:
+        DATASETS,
+        PARTITIONS,
+
+
+rule runs:
+    input:
+        SUMMARIES,
+
+
+rule results:
+    input:
+        SUMMARIES,
+        OVERVIEWS,
+        TABLES,
+        FIGURES,
+
+
+rule all:
+    default_target: True
+    input:
+        rules.results.input,
+        rules.report.output,

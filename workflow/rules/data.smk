@@ -1,0 +1,76 @@
+"""Datasets, their partitions among clients, and pictures of the partitions.
+
+Needs   nothing but the network or a mirror
+Gives   data/<dataset>/, data/partitions/<dataset>/*.npz (shared by all configs),
+        results/<config>/partitions/<dataset>/*.{svg,png,csv}
+"""
+
+# Any run of a partition knows all about it.
+RUN_OF_PARTITION = {
+    f"data/{run['partition']}": run["runfile"]
+    for run in PLAN["runs"]
+    if run["partition"]
+}
+
+PARTITIONS = list(RUN_OF_PARTITION)
+DATASETS = [
+    f"data/{dataset}/dataset.json"
+    for dataset in sorted({name for run in PLAN["runs"] for name in run["datasets"]})
+]
+OVERVIEWS = [
+    f"<results>/{Path(partition).relative_to('data').with_suffix('')}{end}"
+    for partition in PARTITIONS
+    for end in (".svg", ".png", ".csv")
+]
+
+
+# Names decide what is up to date, never times or records, which a clone lacks: inputs are `ancient`, and a parameter
+# that depends on `input`, `output` or `resources` is none of those whose change runs a rule again.
+rule fetch:
+    output:
+        "data/{dataset}/dataset.json",
+    log:
+        "<logs>/fetch/{dataset}.log",
+    benchmark:
+        "<benchmarks>/fetch/{dataset}.tsv"
+    wildcard_constraints:
+        dataset="[^/]+",
+    shell:
+        "bayesfed fetch {wildcards.dataset} --data data > {log} 2>&1"
+
+
+rule partition:
+    input:
+        ancient("data/{dataset}/dataset.json"),
+    output:
+        "data/partitions/{dataset}/{partition}.npz",
+    log:
+        "<logs>/partition/{dataset}/{partition}.log",
+    benchmark:
+        "<benchmarks>/partition/{dataset}/{partition}.tsv"
+    params:
+        run=lambda wildcards, output: RUN_OF_PARTITION[output[0]],
+    shell:
+        "bayesfed partition {params.run} --data data > {log} 2>&1"
+
+
+rule overview:
+    input:
+        ancient("data/partitions/{dataset}/{partition}.npz"),
+    output:
+        report(
+            "<results>/partitions/{dataset}/{partition}.svg",
+            caption="../report/partition.rst",
+            category="Partitions",
+            labels={"Dataset": "{dataset}", "Partition": "{partition}"},
+        ),
+        multiext("<results>/partitions/{dataset}/{partition}", ".png", ".csv"),
+    log:
+        "<logs>/overview/{dataset}/{partition}.log",
+    benchmark:
+        "<benchmarks>/overview/{dataset}/{partition}.tsv"
+    params:
+        run=lambda wildcards, input: RUN_OF_PARTITION[input[0]],
+        into=lambda wildcards, output: Path(output[0]).parent,
+    shell:
+        "bayesfed partition {params.run} --data data --overview {params.into} > {log} 2>&1"

@@ -1,0 +1,39 @@
+"""The papers' figures.
+
+Needs   the plan, results/<config>/runs/
+Gives   results/<config>/figures/<paper>/*.{svg,png}
+"""
+
+
+rule figures:
+    input:
+        ancient(SUMMARIES),
+    output:
+        [
+            report(
+                f"<results>/figures/{paper}/{item}.svg",
+                caption="../report/figure.rst",
+                category="Figures",
+                labels={"Paper": paper, "Figure": item, "Shows": shows},
+            )
+            for paper, item, shows in planning.items(PLAN, "figures")
+        ],
+        [
+            f"<results>/figures/{paper}/{item}.png"
+            for paper, item, shows in planning.items(PLAN, "figures")
+        ],
+        done=touch(f"{MADE}/figures-{PLAN['products']}"),
+    log:
+        "<logs>/figures.log",
+    benchmark:
+        "<benchmarks>/figures.tsv"
+    params:
+        plan=PLAN_FILE,
+        old=f"{MADE}/figures-*",
+        out=lambda wildcards, output: Path(output[0]).parents[1],
+    shell:
+        "rm -f {params.old} && "
+        "bayesfed figures {params.plan} --out {params.out} > {log} 2>&1"
+
+
+FIGURES = rules.figures.output

@@ -1,0 +1,91 @@
+"""Tables in the papers' layout, every run taken apart, the comparison with print, and the papers' claims.
+
+Needs   the plan, results/<config>/runs/
+Gives   results/<config>/tables/<paper>/*.csv
+
+What these rules read beside the runs (plan, papers, published numbers, their code) is hashed, and the hash stands in
+the name of the file that marks a rule as done: a change is seen in a clone that has no records of earlier runs too.
+"""
+
+MADE = f"results/{config['name']}/made"
+PLAN_FILE = (planning.folder(config["name"]) / "plan.json").as_posix()
+
+
+rule tables:
+    input:
+        ancient(SUMMARIES),
+    output:
+        [
+            report(
+                f"<results>/tables/{paper}/{item}.csv",
+                caption="../report/table.rst",
+                category="Tables",
+                labels={"Paper": paper, "Table": item, "Shows": shows},
+            )
+            for paper, item, shows in planning.items(PLAN, "tables")
+        ],
+        [
+            report(
+                f"<results>/tables/{paper}/{item}.csv",
+                caption="../report/runs.rst",
+                category="Every run",
+                labels={"Paper": paper, "Shows": shows},
+            )
+            for paper in PLAN["papers"]
+            for item, shows in [
+                ("clients", "accuracy of each client"),
+                ("uncertainty", "calibration of each predictor"),
+            ]
+        ],
+        done=touch(f"{MADE}/tables-{PLAN['products']}"),
+    log:
+        "<logs>/tables.log",
+    benchmark:
+        "<benchmarks>/tables.tsv"
+    params:
+        plan=PLAN_FILE,
+        old=f"{MADE}/tables-*",
+        out=lambda wildcards, output: Path(output[0]).parents[1],
+    shell:
+        "rm -f {params.old} && bayesfed tables {params.plan} --out {params.out} > {log} 2>&1"
+
+
+rule compare:
+    input:
+        ancient(SUMMARIES),
+    output:
+        [
+            report(
+                f"<results>/tables/{paper}/{item}.compare.csv",
+                caption="../report/compare.rst",
+                category="Comparison with print",
+                labels={"Paper": paper, "Table": item, "Shows": shows},
+            )
+            for paper, item, shows in planning.items(PLAN, "tables")
+        ],
+        [
+            report(
+                f"<results>/tables/{paper}/claims.csv",
+                caption="../report/claims.rst",
+                category="Claims",
+                labels={
+                    "Paper": paper,
+                    "Shows": "the paper's claims, and where they hold",
+                },
+            )
+            for paper in PLAN["papers"]
+        ],
+        done=touch(f"{MADE}/compare-{PLAN['products']}"),
+    log:
+        "<logs>/compare.log",
+    benchmark:
+        "<benchmarks>/compare.tsv"
+    params:
+        plan=PLAN_FILE,
+        old=f"{MADE}/compare-*",
+        out=lambda wildcards, output: Path(output[0]).parents[1],
+    shell:
+        "rm -f {params.old} && bayesfed compare {params.plan} --out {params.out} > {log} 2>&1"
+
+
+TABLES = [rules.tables.output, rules.compare.output]

@@ -1,0 +1,54 @@
+"""One training job a run.
+
+Needs   the run file of the plan, data/<dataset>/, data/partitions/<dataset>/*.npz
+Gives   results/<config>/runs/<dataset>/<partition>/<method>/seed~S-<key>/, results/<config>/checkpoints/
+"""
+
+import re
+
+RUNS = {run["folder"]: run for run in PLAN["runs"]}
+SUMMARIES = [f"<results>/runs/{folder}/summary.json" for folder in RUNS]
+
+# A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
+# (data that a clone does not have) can make it run again. Only a report, which runs nothing, tells of all of them.
+REPORTING = "--report" in sys.argv and "--report-after-run" not in sys.argv
+OPEN = [
+    run
+    for run in RUNS
+    if REPORTING
+    or not Path("results", config["name"], "runs", run, "summary.json").exists()
+]
+
+
+DATA_OF_RUN = {
+    folder: [
+        *(f"data/{dataset}/dataset.json" for dataset in run["datasets"]),
+        *([f"data/{run['partition']}"] if run["partition"] else []),
+    ]
+    for folder, run in RUNS.items()
+}
+
+
+# The one declared output is the summary, written last: Snakemake deletes what is declared before it starts a job and
+# when one fails, and the checkpoint must outlive both. `exec`, since signals must reach the trainer.
+rule train:
+    input:
+        run=ancient(lambda wildcards: RUNS[wildcards.run]["runfile"]),
+        data=ancient(lambda wildcards: DATA_OF_RUN[wildcards.run]),
+    output:
+        "<results>/runs/{run}/summary.json",
+    log:
+        "<logs>/train/{run}.log",
+    benchmark:
+        "<benchmarks>/train/{run}.tsv"
+    wildcard_constraints:
+        run="|".join(map(re.escape, OPEN)) or "(?!)",
+    resources:
+        gpu=1,
+    params:
+        out=lambda wildcards, output: Path(output[0]).parent,
+        checkpoint=f"results/{config['name']}/checkpoints/{{run}}.safetensors",
+        device=lambda wildcards, resources: "cpu" if resources.gpu == 0 else "auto",
+    shell:
+        "exec bayesfed train {input.run} --data data --out {params.out} --checkpoint {params.checkpoint}"
+        " --device {params.device} > {log} 2>&1"
