@@ -31,7 +31,7 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
             "method": first.method,
             "seed": first.seed,
             **{field: str(getattr(first, field)) for field in cells.BUDGET},
-            "budget": study.budget(own),
+            "budget": study.marks(own),
             "run": folder.name,
         }
         yield columns, own

@@ -90,6 +90,15 @@ class Study:
         }
         return ", ".join(pairs)
 
+    def marks(self, records: Sequence[Record]) -> str:
+        """Whether data and budget are the paper's, in a few words: for tables with the budget's values beside it."""
+        if not records:
+            return "not in this plan"
+        words = ["stand-in data"] if any(record.used != record.dataset for record in records) else []
+        if any(getattr(record, field) != self.spec["run"][field] for record in records for field in BUDGET):
+            words.append("reduced budget")
+        return ", ".join(words) or "paper's"
+
     def budget(self, records: Sequence[Record]) -> str:
         """How the records' budget and data differ from the paper's, in words; `paper's` when they do not."""
         if not records:
