@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -231,29 +231,17 @@ SOURCES: dict[str, Source] = {
         std=(0.3760,),
         prepare="enlarge",
     ),
-    # The second task of the multi-task demo: the same images, the same splits, labelled even (0) or odd (1).
-    "digits-parity": Source(
-        name="digits-parity",
-        title="Digits, even or odd",
-        licence=_DIGITS_LICENCE,
-        homepage=_DIGITS_HOME,
-        classes=2,
-        channels=1,
-        size=8,
-        train=1438,
-        test=359,
-        format="scikit-learn",
-        label_bytes=1,
-        files=(),
-        parts=MappingProxyType({}),
-        fingerprints=MappingProxyType(
-            {
-                "train": "3f5409a72240f6ccf97cc6ff0a911cc22f646f82507ea6976c81af8d0d756908",
-                "test": "aacceaaeb5777d7ea087b07d4c788f9943820b165c0d328df0475c808ed907f0",
-            }
-        ),
-        mean=(0.3059,),
-        std=(0.3760,),
-        prepare="enlarge",
-    ),
 }
+# The second task of the multi-task demo: the same images in the same splits, labelled even (0) or odd (1).
+SOURCES["digits-parity"] = replace(
+    SOURCES["digits"],
+    name="digits-parity",
+    title="Digits, even or odd",
+    classes=2,
+    fingerprints=MappingProxyType(
+        {
+            "train": "3f5409a72240f6ccf97cc6ff0a911cc22f646f82507ea6976c81af8d0d756908",
+            "test": "aacceaaeb5777d7ea087b07d4c788f9943820b165c0d328df0475c808ed907f0",
+        }
+    ),
+)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from bayesfed.methods.base import Node, State
 
@@ -50,10 +52,11 @@ class SGD:
 
     @torch.no_grad()
     def step(self, c: Node, name: str, gradient: Tensor) -> None:
-        """Move the node's vector `name` and its momentum, in place."""
-        theta, velocity = c[name], c[f"{name}.momentum"]
-        velocity.mul_(self.momentum).add_(gradient).add_(theta, alpha=self.weight_decay)
-        theta.add_(velocity, alpha=-self.lr)
+        """Move the node's vector `name` and its momentum, in place, in one pass over memory."""
+        sgd(
+            [c[name]], [gradient], [c[f"{name}.momentum"]], fused=True, lr=self.lr, momentum=self.momentum,
+            weight_decay=self.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,14 @@ class Adam:
     weight_decay: float
 
     def start(self, name: str, theta: Tensor) -> State:
-        """A fresh state for the vector `name`."""
+        """A fresh state for the vector `name`: both moments, and the count of steps."""
         zeros = torch.zeros_like(theta)
-        return {f"{name}.m": zeros, f"{name}.v": zeros.clone(), f"{name}.t": theta.new_zeros(())}
+        return {f"{name}.m": zeros, f"{name}.v": zeros.clone(), f"{name}.t": torch.zeros((), device=theta.device)}
 
     @torch.no_grad()
     def step(self, c: Node, name: str, gradient: Tensor) -> None:
-        """Move the node's vector `name` and its moments, in place."""
-        theta, m, v, t = c[name], c[f"{name}.m"], c[f"{name}.v"], c[f"{name}.t"]
-        t.add_(1)
-        g = gradient.add(theta, alpha=self.weight_decay) if self.weight_decay else gradient
-        m.lerp_(g, 0.1)
-        v.mul_(0.999).addcmul_(g, g, value=0.001)
-        scale = self.lr / (1 - 0.9**t)
-        theta.sub_(scale * m / ((v / (1 - 0.999**t)).sqrt_().add_(1e-8)))
+        """Move the node's vector `name` and its moments, in place, in one pass over memory."""
+        adam(
+            [c[name]], [gradient], [c[f"{name}.m"]], [c[f"{name}.v"]], [], [c[f"{name}.t"]], fused=True, lr=self.lr,
+            beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=1e-8, amsgrad=False, maximize=False,
+        )  # fmt: skip
