@@ -228,3 +228,14 @@ def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, t
     assert (tmp_path / "out/checkpoint.safetensors").exists()
     assert not (tmp_path / "out/summary.json").exists()
     assert not list((tmp_path / "out").glob(".checkpoint*"))
+
+
+def test_training_loads_light_libraries_alone() -> None:
+    """GPU nodes often have torch, numpy, PyYAML and safetensors, and little else."""
+    code = (
+        "import sys; from bayesfed import cli; from bayesfed.engine import train; "
+        "print([name for name in ('pandas', 'seaborn', 'matplotlib', 'sklearn', 'pooch', 'torchvision', 'snakemake')"
+        " if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert found == "[]"
