@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.data.sources import Source
@@ -18,8 +19,12 @@ class Images:
                  device: torch.device, dtype: torch.dtype) -> None:  # fmt: skip
         """images (N, C, H, W) uint8, labels (N,). `augment` prepares for random crops (by PADDING) and flips."""
         pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
+        self.channels = pixels.shape[3]
         if augment:
-            pixels = torch.nn.functional.pad(pixels, (0, 0, PADDING, PADDING, PADDING, PADDING))
+            # Four bytes a pixel, so that a crop gathers whole pixels as int32: several times faster than bytes.
+            pixels = F.pad(pixels, (0, 4 - self.channels, PADDING, PADDING, PADDING, PADDING))
+            self.packed = pixels.view(torch.int32).flatten().to(device)
+            pixels = self.packed.view(torch.uint8).view(pixels.shape)
         self.pixels = pixels.to(device)
         self.labels = torch.from_numpy(labels.astype(np.int64)).to(device)
         self.augment = augment
@@ -43,7 +48,7 @@ class Images:
         """Normalised images (B, C, H, W) as they are."""
         pixels = self.pixels[indices]
         if self.augment:
-            pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING]
+            pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING, : self.channels]
         return self.normalise(pixels)
 
     def augmented(self, indices: Tensor, draws: Tensor) -> Tensor:
@@ -51,9 +56,13 @@ class Images:
         if not self.augment:
             return self.plain(indices)
         top, left, flip = draws.unbind(1)
-        rows = top[:, None] + self.steps
+        side = self.size + 2 * PADDING
+        rows = ((indices * side + top)[:, None] + self.steps) * side
         columns = left[:, None] + torch.where(flip[:, None] == 1, self.size - 1 - self.steps, self.steps)
-        return self.normalise(self.pixels[indices[:, None, None], rows[:, :, None], columns[:, None, :]])
+        pixels = self.packed.index_select(0, (rows[:, :, None] + columns[:, None, :]).flatten())
+        return self.normalise(
+            pixels.view(torch.uint8).view(len(indices), self.size, self.size, 4)[..., : self.channels]
+        )
 
 
 def augmentation_draws(generator: np.random.Generator, count: int) -> np.ndarray:

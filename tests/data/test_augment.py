@@ -1,0 +1,48 @@
+"""Whole-batch crops, flips and normalisation against one image at a time."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from bayesfed.data.augment import PADDING, Images, augmentation_draws
+from bayesfed.data.sources import source
+
+
+@pytest.fixture(params=[1, 3])
+def images(request: pytest.FixtureRequest) -> tuple[np.ndarray, Images]:
+    channels = request.param
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (20, channels, 32, 32), np.uint8)
+    like = dataclasses.replace(source("cifar10"), mean=(0.5, 0.4, 0.3)[:channels], std=(0.2, 0.25, 0.3)[:channels])
+    return pixels, Images(like, pixels, np.arange(20), augment=True, device=torch.device("cpu"), dtype=torch.float64)
+
+
+def normalised(pixels: np.ndarray) -> torch.Tensor:
+    mean, std = (np.array(v)[: len(pixels), None, None] for v in ((0.5, 0.4, 0.3), (0.2, 0.25, 0.3)))
+    return torch.from_numpy((pixels / 255 - mean) / std)
+
+
+def test_crops_and_flips(images: tuple[np.ndarray, Images]) -> None:
+    pixels, bank = images
+    indices = torch.tensor([3, 0, 19, 3])
+    draws = torch.tensor([[0, 8, 0], [4, 4, 0], [4, 4, 1], [7, 2, 1]])
+    found = bank.augmented(indices, draws)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    for i, (top, left, flip) in enumerate(draws.tolist()):
+        padded = np.pad(pixels[indices[i]], ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+        crop = padded[:, top : top + 32, left : left + 32]
+        torch.testing.assert_close(found[i], normalised(crop[:, :, ::-1] if flip else crop))
+
+
+def test_plain_images(images: tuple[np.ndarray, Images]) -> None:
+    pixels, bank = images
+    found = bank.plain(torch.tensor([5, 7]))
+    torch.testing.assert_close(found, torch.stack([normalised(pixels[5]), normalised(pixels[7])]))
+
+
+def test_draws_cover_their_range() -> None:
+    draws = augmentation_draws(np.random.default_rng(0), 2000)
+    assert draws.shape == (2000, 3)
+    assert [set(column) for column in draws.T.tolist()] == [set(range(9)), set(range(9)), {0, 1}]
