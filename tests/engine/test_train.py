@@ -1,5 +1,6 @@
 """One run through the command line: repeats, resumes, refuses, and never leaves a folder silently wrong."""
 
+import contextlib
 import csv
 import json
 import os
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 from safetensors import safe_open
 
 from bayesfed import cli, files
+from bayesfed.engine import device
 from bayesfed.engine import train as training
 from bayesfed.engine.rounds import Trainer
 
@@ -228,6 +230,24 @@ def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, t
     assert (tmp_path / "out/checkpoint.safetensors").exists()
     assert not (tmp_path / "out/summary.json").exists()
     assert not list((tmp_path / "out").glob(".checkpoint*"))
+
+
+def test_a_device_is_leased_before_torch_looks_for_one(
+    train: Train, mapping: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once torch has asked for a GPU, CUDA_VISIBLE_DEVICES is read and a lease would come too late."""
+    happened: list[str] = []
+
+    @contextlib.contextmanager
+    def lease(wanted: str) -> Iterator[str]:
+        happened.append(f"lease for {wanted}")
+        yield ""
+
+    monkeypatch.setattr(device, "lease", lease)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: happened.append("torch asked") or False)
+    assert train(mapping(rounds=1)) == 0
+    assert happened[0] == "lease for auto"
+    assert "torch asked" in happened
 
 
 def test_training_loads_light_libraries_alone() -> None:

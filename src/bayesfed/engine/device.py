@@ -71,8 +71,8 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
     """Hold one of the visible GPUs for this process, waiting for a free one, and make it the only visible one.
 
     A kernel lock per device on the node's own disk; a process that dies gives its lock back. Nothing is locked
-    for the CPU, nor where only one device is visible, for then there is nothing to choose. Call before the first
-    use of CUDA. Yields the leased entry of CUDA_VISIBLE_DEVICES, or "".
+    for `--device cpu`, nor where only one device is visible, for then there is nothing to choose. Call it before
+    anything asks torch for a GPU: from then on a process sees what CUDA_VISIBLE_DEVICES said at that moment. Yields the leased entry of CUDA_VISIBLE_DEVICES, or "".
     """
     if visible is None:
         visible = visible_devices() if device != "cpu" else []

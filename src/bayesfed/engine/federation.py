@@ -20,7 +20,9 @@ from bayesfed.models import Network
 from bayesfed.runfile import Run
 
 SERVER = -1
-EVALUATION_BATCH = 1000
+# Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
+# work for each launch on a GPU.
+EVALUATION_BATCH = {"cpu": 250, "cuda": 2500}
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,8 @@ class Federation:
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
         """Log class probabilities (n, classes) of the images at `indices` (n,)."""
-        parts = [predictor.log_probabilities(images.plain(part)) for part in indices.split(EVALUATION_BATCH)]
-        return torch.cat(parts)
+        size = EVALUATION_BATCH[self.compute.device.type]
+        return torch.cat([predictor.log_probabilities(images.plain(part)) for part in indices.split(size)])
 
     def training_accuracy(self, client: int, predictor: Predictor) -> float:
         """Accuracy on the node's own training images, without augmentation."""

@@ -57,7 +57,7 @@ def train(run: Run, place: Place) -> None:
         if (place.out / "summary.json").exists():
             print(f"{place.out}: done already", file=sys.stderr)
             return
-        with device.lease(device.choose_device(place.device)):
+        with device.lease(place.device):  # before torch looks for a GPU, which fixes what it sees
             train_locked(run, place)
 
 
