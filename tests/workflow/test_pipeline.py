@@ -31,13 +31,14 @@ def test_runs_whole(finished: Clone) -> None:
 
 
 def test_report_says_what_it_is(finished: Clone) -> None:
-    """The report holds the notice, the tables and the figures' titles, whole in one file."""
+    """The report holds the notice and every title, whole in one file, and the tables tell what they are made of."""
     plan = finished.plan()
     report = (finished.folder / "reports" / "test.html").read_text()
     assert plan["notice"] in report
     for item in [*plan["papers"]["hbfl"]["tables"].values(), *plan["papers"]["hbfl"]["figures"].values()]:
         assert item["title"] in report
-    assert "digits for CIFAR10" in report
+    table = (finished.folder / "results" / "test" / "tables" / "hbfl" / "table1.csv").read_text()
+    assert "stand-in data, reduced budget" in table
 
 
 def test_again_does_nothing(finished: Clone) -> None:
