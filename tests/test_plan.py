@@ -56,7 +56,7 @@ def made(config: dict[str, Any]) -> dict[str, Any]:
 
 def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(PROJECT)
-    return made(plan.read_yaml(Path("config", f"{name}.yaml")))
+    return made(plan.read_mapping(Path("config", f"{name}.yaml")))
 
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:

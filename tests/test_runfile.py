@@ -70,7 +70,7 @@ def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
 
 
 def test_refuses_what_is_no_run_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no such run file"):
+    with pytest.raises(InputError, match="there is no such file"):
         runfile.load(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(InputError, match="not readable as YAML"):

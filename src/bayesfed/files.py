@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the lock on a run folder."""
+"""Files: read with one-line errors, written whole or not at all, and the lock on a run folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from bayesfed.errors import InputError
 
 
 @contextlib.contextmanager
@@ -21,6 +23,18 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds; raises InputError where there is no file or no YAML in it."""
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
 
 
 def write_text(path: Path, text: str) -> None:

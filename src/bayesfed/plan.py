@@ -69,7 +69,7 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     """
     import yaml
 
-    config = read_yaml(config_file)
+    config = read_mapping(config_file)
     plan, runs = make(config)
     into = out or folder(config["name"])
     for entry, run in zip(plan["runs"], runs, strict=True):
@@ -91,7 +91,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             raise InputError(f"config.{key}: expected a list, found {config[key]!r}")
     for key in ("run", "methods", "datasets", "experiments"):
         check_mapping(config.get(key, {}), f"config.{key}")
-    papers = {name: read_yaml(PAPERS / f"{name}.yaml") for name in config["papers"]}
+    papers = {name: read_mapping(PAPERS / f"{name}.yaml") for name in config["papers"]}
     for key in ("experiments", "methods"):
         check_keys(config.get(key, {}), itertools.chain(*(spec[key] for spec in papers.values())), f"config.{key}")
     cells: list[dict[str, Any]] = []
@@ -267,14 +267,6 @@ def check_keys(value: object, valid: Iterable[str], where: str) -> None:
             raise InputError(f"{where}.{key}: unknown key; {nearest(key, valid)}")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; raises InputError where there is none."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    return dict(check_mapping(content, str(path)))
+    return dict(check_mapping(files.read_yaml(path), str(path)))

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bayesfed import methods, models, options
+from bayesfed import files, methods, models, options
 from bayesfed.data.partition import PartitionSpec, filename
 from bayesfed.data.sources import Source, source
 from bayesfed.data.store import SIDE
@@ -102,13 +100,7 @@ class Run:
 
 def load(path: Path) -> Run:
     """The run file at `path`; raises InputError for anything in it that is wrong."""
-    try:
-        mapping = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such run file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    return resolve(mapping)
+    return resolve(files.read_yaml(path))
 
 
 def resolve(mapping: object) -> Run:
