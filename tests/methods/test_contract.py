@@ -243,3 +243,10 @@ def test_testing_after_each_epoch_changes_no_training(name: str, mapping: Make, 
     }
     assert len(best) == 8
     assert all(best[key] >= value for key, value in end.items())
+
+
+def test_a_client_without_test_images_has_no_accuracy(mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping("independent"), data_dir)
+    of.shards[1].test = of.shards[1].test[:0]
+    measured = {row.client for row in play(of, 1).history if row.metric.endswith("shard_accuracy")}
+    assert measured == {"0", "2", "3"}

@@ -89,7 +89,7 @@ class Trainer:
     def train_client(self, c: Node) -> list[Row]:
         """Run a client's phases; where the method asks for it, test it after each epoch and give its best."""
         method = self.federation.method
-        if not method.evaluate_each_epoch():
+        if not method.evaluate_each_epoch() or not len(self.federation.shards[c.client].test):
             self.executor.train(c, method.phases(c))
             return []
         best: dict[str, float] = {}
