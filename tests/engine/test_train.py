@@ -21,7 +21,7 @@ from safetensors import safe_open
 from bayesfed import cli, files
 from bayesfed.engine import device
 from bayesfed.engine import train as training
-from bayesfed.engine.rounds import Trainer
+from bayesfed.engine.federation import Federation
 
 Make = Callable[..., dict[str, Any]]
 Train = Callable[..., int]
@@ -93,14 +93,14 @@ def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: 
     assert train(whole, "whole") == 0
 
     # A signal in the middle of the next round: half of its clients have trained.
-    def stop_midway(self: Trainer, c: Any) -> Any:
-        if c.round == stop_after + 1 and c.client == 2:
+    def stop_midway(self: Federation, client: int, round: int, *rest: Any) -> Any:
+        if round == stop_after + 1 and client == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, c)
+        return original(self, client, round, *rest)
 
-    original = Trainer.train_client
+    original = Federation.node
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "train_client", stop_midway)
+        patch.setattr(Federation, "node", stop_midway)
         with pytest.raises(SystemExit, match=f"stopped by a signal after round {stop_after} of 3; run it again"):
             train(whole, "parts")
     assert not (tmp_path / "parts/summary.json").exists()

@@ -33,8 +33,8 @@ def federation(mapping: dict[str, Any], data_dir: Path, dtype: torch.dtype = tor
     return Federation(run, datasets, shares, Compute(torch.device("cpu"), dtype, dtype))
 
 
-def play(of: Federation, rounds: int, progress: Progress | None = None) -> Progress:
-    trainer = Trainer(of, lambda: None, lambda: None)
+def play(of: Federation, rounds: int, progress: Progress | None = None, executor: str = "eager") -> Progress:
+    trainer = Trainer(of, executor, lambda: None, lambda: None)
     progress = progress or begin(of)
     for _ in range(rounds):
         progress = trainer.play(progress)
@@ -149,19 +149,19 @@ def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path)
 
 def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Path) -> None:
     """FedAvg with one client against torch.optim.SGD on the same batches."""
-    from bayesfed.engine import streams
-    from bayesfed.engine.executor import epoch_batches
+    from bayesfed.engine.executors.base import Mixer
 
     one = mapping("fedavg", partition={"alpha": 1.0, "clients": 1}, rounds=1, local_epochs=2)
     of = federation(one, data_dir)
     theta = begin(of).server["theta"].clone().requires_grad_()
     optimiser = torch.optim.SGD([theta], lr=0.01, momentum=0.9, weight_decay=5e-4)
-    order, augment = (streams.generator(0, purpose, 1, 0) for purpose in ("order", "augment"))
+    mixer = Mixer(of, of.node(0, 1))
     for _ in range(2):
-        for batch in epoch_batches(of.shards[0], 32, order, augment):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(of.networks[0][0](theta, batch.x), batch.y).backward()
-            optimiser.step()
+        for chunk in mixer.epoch(of.shards[0]):
+            for x, y in zip(chunk.x.split(32), chunk.y.split(32), strict=True):
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(of.networks[0][0](theta, x), y).backward()
+                optimiser.step()
     torch.testing.assert_close(play(of, 1).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
 
 
@@ -175,7 +175,8 @@ def test_hbfl_with_equal_sigmas_averages_as_its_ablation(mapping: Make, data_dir
     size = of.networks[0][0].parameters
     sigma = torch.full((size,), 0.0067, dtype=torch.float64)
     mus = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(3)]
-    updates = [Update(k, 10 * k + 1, (10 * k + 1) / 33, {"mu": mus[k], "sigma": sigma}) for k in range(3)]
+    q = torch.tensor([1, 11, 21], dtype=torch.float64) / 33
+    updates = [Update(k, 10 * k + 1, q[k], {"mu": mus[k], "sigma": sigma}) for k in range(3)]
     servers = []
     for one in (of, plain):
         server = one.node(-1, 1)

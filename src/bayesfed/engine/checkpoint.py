@@ -42,7 +42,7 @@ def save(path: Path, progress: Progress, record: Record) -> None:
 
 
 def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
-    """Read the checkpoint of the run `key`; raises InputError for a damaged file or another run's."""
+    """Read the checkpoint of the run `key`, the server's state to `device`; raises InputError for a damaged file or another run's."""
     server: State = {}
     clients: dict[int, State] = {}
     try:
@@ -56,7 +56,7 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
                     server[rest] = stored.get_tensor(name).to(device)
                 elif owner == "client":
                     client, _, rest = rest.partition("/")
-                    clients.setdefault(int(client), {})[rest] = stored.get_tensor(name).to(device)
+                    clients.setdefault(int(client), {})[rest] = stored.get_tensor(name)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: this checkpoint is damaged ({error}); delete it to train from the start") from None
     if record.key != key:

@@ -16,6 +16,7 @@ from bayesfed.data.partition import Partition
 from bayesfed.engine import streams
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Model, Node, Predictor
+from bayesfed.metrics.classification import accuracy
 from bayesfed.models import Network
 from bayesfed.runfile import Run
 
@@ -32,6 +33,16 @@ class Compute:
     device: torch.device
     dtype: torch.dtype = torch.float32
     cast: torch.dtype = torch.float32
+
+    def place(self, array: np.ndarray) -> Tensor:
+        """The array on the device; a GPU fetches it while the host goes on."""
+        host = torch.from_numpy(np.ascontiguousarray(array))
+        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
+
+    def synchronise(self) -> None:
+        """Wait until the device has done all that it was asked."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 @dataclass
@@ -65,13 +76,16 @@ class Federation:
         ]
         self.shards = self.deal(datasets, partition)
         self.networks = [self.network(client) for client in range(self.clients)]
+        # The number of training images of every client, and of the server behind them.
+        nodes = [*range(self.clients), SERVER]
+        self.n = compute.place(np.array([float(len(self.shards[k].train)) for k in nodes])).to(compute.dtype)
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
         """Every node's shard; the server's images leave the clients' shards."""
         count = max(self.run.budget.server_images, self.method.server_images())
         if partition is None and count:
             raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
-        server = server_images(datasets[0].train_labels, count, self.run.budget.seed)
+        compute, server = self.compute, server_images(datasets[0].train_labels, count, self.run.budget.seed)
         shards = {}
         for client in range(self.clients):
             task = client if partition is None else 0
@@ -81,14 +95,12 @@ class Federation:
             else:
                 train, test = partition.train(client), partition.test(client)
                 train = train[~np.isin(train, server)]
-            shards[client] = Shard(train_images, self.place(train), test_images, self.place(test))
+            shards[client] = Shard(train_images, compute.place(train), test_images, compute.place(test))
         train_images, test_images = self.splits[0]
-        shards[SERVER] = Shard(train_images, self.place(server), test_images, self.place(np.arange(len(test_images))))
+        shards[SERVER] = Shard(
+            train_images, compute.place(server), test_images, compute.place(np.arange(len(test_images)))
+        )
         return shards
-
-    def place(self, indices: np.ndarray) -> Tensor:
-        """Indices as an int64 tensor on the device."""
-        return torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64)).to(self.compute.device)
 
     def network(self, client: int) -> tuple[Network, Network | None]:
         """The travelling and the own network of a client."""
@@ -109,30 +121,30 @@ class Federation:
         seed, compute = self.run.budget.seed, self.compute
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
         travelling, own = self.networks[max(client, 0)]
-        generator = torch.Generator(compute.device)
-        streams.seed_torch(generator, seed, "noise", round, client)
 
         def initial(network: Network | None, round: int, client: int) -> Tensor:
             assert network is not None, "this node has no model of its own"
             theta = network.initial(streams.generator(seed, "init", round, client))
-            return theta.to(compute.device, compute.dtype)
+            return compute.place(theta).to(compute.dtype)
 
-        return Node(
+        node = Node(
             client=client,
             round=round,
             rounds=self.run.budget.rounds,
             epochs=epochs,
-            n=torch.tensor(float(len(self.shards[client].train)), dtype=compute.dtype, device=compute.device),
+            n=self.n[client],
             model=None if client == SERVER and shared_convolutions else self.model(travelling),
             local_model=self.model(own) if own is not None and client != SERVER else None,
+            generator=torch.Generator(compute.device),
             # All clients start from the server's model, but for layers that only they have.
             initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
             local_initial=lambda: initial(own, round, client),
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
-            reseed=lambda purpose: streams.seed_torch(generator, seed, purpose, round, client),
-            noise=lambda like: torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device),
+            seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor: self.training_accuracy(client, predictor),
         )
+        node.reseed("noise")
+        return node
 
     def model(self, network: Network) -> Model:
         """The network with the run's precision around it: logits in the dtype of the states."""
@@ -145,11 +157,12 @@ class Federation:
         size = EVALUATION_BATCH[self.compute.device.type]
         return torch.cat([predictor.log_probabilities(images.plain(part)) for part in indices.split(size)])
 
-    def training_accuracy(self, client: int, predictor: Predictor) -> float:
-        """Accuracy on the node's own training images, without augmentation."""
+    def training_accuracy(self, client: int, predictor: Predictor) -> Tensor:
+        """Accuracy () on the node's own training images, without augmentation."""
         shard = self.shards[client]
-        predicted = self.predict(predictor, shard.train_images, shard.train).argmax(-1)
-        return float((predicted == shard.train_images.labels[shard.train]).double().mean())
+        return accuracy(
+            self.predict(predictor, shard.train_images, shard.train), shard.train_images.labels[shard.train]
+        )
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order; those without training images never take part."""

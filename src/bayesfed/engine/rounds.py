@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.engine.executor import EagerExecutor
+from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.base import Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, uncertainty
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
+DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
 
 
 @dataclass(frozen=True)
@@ -42,85 +44,114 @@ def begin(federation: Federation) -> Progress:
     return Progress(0, federation.method.init_server(federation.node(SERVER, 0)))
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A row whose value is still on the device, so that the host need not wait for it."""
+
+    client: str
+    model: str
+    metric: str
+    value: Tensor
+
+
+@dataclass
+class Visit:
+    """What is left of a client's round: what it sent, what was measured, what it keeps."""
+
+    update: Update
+    readings: list[Reading]
+    kept: State
+
+
 class Trainer:
     """Plays rounds. A round that is stopped midway leaves the progress as it was before it."""
 
-    def __init__(self, federation: Federation, check: Callable[[], None], tick: Callable[[], None]) -> None:
-        """`check` is called between batches and may raise; `tick` once for each client trained."""
+    def __init__(
+        self, federation: Federation, executor: str, check: Callable[[], None], tick: Callable[[], None]
+    ) -> None:
+        """`executor`: one of EXECUTORS. `check` is called between batches and may raise; `tick` once a client."""
         self.federation = federation
-        self.executor = EagerExecutor(federation, check)
+        self.executor = EXECUTORS[executor](federation, check)
+        self.check = check
         self.tick = tick
         self.samples = 0  # training images of the last round, times epochs
 
     def play(self, progress: Progress) -> Progress:
-        """The progress after one more round."""
+        """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
         round = progress.round + 1
-        last = round == federation.run.budget.rounds
-        detailed = last or round % DETAILED_EVERY == 0
-        rows: list[Row] = []
+        detailed = round == federation.run.budget.rounds or round % DETAILED_EVERY == 0
         server = federation.node(SERVER, round)
-        server.state = copy(progress.server)
+        server.state = copy(progress.server, federation.compute.device)
         participants = federation.participants(round)
         epochs = federation.local_epochs(round, participants)
-        total = sum(len(federation.shards[k].train) for k in participants)
-        self.samples = 0
-        updates, kept = [], dict(progress.clients)
-        for client in participants:
+        n = {k: len(federation.shards[k].train) for k in participants}
+        total = sum(n.values())
+        q = dict(zip(n, federation.compute.place(np.array([n[k] / total for k in n])), strict=True))
+        tested = set(participants[:: -(-len(participants) // DETAILED_CLIENTS)]) if detailed else set()
+        keeps: dict[int, list[str]] = {}
+        best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}
+
+        def begin(client: int) -> Job:
             c = federation.node(client, round, epochs[client])
             before = progress.clients.get(client)
-            c.state = copy(before if before is not None else method.init_client(federation.node(client, 0)))
-            names = list(c.state)
+            c.state = copy(before if before is not None else method.init_client(federation.node(client, 0)), c.n.device)
+            keeps[client] = list(c.state)
             c.state |= method.start(c, method.message(server, client))
-            rows += self.train_client(c)
-            self.samples += len(federation.shards[client].train) * c.epochs
-            n = len(federation.shards[client].train)
-            updates.append(Update(client, n, n / total, copy(method.finish(c))))
-            rows += self.evaluate(c, method.client_predictors(c), detailed)
-            kept[client] = {name: c[name] for name in names}
+            return Job(c, method.phases(c), self.epoch_test(client, best[client]))
+
+        def end(job: Job) -> Visit:
+            c = job.node
+            update = Update(c.client, n[c.client], q[c.client], copy(method.finish(c), c.n.device))
+            readings = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in best[c.client].items()]
+            readings += self.evaluate(c, method.client_predictors(c), detailed, c.client in tested)
+            # Absent clients wait on the host: a GPU holds those that it trains.
+            return Visit(update, readings, copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu")))
+
+        visits: dict[int, Visit] = {}
+        for visit in self.executor.run(sorted(n, key=lambda k: -n[k] * epochs[k]), begin, end):
+            visits[visit.update.client] = visit
             self.tick()
-        for name, value in method.aggregate(server, updates).items():
-            rows.append(Row(round, "global", "server", name, value))
-        self.executor.train(server, method.server_phases(server))
+        readings = [reading for k in participants for reading in visits[k].readings]
+        diagnostics = method.aggregate(server, [visits[k].update for k in participants])
+        readings += [Reading("global", "server", name, value) for name, value in diagnostics.items()]
+        run_plainly(federation, Job(server, method.server_phases(server)), self.check)
         if server.predicts:
-            rows += self.evaluate(server, method.server_predictors(server), detailed)
-        return Progress(round, server.state, kept, progress.history + rows)
+            readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True)
+        self.samples = sum(n[k] * epochs[k] for k in n)
+        federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
+        kept = progress.clients | {k: visit.kept for k, visit in visits.items()}
+        return Progress(round, server.state, kept, progress.history + rows(round, readings))
 
-    def train_client(self, c: Node) -> list[Row]:
-        """Run a client's phases; where the method asks for it, test it after each epoch and give its best."""
-        method = self.federation.method
-        if not method.evaluate_each_epoch() or not len(self.federation.shards[c.client].test):
-            self.executor.train(c, method.phases(c))
-            return []
-        best: dict[str, float] = {}
+    def epoch_test(self, client: int, best: dict[str, Tensor]) -> Callable[[Node], None] | None:
+        """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
+        method, shard = self.federation.method, self.federation.shards[client]
+        if not method.evaluate_each_epoch() or not len(shard.test):
+            return None
 
-        def epoch_end(c: Node) -> None:
+        def test(c: Node) -> None:
             for predictor in method.client_predictors(c):
                 if not predictor.sampled:
-                    value = self.shard_accuracy(c, predictor)
-                    best[predictor.name] = max(best.get(predictor.name, 0.0), value)
+                    predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+                    value = accuracy(predicted, shard.test_images.labels[shard.test])
+                    best[predictor.name] = torch.maximum(best.get(predictor.name, value), value)
 
-        self.executor.train(c, method.phases(c), epoch_end)
-        return [Row(c.round, str(c.client), model, "epoch_shard_accuracy", value) for model, value in best.items()]
+        return test
 
-    def shard_accuracy(self, c: Node, predictor: Predictor) -> float:
-        """Accuracy on the client's own test images."""
-        shard = self.federation.shards[c.client]
-        predicted = self.federation.predict(predictor, shard.test_images, shard.test)
-        return accuracy(predicted, shard.test_images.labels[shard.test])
-
-    def evaluate(self, node: Node, predictors: Sequence[Predictor], detailed: bool) -> list[Row]:
-        """All metrics of a node's predictors that are due this round."""
+    def evaluate(self, node: Node, predictors: Sequence[Predictor], detailed: bool, tested: bool) -> list[Reading]:
+        """All metrics of a node's predictors that are due this round; on the full test set where it is `tested`."""
         node.reseed("predict")
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
-        every_round = "test" if is_server else "shard"
-        rows = []
+        possible = {"test"} if is_server else {"shard"} if len(shard.test) else set()
+        readings = []
         for predictor in predictors:
-            sets = [name for name in predictor.sets if name != "shard" or (not is_server and len(shard.test))]
-            if not detailed:
-                sets = [name for name in sets if name == every_round and not predictor.sampled]
+            sets = [name for name in predictor.sets if name in possible]
+            if detailed:
+                sets += [name for name in predictor.sets if name == "test" and tested and not is_server]
+            elif predictor.sampled:
+                continue
             predicted: dict[str, tuple[Tensor, Tensor]] = {}
             labels = shard.test_images.labels
             if "test" in sets:
@@ -137,10 +168,18 @@ class Trainer:
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)
-                rows += [Row(node.round, who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
-        return rows
+                readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
+        return readings
 
 
-def copy(state: State) -> State:
-    """The state with tensors of its own, so that training in place leaves the original alone."""
-    return {name: tensor.clone() for name, tensor in state.items()}
+def rows(round: int, readings: list[Reading]) -> list[Row]:
+    """The readings with their values on the host, fetched in one go."""
+    if not readings:
+        return []
+    values = torch.stack([reading.value.double() for reading in readings]).tolist()
+    return [Row(round, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]
+
+
+def copy(state: State, device: torch.device) -> State:
+    """The state on a device with tensors of its own, so that training in place leaves the original alone."""
+    return {name: tensor.to(device, copy=True, non_blocking=True) for name, tensor in state.items()}

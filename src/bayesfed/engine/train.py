@@ -19,6 +19,7 @@ import bayesfed
 from bayesfed import files, runfile
 from bayesfed.data import partition, store
 from bayesfed.engine import checkpoint, device
+from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.revision import ENGINE_REVISION
@@ -71,7 +72,7 @@ def refuse_other_run(run: Run, out: Path) -> None:
 def train_locked(run: Run, place: Place) -> None:
     """Train with the folder's lock held."""
     on = device.choose_device(place.device)
-    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), "eager")
+    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), DEFAULT[on])
     progress: Progress | None = None
     if place.checkpoint.exists():
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
@@ -104,7 +105,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
     total = federation.run.budget.rounds
     stop = StopFlag()
-    trainer = Trainer(federation, stop.check, report.client_done)
+    trainer = Trainer(federation, record.executor, stop.check, report.client_done)
     saved = time.monotonic()
     with stop:
         try:

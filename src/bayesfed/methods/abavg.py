@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from bayesfed.methods.base import Node, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
@@ -34,14 +37,14 @@ class ABAVG(FedAvg):
     def server_images(self) -> int:
         return self.options.validation_images
 
-    def weights(self, server: Node, updates: Sequence[Update]) -> list[float]:
-        a = [server.accuracy(softmax_of("client", server.model, update["theta"])) for update in updates]
+    def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
+        a = torch.stack([server.accuracy(softmax_of("client", server.model, update["theta"])) for update in updates])
         if self.options.weight == "images-times-accuracy":
-            a = [update.n * a_k for update, a_k in zip(updates, a, strict=True)]
+            a = a * torch.stack([update.q for update in updates])
         elif self.options.weight == "scaled-accuracy":
-            a = [a_k - min(a) for a_k in a]
+            a = a - a.min()
         # All zero (every accuracy 0, or all alike after scaling) says nothing about the clients: equal weights.
-        return [a_k / sum(a) for a_k in a] if sum(a) > 0 else [1 / len(a)] * len(a)
+        return torch.where(a.sum() > 0, a, 1.0)
 
 
 METHOD = ABAVG

@@ -1,11 +1,12 @@
 """What a method is: the contract between an algorithm and the engine that runs it.
 
 A method is written for one client at a time, with the paper's symbols as named tensors. The engine decides where
-and how its steps run: one after another, captured, side by side. For that a step
+and how its steps run: one after another, side by side, or recorded once and replayed. For that a step
 
-* changes the node's tensors in place and keeps no tensor of its own between steps,
+* changes the tensors of its `Learner` in place and keeps no tensor of its own between steps,
 * is ordinary PyTorch without Python branches on tensor values or transfers to the host,
-* takes means over a mini-batch by `batch.mean` and sums over parameters over the last dimension.
+* takes means over a mini-batch by `batch.mean`, counts its images by `batch.size`, and knows of its client only what
+  a `Learner` shows: a number that changes from round to round goes into the state, in `start`.
 
 Registered methods are the modules of `bayesfed.methods` that define a class `METHOD`.
 """
@@ -28,53 +29,45 @@ SAMPLED = "_sampled"  # ends the names of predictors that average over weight sa
 
 @dataclass
 class Batch:
-    """A mini-batch: images x (B, C, H, W), normalised, and labels y (B,)."""
+    """A mini-batch: images x (B, C, H, W), normalised, and labels y (B,).
+
+    `weight` (B,), where there is one, is 1/size for the batch's images and 0 for those that only fill it up.
+    """
 
     x: Tensor
     y: Tensor
+    weight: Tensor | None = None
 
     def mean(self, per_image: Tensor) -> Tensor:
-        """The mean over the images of the batch of values (..., B)."""
-        return per_image.mean(-1)
+        """The mean over the images of the batch of values (B,)."""
+        return per_image.mean() if self.weight is None else (per_image * self.weight).sum()
+
+    @property
+    def size(self) -> Tensor:
+        """How many images the batch has, a tensor () of type float."""
+        if self.weight is None:
+            return torch.full((), float(len(self.y)), device=self.y.device)
+        return 1 / self.weight.amax()
 
 
-class Node:
-    """A client in one round, or the server: its place in the federation, its data and its named tensors.
+class Learner:
+    """What a mini-batch step sees of a node: its named tensors, its models, its noise.
 
-    `node["mu"]` is a tensor of the node's state. `n` is the number of its training images (a float tensor, as
-    losses need it), `epochs` the local epochs of this round, fewer for a straggler. `round` counts from 1.
+    `learner["mu"]` is a tensor of the state, to be changed in place. `n` is the number of the node's training images
+    (a float tensor, as losses need it).
     """
 
-    def __init__(self, *, client: int, round: int, rounds: int, epochs: int, n: Tensor, model: Model | None,
-                 local_model: Model | None, initial: Callable[[], Tensor], local_initial: Callable[[], Tensor],
-                 shared: int, noise: Callable[[Tensor], Tensor], reseed: Callable[[str], object],
-                 accuracy: Callable[[Predictor], float]) -> None:  # fmt: skip
-        self.client = client
-        self.round = round
-        self.rounds = rounds
-        self.epochs = epochs
+    def __init__(self, *, state: State, n: Tensor, model: Model | None, local_model: Model | None,
+                 generator: torch.Generator) -> None:  # fmt: skip
+        self.state = state
         self.n = n
-        self.state: State = {}
-        # Logits (B, classes) in float32 of the model that travels (the paper's global or meme model) and of the
-        # client's own model: model(theta, x). None where the node has no such model.
+        # Logits (B, classes) in the states' dtype of the model that travels (the paper's global or meme model) and
+        # of the client's own model: model(theta, x). None where the node has no such model.
         self._model, self._local_model = model, local_model
-        self.initial = initial  # the initial parameters of the model that travels: (P,)
-        self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
-        self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
-        self.reseed = reseed  # the engine's: sets `noise` to the start of this round's stream for a purpose
-        self.noise = noise  # noise(like): standard normal draws in the shape of `like` from this round's stream
-        self.accuracy = accuracy  # accuracy(predictor): on the node's own training images, without augmentation
+        self.generator = generator  # of the weight noise
 
     def __getitem__(self, name: str) -> Tensor:
         return self.state[name]
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        self.state[name] = value
-
-    @property
-    def predicts(self) -> bool:
-        """Whether the model that travels is a whole network here; not so for a server that shares convolutions."""
-        return self._model is not None
 
     def model(self, theta: Tensor, x: Tensor) -> Tensor:
         """Logits (B, classes) of the model that travels between server and clients."""
@@ -85,6 +78,50 @@ class Node:
         """Logits (B, classes) of the client's own model."""
         assert self._local_model is not None, "this node has no model of its own"
         return self._local_model(theta, x)
+
+    def noise(self, like: Tensor) -> Tensor:
+        """Standard normal draws in the shape of `like` from the stream of this node and round."""
+        return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
+
+    def learner(self) -> Learner:
+        """No more than a step may see, sharing the state."""
+        return Learner(
+            state=self.state, n=self.n, model=self._model, local_model=self._local_model, generator=self.generator
+        )
+
+
+class Node(Learner):
+    """A client in one round, or the server: a learner that knows its place in the federation.
+
+    `epochs` are the local epochs of this round, fewer for a straggler. `round` counts from 1.
+    """
+
+    def __init__(self, *, client: int, round: int, rounds: int, epochs: int, n: Tensor, model: Model | None,
+                 local_model: Model | None, generator: torch.Generator, initial: Callable[[], Tensor],
+                 local_initial: Callable[[], Tensor], shared: int, seed: Callable[[torch.Generator, str], object],
+                 accuracy: Callable[[Predictor], Tensor]) -> None:  # fmt: skip
+        super().__init__(state={}, n=n, model=model, local_model=local_model, generator=generator)
+        self.client = client
+        self.round = round
+        self.rounds = rounds
+        self.epochs = epochs
+        self.initial = initial  # the initial parameters of the model that travels: (P,)
+        self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
+        self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
+        self.accuracy = accuracy  # accuracy(predictor): (), on the node's own training images, without augmentation
+        self._seed = seed
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self.state[name] = value
+
+    def reseed(self, purpose: str) -> None:
+        """The engine's: set `noise` to the start of this round's stream for a purpose."""
+        self._seed(self.generator, purpose)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the model that travels is a whole network here; not so for a server that shares convolutions."""
+        return self._model is not None
 
     def shared(self, theta: Tensor) -> Tensor:
         """The entries of theta that are aggregated: all, or the convolutions in multi-task learning."""
@@ -104,10 +141,10 @@ class Phase:
     """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
 
     `data`: the node's own training images, or those of the server. The hooks run at the end of each epoch and of
-    the phase.
+    the phase; they work in place, too.
     """
 
-    step: Callable[[Node, Batch], None]
+    step: Callable[[Learner, Batch], None]
     epochs: int = 0
     batches: int = 0
     data: Literal["own", "server"] = "own"
@@ -133,11 +170,14 @@ class Predictor:
 
 @dataclass
 class Update:
-    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j."""
+    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j.
+
+    q is a tensor () in float64 beside the values.
+    """
 
     client: int
     n: int
-    q: float
+    q: Tensor
     values: State = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -185,7 +225,7 @@ class Method:
         """A client begins a round: the tensors it works on. A name that it keeps is overwritten."""
         return {}
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         """One mini-batch, in place."""
         raise AssertionError(f"{type(self).__name__} defines neither step nor phases")
 
@@ -197,8 +237,8 @@ class Method:
         """What a client sends back."""
         return {}
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
-        """The server's step on its state, from at least one update; gives diagnostics to log, name to value."""
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        """The server's step on its state, from at least one update; gives diagnostics to log, name to value ()."""
         return {}
 
     def server_phases(self, server: Node) -> Sequence[Phase]:

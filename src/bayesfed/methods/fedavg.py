@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, leaves
 from bayesfed.options import option
 
@@ -54,11 +54,11 @@ class FedAvg(Method):
         fresh = self.options.optimizer_state == "fresh"
         return {"theta": theta} | (self.optimizer.start("theta", theta) if fresh else {})
 
-    def loss(self, c: Node, theta: Tensor, batch: Batch) -> Tensor:
+    def loss(self, c: Learner, theta: Tensor, batch: Batch) -> Tensor:
         """CE(f(x; theta), y), the batch mean."""
         return batch.mean(cross_entropy(c.model(theta, batch.x), batch.y))
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(self.loss(c, theta, batch), theta)
         self.optimizer.step(c, "theta", g)
@@ -66,13 +66,12 @@ class FedAvg(Method):
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}
 
-    def weights(self, server: Node, updates: Sequence[Update]) -> list[float]:
-        """The weight of each client in the average: q_k."""
-        return [update.q for update in updates]
+    def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
+        """The weight of each client in the average (K,): q_k."""
+        return torch.stack([update.q for update in updates])
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
-        weights = torch.tensor(self.weights(server, updates), dtype=torch.float64, device=server["theta"].device)
-        theta = weighted_mean(weights, torch.stack([update["theta"] for update in updates]))
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        theta = weighted_mean(self.weights(server, updates), torch.stack([update["theta"] for update in updates]))
         server["theta"] = theta.to(server["theta"].dtype)
         return {}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Node, State
+from bayesfed.methods.base import Batch, Learner, Node, State
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -32,7 +32,7 @@ class FedProx(FedAvg):
     def start(self, c: Node, message: State) -> State:
         return super().start(c, message) | {"theta_t": message["theta"].clone()}
 
-    def loss(self, c: Node, theta: Tensor, batch: Batch) -> Tensor:
+    def loss(self, c: Learner, theta: Tensor, batch: Batch) -> Tensor:
         proximal = (theta - c["theta_t"]).square().sum(-1)
         return super().loss(c, theta, batch) + self.options.mu / 2 * proximal
 

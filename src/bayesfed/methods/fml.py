@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, cross_entropy, grad, kl, leaves
 from bayesfed.options import option
 
@@ -77,7 +77,7 @@ class FML(Method):
         loss_local = batch.mean(alpha * cross_entropy(local, y) + (1 - alpha) * kl(meme, local))
         return loss_meme, loss_local
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         theta, phi = leaves(c["theta"], c["phi"])
         loss_meme, loss_local = self.losses(batch, c.model(theta, batch.x), c.local_model(phi, batch.x))
         (g_theta,) = grad(loss_meme, theta)
@@ -89,13 +89,11 @@ class FML(Method):
         c["theta.own"].copy_(c.own(c["theta"]))
         return {"theta": c.shared(c["theta"])}
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
-        uniform = self.options.average == "uniform"
-        q = [1.0 if uniform else update.q for update in updates]
-        theta = weighted_mean(
-            torch.tensor(q, dtype=torch.float64, device=server["theta"].device),
-            torch.stack([update["theta"] for update in updates]),
-        )
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        q = torch.stack([update.q for update in updates])
+        if self.options.average == "uniform":
+            q = torch.ones_like(q)
+        theta = weighted_mean(q, torch.stack([update["theta"] for update in updates]))
         server["theta"] = theta.to(server["theta"].dtype)
         return {}
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from bayesfed.bayes.gaussian import log_precision_spread, product, softplus, weighted_mean
 from bayesfed.methods.base import (
     Batch,
+    Learner,
     Method,
     Node,
     Predictor,
@@ -120,7 +121,7 @@ class HBFL(Method):
             state |= {"phi": phi} | self.sgd.start("phi", phi)
         return state
 
-    def loss_meme(self, c: Node, ce: Tensor, sigma: Tensor) -> Tensor:
+    def loss_meme(self, c: Learner, ce: Tensor, sigma: Tensor) -> Tensor:
         """Eq. 4.1 up to a factor and a constant, from the mean CE of the noisy network and sigma."""
         T, sum_log_sigma = self.options.temperature, sigma.log().sum(-1)
         if self.options.entropy_weight == "T/n":
@@ -129,7 +130,7 @@ class HBFL(Method):
             return ce - T * sum_log_sigma
         return c.n / T * ce - sum_log_sigma
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         x, y = batch.x, batch.y
         mu, rho = leaves(c["mu"], c["rho"])
         sigma = softplus(rho)
@@ -152,20 +153,17 @@ class HBFL(Method):
         c["mu.own"].copy_(c.own(c["mu"]))
         return {"mu": c.shared(c["mu"]), "sigma": softplus(c.shared(c["rho"]))}
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         mus = torch.stack([update["mu"] for update in updates])
         sigmas = torch.stack([update["sigma"] for update in updates])
-        q = torch.tensor([update.q for update in updates], dtype=torch.float64, device=mus.device)
+        q = torch.stack([update.q for update in updates])
         if self.options.average == "precision-without-q":
             q = torch.ones_like(q)
         mu, sigma = product(mus, sigmas, q)
         if self.options.average == "plain":
             mu = weighted_mean(q, mus)
         server["mu"], server["sigma"] = mu.to(mus.dtype), sigma.to(mus.dtype)
-        return {
-            "log_precision_spread": float(log_precision_spread(sigmas)),
-            "sigma_mean": float(sigma.mean()),
-        }
+        return {"log_precision_spread": log_precision_spread(sigmas), "sigma_mean": sigma.mean()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:

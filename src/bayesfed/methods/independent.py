@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesfed.methods.base import Batch, Method, Node, Predictor, State, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, softmax_of
 from bayesfed.methods.steps import SGD, cross_entropy, grad, leaves
 from bayesfed.options import option
 
@@ -40,7 +40,7 @@ class Independent(Method):
         theta = c.local_initial()
         return {"theta": theta} | self.sgd.start("theta", theta)
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.local_model(theta, batch.x), batch.y)), theta)
         self.sgd.step(c, "theta", g)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from bayesfed.methods.base import Node, State
+from bayesfed.methods.base import Learner, State
 
 
 def leaves(*tensors: Tensor) -> list[Tensor]:
@@ -51,7 +51,7 @@ class SGD:
         return {f"{name}.momentum": torch.zeros_like(theta)}
 
     @torch.no_grad()
-    def step(self, c: Node, name: str, gradient: Tensor) -> None:
+    def step(self, c: Learner, name: str, gradient: Tensor) -> None:
         """Move the node's vector `name` and its momentum, in place, in one pass over memory."""
         sgd(
             [c[name]], [gradient], [c[f"{name}.momentum"]], fused=True, lr=self.lr, momentum=self.momentum,
@@ -72,7 +72,7 @@ class Adam:
         return {f"{name}.m": zeros, f"{name}.v": zeros.clone(), f"{name}.t": torch.zeros((), device=theta.device)}
 
     @torch.no_grad()
-    def step(self, c: Node, name: str, gradient: Tensor) -> None:
+    def step(self, c: Learner, name: str, gradient: Tensor) -> None:
         """Move the node's vector `name` and its moments, in place, in one pass over memory."""
         adam(
             [c[name]], [gradient], [c[f"{name}.m"]], [c[f"{name}.v"]], [], [c[f"{name}.t"]], fused=True, lr=self.lr,

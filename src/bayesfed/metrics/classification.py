@@ -8,13 +8,13 @@ from torch import Tensor
 BINS = 15  # of the calibration errors, of equal width over confidence 0 to 1
 
 
-def accuracy(log_probabilities: Tensor, labels: Tensor) -> float:
-    """The fraction of images (n, classes) whose most probable class is the label (n,); first class on ties."""
-    return float((log_probabilities.argmax(-1) == labels).double().mean())
+def accuracy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    """The fraction () of images (n, classes) whose most probable class is the label (n,); first class on ties."""
+    return (log_probabilities.argmax(-1) == labels).double().mean()
 
 
-def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """NLL, Brier score, ECE and MCE of (n, classes) against labels (n,), n at least 1.
+def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """NLL, Brier score, ECE and MCE, each (), of (n, classes) against labels (n,), n at least 1.
 
     nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. With confidence the largest
     probability, in BINS equal bins (left end excluded): ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such
@@ -31,8 +31,8 @@ def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     count = inside.sum(1)
     gap = (inside @ ((predicted == labels).double() - confidence)).abs()
     return {
-        "nll": float(-log_p.gather(-1, labels[:, None]).mean()),
-        "brier": float((p - target).square().sum(-1).mean()),
-        "ece": float(gap.sum() / n),
-        "mce": float((gap / count.clamp(min=1)).max()),
+        "nll": -log_p.gather(-1, labels[:, None]).mean(),
+        "brier": (p - target).square().sum(-1).mean(),
+        "ece": gap.sum() / n,
+        "mce": (gap / count.clamp(min=1)).max(),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from bayesfed.errors import InputError, nearest
 from bayesfed.models.network import Conv, Linear, Network
@@ -29,8 +30,9 @@ def check(name: object, key: str) -> str:
     return str(name)
 
 
+@cache
 def build(name: str, classes: int, channels: int, size: int) -> Network:
-    """The network `name` for images of channels x size x size and that many classes.
+    """The network `name` for images of channels x size x size and that many classes; one object for each request.
 
     Raises InputError for an unknown name or images too small for the network.
     """

@@ -65,7 +65,7 @@ class Network:
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.parameters = sum(self.sizes)
 
-    def initial(self, generator: np.random.Generator) -> torch.Tensor:
+    def initial(self, generator: np.random.Generator) -> np.ndarray:
         """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases.
 
         Drawn on the host in float32, shape (parameters,), so that every device starts from the same values.
@@ -74,7 +74,7 @@ class Network:
         for weight, bias in zip(self.shapes[::2], self.shapes[1::2], strict=True):
             bound = 1 / math.sqrt(math.prod(weight[1:]))
             parts += [generator.uniform(-bound, bound, math.prod(shape)) for shape in (weight, bias)]
-        return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+        return np.concatenate(parts).astype(np.float32)
 
     def __call__(self, theta: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,)."""

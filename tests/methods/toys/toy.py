@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from torch import Tensor
+
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, leaves
 from bayesfed.options import option
 
@@ -23,7 +25,7 @@ class Toy(Method):
     def start(self, c: Node, message: State) -> State:
         return {"theta": message["theta"].clone()}
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
         c["theta"].sub_(self.options.lr * g)
@@ -31,7 +33,7 @@ class Toy(Method):
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         server["theta"] = sum(update.q * update["theta"] for update in updates)
         return {}
 

@@ -7,8 +7,9 @@ clients that train, the first two are averaged (as pFedMe).
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from bayesfed.methods.base import Batch, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, leaves
 
 
@@ -22,17 +23,17 @@ class ToyMessage(Method):
 
     def message(self, server: Node, client: int) -> State:
         last = server.state.get(f"theta.{client}", server["theta"])
-        return {"theta": 0.5 * (last + server["theta"]), "client": torch.tensor(float(client))}
+        return {"theta": 0.5 * (last + server["theta"]), "client": last.new_full((), client)}
 
     def init_client(self, c: Node) -> State:
-        return {"rounds": torch.zeros(())}
+        return {"rounds": c.n.new_zeros(())}
 
     def start(self, c: Node, message: State) -> State:
         assert int(message["client"]) == c.client
         c["rounds"].add_(1)
         return {"theta": message["theta"].clone()}
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
         c["theta"].sub_(0.1 * g)
@@ -40,11 +41,11 @@ class ToyMessage(Method):
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"], "rounds": c["rounds"]}
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         for update in updates:
             server[f"theta.{update.client}"] = update["theta"]
         server["theta"] = torch.stack([update["theta"] for update in updates[:2]]).mean(0)
-        return {"rounds": float(updates[0]["rounds"])}
+        return {"rounds": updates[0]["rounds"]}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         return [softmax_of("personal", c.model, c["theta"])]

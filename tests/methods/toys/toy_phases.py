@@ -7,8 +7,9 @@ student, then a pass on the server's images that only measures (as FedCurv's Fis
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from bayesfed.methods.base import Batch, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, kl, leaves
 
 
@@ -36,7 +37,7 @@ class ToyPhases(Method):
             Phase(self.measure, epochs=1, data="server"),
         ]
 
-    def teach(self, c: Node, batch: Batch) -> None:
+    def teach(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
         c["theta"].sub_(0.05 * g)
@@ -45,7 +46,7 @@ class ToyPhases(Method):
         c["sum"].add_(c["theta"])
         c["epochs"].add_(1)
 
-    def distil(self, c: Node, batch: Batch) -> None:
+    def distil(self, c: Learner, batch: Batch) -> None:
         (student,) = leaves(c["student"])
         with torch.no_grad():
             teacher = c.model(c["theta"], batch.x)
@@ -56,20 +57,20 @@ class ToyPhases(Method):
     def note(self, c: Node) -> None:
         c["ends"].add_(1)
 
-    def measure(self, c: Node, batch: Batch) -> None:
+    def measure(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
         c["fisher"].add_(g.square())
-        c["measured"].add_(len(batch.y))
+        c["measured"].add_(batch.size)
 
     def finish(self, c: Node) -> State:
         counts = {name: c[name] for name in ("epochs", "student_steps", "measured", "ends")}
         return {"theta": c["sum"] / c["epochs"], "student": c["student"]} | counts
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         for name in ("theta", "student"):
             server[name] = sum(update.q * update[name] for update in updates)
-        return {name: float(updates[0][name]) for name in ("epochs", "student_steps", "measured", "ends")}
+        return {name: updates[0][name] for name in ("epochs", "student_steps", "measured", "ends")}
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         return [softmax_of("global", server.model, server["student"])]

@@ -7,8 +7,9 @@ grows by a model a round (as PFNM's model changes shape).
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from bayesfed.methods.base import Batch, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, kl, leaves
 
 
@@ -23,8 +24,8 @@ class ToyServer(Method):
     def init_server(self, server: Node) -> State:
         return {
             "theta": server.initial(),
-            "ensemble": torch.empty(0, server.shared_parameters),
-            "steps": torch.zeros(()),
+            "ensemble": server.n.new_empty((0, server.shared_parameters)),
+            "steps": server.n.new_zeros(()),
         }
 
     def message(self, server: Node, client: int) -> State:
@@ -33,7 +34,7 @@ class ToyServer(Method):
     def start(self, c: Node, message: State) -> State:
         return {"theta": message["theta"].clone()}
 
-    def step(self, c: Node, batch: Batch) -> None:
+    def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
         c["theta"].sub_(0.1 * g)
@@ -41,15 +42,15 @@ class ToyServer(Method):
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}
 
-    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, float]:
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         server["theta"] = sum(update.q * update["theta"] for update in updates)
-        server["ensemble"] = torch.cat([server["ensemble"].to(server["theta"].dtype), server["theta"][None]])
-        return {"members": float(len(server["ensemble"]))}
+        server["ensemble"] = torch.cat([server["ensemble"], server["theta"][None]])
+        return {"members": server.n.new_full((), len(server["ensemble"]))}
 
     def server_phases(self, server: Node) -> Sequence[Phase]:
         return [Phase(self.distil, epochs=2)]
 
-    def distil(self, server: Node, batch: Batch) -> None:
+    def distil(self, server: Learner, batch: Batch) -> None:
         (theta,) = leaves(server["theta"])
         with torch.no_grad():
             teacher = torch.stack([server.model(member, batch.x) for member in server["ensemble"]]).mean(0)

@@ -1,0 +1,15 @@
+"""Ways to run the steps of many clients; a method's file serves all of them."""
+
+from __future__ import annotations
+
+from bayesfed.engine.executors.base import Executor, Job, run_plainly
+from bayesfed.engine.executors.eager import EagerExecutor
+from bayesfed.engine.executors.graphs import GraphExecutor
+from bayesfed.engine.executors.threads import ThreadExecutor
+
+__all__ = ["DEFAULT", "EXECUTORS", "EagerExecutor", "Executor", "GraphExecutor", "Job", "ThreadExecutor", "run_plainly"]
+
+EXECUTORS: dict[str, type[EagerExecutor] | type[ThreadExecutor] | type[GraphExecutor]] = {
+    one.name: one for one in (EagerExecutor, ThreadExecutor, GraphExecutor)
+}
+DEFAULT = {"cpu": ThreadExecutor.name, "cuda": GraphExecutor.name}  # by device

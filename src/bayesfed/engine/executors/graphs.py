@@ -1,0 +1,199 @@
+"""Steps recorded once as CUDA graphs and replayed, with several clients at once on streams of their own.
+
+A network of the papers' size leaves a GPU idle: launching its kernels one by one costs more than running them. So a
+mini-batch is one replay, and up to LANES clients replay side by side. A lane is a stream with fixed buffers: a client
+is copied in, its steps are replayed, its state is copied out; a thousand clients need no more lanes than ten. The
+host only queues work, a burst for each lane in turn, so that no lane waits behind another's queue.
+
+On a CPU nothing can be recorded: there a step runs each time it would be replayed, and all else is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bayesfed.engine.executors.base import CHUNK, Chunk, Job, Mixer, Result, epoch_hooks, phase_shard
+from bayesfed.engine.federation import Federation
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State
+
+LANES = 16  # clients at once
+BURST = 16  # mini-batches queued for a lane before it is the next one's turn
+TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded
+
+
+class Lane:
+    """Fixed buffers that recorded steps read and write, and the stream that they run on."""
+
+    def __init__(self, federation: Federation) -> None:
+        compute = federation.compute
+        self.federation = federation
+        self.device, self.dtype = compute.device, compute.dtype
+        self.size = federation.run.budget.batch_size
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.pool = torch.cuda.graph_pool_handle() if self.stream else None  # the graphs of a lane never overlap
+        self.generator = torch.Generator(self.device)
+        self.networks: Any = None
+        self.layout: Any = None
+        self.state: State = {}
+        self.recorded: dict[Any, Callable[[], None]] = {}
+        self.n = torch.zeros((), dtype=self.dtype, device=self.device)
+        self.position = torch.zeros((), dtype=torch.int64, device=self.device)  # of the next batch in the chunk
+        self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
+        self.range = torch.arange(self.size, device=self.device)
+
+    def on(self) -> contextlib.AbstractContextManager[object]:
+        """Work inside is queued on the lane's stream."""
+        return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
+
+    def load(self, job: Job) -> None:
+        """Copy a client in: its node works on the lane's buffers from now on."""
+        node = job.node
+        networks = self.federation.networks[node.client]
+        images = self.federation.shards[node.client].train_images
+        layout = {name: (tensor.shape, tensor.dtype) for name, tensor in node.state.items()}
+        if (networks, layout) != (self.networks, self.layout):
+            self.build(node, images.size, images.channels)
+            self.networks, self.layout = networks, layout
+        for phase in job.phases:
+            full, tail = divmod(len(phase_shard(self.federation, node, phase).train), self.size)
+            for size in ([self.size] if full else []) + ([tail] if tail else []):
+                self.replay_of(phase, size)
+        for name, tensor in node.state.items():
+            self.state[name].copy_(tensor)
+        self.n.copy_(node.n)
+        # A hook that puts a new tensor into the state would leave the recorded steps behind: it gets an error.
+        node.state = cast(State, MappingProxyType(self.state))
+        node.generator = self.generator
+        node.reseed("noise")
+
+    def build(self, node: Node, side: int, channels: int) -> None:
+        """New buffers, for states and images of other shapes than before."""
+        if self.stream:
+            self.stream.synchronize()  # until no replay is left that uses the old ones
+        self.recorded.clear()
+        self.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
+        self.learner = Learner(
+            state=self.state, n=self.n, generator=self.generator, model=node._model, local_model=node._local_model
+        )
+        # A batch that is filled up may reach behind the chunk.
+        count, cast = CHUNK[self.device.type] + 2 * self.size, self.federation.compute.cast
+        self.x = torch.zeros((count, side, side, channels), dtype=cast, device=self.device)
+        self.y = torch.zeros(count, dtype=torch.int64, device=self.device)
+
+    def fill(self, chunk: Chunk) -> None:
+        """Put the next chunk into the buffers."""
+        count = len(chunk.y)
+        self.x[:count].copy_(chunk.x.permute(0, 2, 3, 1))
+        self.y[:count].copy_(chunk.y)
+        self.position.zero_()
+
+    def step(self, phase: Phase, size: int) -> None:
+        """The next mini-batch of the chunk, of `size` images."""
+        if size < self.size:
+            self.tail.fill_(size)
+        self.replay_of(phase, size)()
+
+    def replay_of(self, phase: Phase, size: int) -> Callable[[], None]:
+        """The recorded step of a phase for batches of that size; records it where it is not."""
+        filled = min(-(-size // TAIL) * TAIL, self.size)
+        key = (phase.step, filled, size < self.size)
+        if key not in self.recorded:
+            self.recorded[key] = self.record(phase, filled, size < self.size)
+        return self.recorded[key]
+
+    def record(self, phase: Phase, filled: int, weighted: bool) -> Callable[[], None]:
+        """Record a step on the buffers as they are; what they hold is lost."""
+
+        def body() -> None:
+            rows = self.position + self.range[:filled]
+            x = self.x.index_select(0, rows).permute(0, 3, 1, 2)
+            weight: Tensor | None = None
+            if weighted:
+                weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
+            phase.step(self.learner, Batch(x, self.y.index_select(0, rows), weight))
+            self.position += filled
+
+        if self.stream is None:
+            return body
+        for _ in range(2):  # libraries set themselves up in their first calls, which cannot be recorded
+            self.position.zero_()
+            body()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            body()
+        return cast(Callable[[], None], graph.replay)
+
+
+class GraphExecutor:
+    """Trains up to LANES clients at once by recorded steps. `check` is called before each and may raise."""
+
+    name = "graphs"
+
+    def __init__(self, federation: Federation, check: Callable[[], None], lanes: int = LANES) -> None:
+        self.federation = federation
+        self.check = check
+        self.most = lanes
+        self.lanes: list[Lane] = []
+
+    def run(
+        self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
+    ) -> Iterator[Result]:
+        """See `Executor`."""
+        waiting, active = deque(clients), deque[tuple[Lane, Job, Iterator[None]]]()
+        while waiting or active:
+            while waiting and len(active) < self.most:
+                client = waiting.popleft()
+                lane = self.idle_lane(client, [lane for lane, *_ in active])
+                if lane.stream:
+                    lane.stream.wait_stream(torch.cuda.current_stream())  # the server's message is made there
+                with lane.on():
+                    job = begin(client)
+                    lane.load(job)
+                active.append((lane, job, self.bursts(lane, job)))
+            lane, job, bursts = active.popleft()
+            with lane.on():
+                over = next(bursts, "over") == "over"
+                result = end(job) if over else None
+            if over:
+                yield cast(Result, result)
+            else:
+                active.append((lane, job, bursts))
+        for lane in self.lanes:
+            if lane.stream:
+                torch.cuda.current_stream().wait_stream(lane.stream)
+
+    def idle_lane(self, client: int, busy: list[Lane]) -> Lane:
+        """A lane that is free, best one whose recordings fit the client's networks."""
+        idle = [lane for lane in self.lanes if lane not in busy]
+        for lane in idle:
+            if lane.networks == self.federation.networks[client]:
+                return lane
+        if len(self.lanes) < self.most:
+            self.lanes.append(Lane(self.federation))
+            return self.lanes[-1]
+        return idle[0]
+
+    def bursts(self, lane: Lane, job: Job) -> Iterator[None]:
+        """Queue a job's phases, BURST mini-batches each time it is asked."""
+        mixer, queued = Mixer(self.federation, job.node), 0
+        for phase in job.phases:
+            for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
+                lane.fill(chunk)
+                for part in chunk.y.split(mixer.size):
+                    self.check()
+                    lane.step(phase, len(part))
+                    queued += 1
+                    if queued % BURST == 0:
+                        yield
+                if chunk.ends_epoch:
+                    epoch_hooks(job, phase)
+            if phase.end:
+                phase.end(job.node)

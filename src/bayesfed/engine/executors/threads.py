@@ -1,0 +1,48 @@
+"""Clients side by side on the cores of a CPU, each with its share of the threads.
+
+One thread for each of two clients does more than two threads inside the operators of one: for CNN2 by a fifth, for
+an MLP at batch size 32 by half (`benchmarks/ways.py`, which shows too why clients are not stacked into batched
+products here: the parameters of several no longer fit a core's cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import torch
+
+from bayesfed.engine.executors.base import Job, Result, run_plainly
+from bayesfed.engine.federation import Federation
+
+
+class ThreadExecutor:
+    """Trains as many clients at once as torch has threads; with fewer clients, each gets several threads."""
+
+    name = "threads"
+
+    def __init__(self, federation: Federation, check: Callable[[], None]) -> None:
+        """`check` is called before each mini-batch, on any thread, and may raise to stop a run."""
+        self.federation = federation
+        self.check = check
+
+    def run(
+        self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
+    ) -> Iterator[Result]:
+        """See `Executor`."""
+
+        def visit(client: int) -> Result:
+            job = begin(client)
+            run_plainly(self.federation, job, self.check)
+            return end(job)
+
+        threads = torch.get_num_threads()
+        workers = min(threads, len(clients))
+        # Torch keeps the number of threads per thread, and starts new ones with the number set last.
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+        try:
+            for future in as_completed([pool.submit(visit, client) for client in clients]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)

@@ -1,0 +1,188 @@
+"""Every executor leaves behind what the eager one does, for every method, and so does every number of threads."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayesfed import methods, runfile
+from bayesfed.data import partition, store
+from bayesfed.engine.executors import EXECUTORS, EagerExecutor, GraphExecutor, Job
+from bayesfed.engine.executors import graphs as graphs_module
+from bayesfed.engine.executors.base import CHUNK, Mixer, Result
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Batch, Learner, Node, Phase
+
+Make = Callable[..., dict[str, Any]]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
+# Largest difference to eager in the parameters of two rounds, relative to their norm. Batches that are filled up
+# are summed in another order, which training then carries on.
+BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+def federation(mapping: dict[str, Any], data_dir: Any, cast: torch.dtype, device: str = "cpu") -> Federation:
+    run = runfile.resolve(mapping)
+    shares = None
+    if not run.multi_task:
+        partition.build(run.datasets[0], run.partition, run.budget.seed, data_dir)
+        shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
+    datasets = [store.load(name, data_dir) for name in run.datasets]
+    states = torch.float64 if cast == torch.float64 else torch.float32
+    return Federation(run, datasets, shares, Compute(torch.device(device), states, cast))
+
+
+def play(of: Federation, executor: str, rounds: int = 2) -> Progress:
+    trainer, progress = Trainer(of, executor, lambda: None, lambda: None), begin(of)
+    for _ in range(rounds):
+        progress = trainer.play(progress)
+    return progress
+
+
+def tensors(progress: Progress) -> dict[str, Tensor]:
+    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
+    return {f"{owner}/{name}": tensor.cpu() for owner, state in owners.items() for name, tensor in state.items()}
+
+
+def assert_same(found: Progress, expected: Progress, bound: float) -> None:
+    for name, tensor in tensors(expected).items():
+        difference = (tensors(found)[name] - tensor).norm() / tensor.norm().clamp(min=1e-12)
+        assert difference <= bound, f"{name} differs by {float(difference):.1e}"
+    assert [(r.round, r.client, r.model, r.metric) for r in found.history] == [
+        (r.round, r.client, r.model, r.metric) for r in expected.history
+    ]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[2, graphs_module.LANES], ids=lambda lanes: f"{lanes}-lanes")
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
+    monkeypatch.setattr(GraphExecutor.__init__, "__defaults__", (request.param,))
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Two threads for the test."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("toys", "threads", "lanes")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Make, data_dir: Any) -> None:
+    """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest."""
+    changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
+    for cast, bound in BOUNDS.items():
+        of = federation(mapping(name, **changes), data_dir, cast, device)
+        eager = play(of, "eager")
+        for other in EXECUTORS.keys() - {"eager"}:
+            assert_same(play(of, other), eager, bound)
+
+
+@pytest.mark.usefixtures("lanes")
+@pytest.mark.parametrize("name", ["hbfl", "fml", "independent"])
+def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Make, data_dir: Any) -> None:
+    several = {
+        "dataset": ["few", "few-parity"], "partition": {"scheme": "whole", "clients": 2},
+        "models": {"global": "convolutions", "local": ["lenet5", "lenet5"]},
+    }  # fmt: skip
+    method = {"name": name} if name == "independent" else {"name": name, "evaluate": "epoch"}
+    of = federation(mapping(method, **several), data_dir, torch.float64, device)
+    for other in EXECUTORS.keys() - {"eager"}:
+        assert_same(play(of, other), play(of, "eager"), 1e-9)
+
+
+def test_threads_change_nothing(mapping: Make, data_dir: Any) -> None:
+    """With no more threads than clients every operator has one thread, and results are the same to the bit."""
+    of = federation(mapping("hbfl"), data_dir, torch.float32)
+    eager = tensors(play(of, "eager"))
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        try:
+            found = tensors(play(of, "threads"))
+            assert torch.get_num_threads() == count
+        finally:
+            torch.set_num_threads(1)
+        assert all(torch.equal(found[name], tensor) for name, tensor in eager.items() if not name.startswith("server"))
+        assert all(torch.allclose(found[name], tensor) for name, tensor in eager.items())
+
+
+def test_results_come_for_every_client_and_the_largest_starts_first(mapping: Make, data_dir: Any) -> None:
+    of = federation(mapping(partition={"alpha": 0.3, "clients": 4}), data_dir, torch.float32)
+    begun: list[int] = []
+
+    class Noting(EagerExecutor):
+        def run(
+            self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
+        ) -> Iterator[Result]:
+            begun.extend(clients)
+            return super().run(clients, begin, end)
+
+    trainer = Trainer(of, "eager", lambda: None, lambda: None)
+    trainer.executor = Noting(of, lambda: None)
+    trainer.play(begin(of))
+    sizes = [len(of.shards[k].train) for k in begun]
+    assert sorted(begun) == [0, 1, 2, 3]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_chunks_hold_each_image_once_an_epoch(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHUNK, "cpu", 70)  # two batches of 32
+    of = federation(mapping(partition={"alpha": 100.0, "clients": 2}), data_dir, torch.float64)
+    shard = of.shards[0]
+    chunks = list(Mixer(of, of.node(0, 1)).epoch(shard))
+    assert [len(chunk.y) for chunk in chunks[:-1]] == [64] * (len(chunks) - 1)
+    assert [chunk.ends_epoch for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    seen = torch.cat([chunk.x for chunk in chunks]).flatten(1).sum(1).sort().values
+    torch.testing.assert_close(seen, shard.train_images.plain(shard.train).flatten(1).sum(1).sort().values)
+    limited = list(Mixer(of, of.node(0, 1)).epoch(shard, 96))
+    assert [len(chunk.y) for chunk in limited] == [64, 32]
+
+
+def test_a_filled_up_batch_has_the_mean_of_its_images() -> None:
+    values = torch.tensor([1.0, 5.0, 9.0, 9.0])
+    batch = Batch(values, values, torch.tensor([0.5, 0.5, 0.0, 0.0]))
+    assert (batch.mean(values), batch.size) == (3.0, 2.0)
+    whole = Batch(values, values)
+    assert (whole.mean(values), whole.size) == (6.0, 4.0)
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_step_sees_a_learner_and_may_not_put_in_new_tensors(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("toy"), data_dir, torch.float32)
+
+    def check(c: Learner, batch: Batch) -> None:
+        assert not isinstance(c, Node)
+        assert not hasattr(c, "round")
+
+    monkeypatch.setattr(of.method, "step", check)
+    play(of, "eager", 1)
+
+    def rebind(c: Node) -> None:
+        c["theta"] = c["theta"].clone()
+
+    monkeypatch.setattr(of.method, "phases", lambda c: [Phase(check, epochs=1, epoch_end=rebind)])
+    with pytest.raises(TypeError, match="item assignment"):
+        play(of, "graphs", 1)
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_phase_on_the_servers_images_needs_some(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("toy"), data_dir, torch.float32)
+    monkeypatch.setattr(of.method, "phases", lambda c: [Phase(of.method.step, batches=3, data="server")])
+    for executor in EXECUTORS:
+        with pytest.raises(InputError, match="server_images: method 'toy' trains on the server's images"):
+            play(of, executor, 1)
