@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--checkpoint", type=Path, metavar="FILE", help="default: in the run folder")
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    sub.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
+    sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
+    sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
     sub.add_argument("config", type=Path, metavar="CONFIG.yaml")
@@ -81,9 +82,12 @@ def train(args: argparse.Namespace) -> None:
     from bayesfed import runfile
     from bayesfed.engine.train import Place, Stopped, train
 
+    if args.gpu_slots < 1:
+        raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
     checkpoint = args.checkpoint or args.out / "checkpoint.safetensors"
+    place = Place(args.out, checkpoint, args.data, args.device, args.precision, args.gpu_slots)
     try:
-        train(runfile.load(args.runfile), Place(args.out, checkpoint, args.data, args.device, args.precision))
+        train(runfile.load(args.runfile), place)
     except Stopped as stopped:
         sys.exit(f"bayesfed: {stopped}")
 

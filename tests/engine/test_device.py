@@ -1,14 +1,100 @@
 """Choice of device and precision, and leases of GPUs, as far as a CPU can tell."""
 
+import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from bayesfed import cli
 from bayesfed.engine import device
+from bayesfed.errors import InputError
+
+Tell = Callable[[str], None]
+FOUR = ["0", "1", "2", "3"]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a lease sets goes with its test; and waiting jobs look often."""
+    monkeypatch.setattr(device, "LEASE_POLL", 0.01)
+    with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> Path:
+    """The folder of the locks."""
+    return tmp_path / "leases"
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tell:
+    """There is no nvidia-smi, until this function makes one of a shell text, in which $4 is the GPU."""
+    script = tmp_path / "bin" / "nvidia-smi"
+    script.parent.mkdir()
+    monkeypatch.setenv("PATH", str(script.parent))
+
+    def tell(text: str) -> None:
+        new = script.with_suffix(".new")
+        new.write_text(f"#!/bin/sh\n{text}\n")
+        new.chmod(0o755)
+        new.replace(script)
+
+    return tell
+
+
+class Jobs:
+    """Jobs that hold a lease until they are told to end."""
+
+    def __init__(self, visible: list[str], folder: Path, slots: int) -> None:
+        self.request = ("cuda", visible, folder, slots)
+        self.running = contextlib.ExitStack()
+
+    def start(self) -> str:
+        """Start one; gives its device."""
+        return self.running.enter_context(device.lease(*self.request))
+
+    def start_waiting(self) -> Callable[[], str]:
+        """Start a short one that must wait; gives a function that gives its device once there is one for it."""
+        got: list[str] = []
+
+        def job() -> None:
+            with device.lease(*self.request) as held:
+                got.append(held)
+
+        thread = threading.Thread(target=job, daemon=True)
+        thread.start()
+
+        def done() -> str:
+            thread.join(timeout=10)
+            return got[0]
+
+        time.sleep(0.2)
+        assert got == []
+        return done
+
+
+@pytest.fixture
+def start_jobs(leases: Path) -> Iterator[Callable[[list[str], int], Jobs]]:
+    """A function that gives jobs on such devices with so many slots; all end with the test."""
+    with contextlib.ExitStack() as ending:
+
+        def start(visible: list[str], slots: int) -> Jobs:
+            jobs = Jobs(visible, leases, slots)
+            ending.enter_context(jobs.running)
+            return jobs
+
+        yield start
+
+
+StartJobs = Callable[[list[str], int], Jobs]
 
 
 def test_bf16_is_chosen_by_capability_alone() -> None:
@@ -18,6 +104,9 @@ def test_bf16_is_chosen_by_capability_alone() -> None:
     assert device.choose_precision("fp32", "cpu") == "fp32"
     assert device.choose_precision("bf16", "cuda") == "bf16"
     assert device.choose_precision("auto", "cuda") == "fp32"
+    assert device.choose_precision("tf32", "cuda") == "tf32"
+    with pytest.raises(InputError, match="--precision tf32: only GPUs compute in TF32"):
+        device.choose_precision("tf32", "cpu")
 
 
 def test_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,47 +116,144 @@ def test_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.visible_devices() == []
 
 
-def test_nothing_is_leased_without_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_leased_without_a_choice(leases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    for visible in ([], ["0"]):
-        with device.lease("cuda", visible, tmp_path / "leases") as held:
+    for visible, slots in (([], 1), ([], 3), (["0"], 1)):
+        with device.lease("cuda", visible, leases, slots) as held:
             assert held == ""
-    assert not (tmp_path / "leases").exists()
-
-
-def test_each_job_holds_a_device_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(device, "LEASE_POLL", 0.01)
-    visible = ["0", "1"]
-    with device.lease("cuda", visible, tmp_path) as first, device.lease("cuda", visible, tmp_path) as second:
-        assert {first, second} == {"0", "1"}
-        got: list[str] = []
+    with device.lease("cpu", None, leases, 3) as held:
+        assert held == ""
+    assert not leases.exists()
 
-        def third() -> None:
-            with device.lease("cuda", visible, tmp_path) as held:
-                got.append(held)
 
-        thread = threading.Thread(target=third)
+def test_cuda_counts_devices_as_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And has queues for many streams; but what the user set stands, and nothing is set for the CPU."""
+    names = ("CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    with device.lease("cpu"):
+        assert not set(names) & set(os.environ)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with device.lease("auto"):
+        assert [os.environ[name] for name in names] == ["PCI_BUS_ID", "32"]
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    with device.lease("auto"):
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+
+
+@pytest.mark.parametrize("visible", [["0", "1"], ["GPU-ab/1", "GPU-ab/2"]])
+def test_each_job_holds_a_device_of_its_own(start_jobs: StartJobs, visible: list[str]) -> None:
+    jobs = start_jobs(visible, 1)
+    assert [jobs.start(), jobs.start()] == visible
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible[1]
+    third = jobs.start_waiting()
+    jobs.running.close()
+    assert third() in visible
+
+
+def test_jobs_share_only_when_no_device_is_idle(start_jobs: StartJobs, nvidia_smi: Tell) -> None:
+    nvidia_smi("echo 100000")
+    first, later = start_jobs(FOUR, 3), start_jobs(FOUR, 3)
+    assert [first.start() for _ in FOUR] == FOUR
+    assert [later.start() for _ in FOUR[:2]] == FOUR[:2]
+    first.running.close()  # one job each is left on the first two
+    assert [later.start() for _ in range(2)] == FOUR[2:]
+    assert sorted(later.start() for _ in range(8)) == sorted(FOUR * 2)
+    thirteenth = later.start_waiting()
+    later.running.close()
+    assert thirteenth() == "0"
+
+
+def test_jobs_that_start_at_once_hold_a_device_each(leases: Path, nvidia_smi: Tell) -> None:
+    nvidia_smi("echo 100000")
+    held: list[str] = []
+    together, all_hold = threading.Barrier(4), threading.Barrier(4)
+
+    def job() -> None:
+        together.wait(timeout=10)
+        with device.lease("cuda", FOUR, leases, 3) as name:
+            held.append(name)
+            all_hold.wait(timeout=10)
+
+    threads = [threading.Thread(target=job, daemon=True) for _ in FOUR]
+    for thread in threads:
         thread.start()
-        time.sleep(0.1)
-        assert got == []  # it waits
-    thread.join(timeout=10)
-    assert len(got) == 1
+    for thread in threads:
+        thread.join(timeout=10)
+    assert sorted(held) == FOUR
 
 
-def test_a_killed_job_gives_its_device_back(tmp_path: Path) -> None:
+def test_one_device_holds_no_more_jobs_than_slots(
+    start_jobs: StartJobs, nvidia_smi: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvidia_smi("echo 100000")
+    jobs = start_jobs(["0"], 2)
+    assert [jobs.start(), jobs.start()] == ["0", "0"]
+    third = jobs.start_waiting()
+    jobs.running.close()
+    assert third() == "0"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ  # nothing to choose
+
+
+def test_a_job_joins_others_where_there_is_room(start_jobs: StartJobs, nvidia_smi: Tell) -> None:
+    asked = "--query-gpu=memory.free --format=csv,noheader,nounits -i $4"
+    free = f"[ $4 = 1 ] && echo {device.ROOM} || echo {device.ROOM - 1}"
+    nvidia_smi(f'[ "$*" = "{asked}" ] || exit 1\n{free}')
+    jobs = start_jobs(["0", "1"], 3)
+    assert [jobs.start() for _ in range(4)] == ["0", "1", "1", "1"]
+    fifth = jobs.start_waiting()
+    nvidia_smi(f"echo {device.ROOM}")
+    assert fifth() == "0"
+
+
+def test_an_idle_device_needs_no_room(start_jobs: StartJobs, nvidia_smi: Tell) -> None:
+    """Else a small GPU would never have a job. But one whose first job has gone is not idle while its second runs."""
+    nvidia_smi("echo 100000")
+    first, second = start_jobs(["0"], 2), start_jobs(["0"], 2)
+    assert [first.start(), second.start()] == ["0", "0"]
+    nvidia_smi("echo 1000")
+    first.running.close()
+    third = first.start_waiting()
+    second.running.close()
+    assert third() == "0"
+
+
+@pytest.mark.parametrize("text", [None, "exit 9", "echo '[N/A]'", "exec sleep 60"])
+def test_what_is_not_known_is_room(
+    start_jobs: StartJobs, nvidia_smi: Tell, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    monkeypatch.setattr(device, "ROOM_SECONDS", 0.3)
+    if text:
+        monkeypatch.setenv("PATH", os.pathsep.join([os.environ["PATH"], os.defpath]))  # for `sleep`
+        nvidia_smi(text)
+    jobs = start_jobs(["0"], 2)
+    assert [jobs.start(), jobs.start()] == ["0", "0"]
+
+
+@pytest.mark.parametrize(("visible", "slots"), [(["0", "1"], 1), (["0"], 2)])
+def test_a_killed_job_gives_its_slot_back(
+    start_jobs: StartJobs, leases: Path, nvidia_smi: Tell, visible: list[str], slots: int
+) -> None:
     code = (
         "import sys, time; from pathlib import Path; from bayesfed.engine import device\n"
-        "with device.lease('cuda', ['0', '1'], Path(sys.argv[1])) as held: print(held, flush=True); time.sleep(60)"
+        "with device.lease('cuda', sys.argv[3:], Path(sys.argv[1]), int(sys.argv[2])) as held:\n"
+        "    print(held, flush=True); time.sleep(60)"
     )
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    held = {job.stdout.readline().strip() for job in jobs if job.stdout}
-    assert held == {"0", "1"}
-    for job in jobs:
-        job.kill()
-        job.communicate()
-    with device.lease("cuda", ["0", "1"], tmp_path) as again:
-        assert again in {"0", "1"}
+    command = [sys.executable, "-c", code, str(leases), str(slots), *visible]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert job.stdout is not None
+    assert job.stdout.readline().strip() == "0"
+    jobs = start_jobs(visible, slots)
+    assert jobs.start() == visible[-1]
+    third = jobs.start_waiting()
+    job.kill()
+    job.communicate()
+    assert third() == "0"
+
+
+@pytest.mark.parametrize("slots", ["0", "-1"])
+def test_refuses_less_than_one_slot(slots: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "run.yaml", "--out", str(tmp_path / "out"), "--gpu-slots", slots]) == 2
+    assert capsys.readouterr().err == f"bayesfed: --gpu-slots {slots}: expected 1 or more\n"

@@ -239,7 +239,7 @@ def test_a_device_is_leased_before_torch_looks_for_one(
     happened: list[str] = []
 
     @contextlib.contextmanager
-    def lease(wanted: str) -> Iterator[str]:
+    def lease(wanted: str, slots: int) -> Iterator[str]:
         happened.append(f"lease for {wanted}")
         yield ""
 

@@ -49,6 +49,7 @@ rule train:
         out=lambda wildcards, output: Path(output[0]).parent,
         checkpoint=f"results/{config['name']}/checkpoints/{{run}}.safetensors",
         device=lambda wildcards, resources: "cpu" if resources.gpu == 0 else "auto",
+        slots=config.get("gpu_slots", 1),
     shell:
         "exec bayesfed train {input.run} --data data --out {params.out} --checkpoint {params.checkpoint}"
-        " --device {params.device} > {log} 2>&1"
+        " --device {params.device} --gpu-slots {params.slots} > {log} 2>&1"

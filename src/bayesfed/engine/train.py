@@ -44,6 +44,7 @@ class Place:
     data: Path
     device: str = "auto"
     precision: str = "auto"
+    gpu_slots: int = 1  # jobs that may share a GPU
 
 
 def train(run: Run, place: Place) -> None:
@@ -58,7 +59,7 @@ def train(run: Run, place: Place) -> None:
         if (place.out / "summary.json").exists():
             print(f"{place.out}: done already", file=sys.stderr)
             return
-        with device.lease(place.device):  # before torch looks for a GPU, which fixes what it sees
+        with device.lease(place.device, slots=place.gpu_slots):  # before torch looks, which fixes what it sees
             train_locked(run, place)
 
 

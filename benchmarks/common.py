@@ -1,0 +1,118 @@
+"""What the benchmarks share: random images in CIFAR-10's shape, federations of them, fair timing, tables."""
+
+import csv
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bayesfed import runfile
+from bayesfed.data.partition import dirichlet_class_shared
+from bayesfed.data.sources import source
+from bayesfed.data.store import Dataset
+from bayesfed.engine import device as devices
+from bayesfed.engine.executors import Executor, Job
+from bayesfed.engine.federation import SERVER, Compute, Federation
+from bayesfed.engine.rounds import begin, copy
+
+HERE = Path(__file__).parent
+# The clients of HBFL's Table 1, by their own models.
+MIXED = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2", "cnn2"]
+
+
+def random_images(train: int, test: int) -> Dataset:
+    """Images of noise: how long training takes does not depend on what they show."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (max(train, test), 3, 32, 32), np.uint8)
+    labels = random.integers(0, 10, len(pixels))
+    return Dataset(source("cifar10"), pixels[:train], labels[:train], pixels[:test], labels[:test])
+
+
+def federation(
+    method: str, models: dict[str, Any], data: Dataset, compute: Compute, *, clients: int = 10, **budget: Any
+) -> Federation:
+    """The clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run file."""
+    partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 1, "min_test": 0}
+    run = runfile.resolve(
+        {
+            "dataset": "cifar10", "partition": partition, "method": {"name": method}, "models": models, "rounds": 100,
+            "local_epochs": 1, "batch_size": 128, "seed": 0,
+        } | budget
+    )  # fmt: skip
+    shares = dirichlet_class_shared(data.train_labels, data.test_labels, run.partition, 0)
+    return Federation(run, [data], shares, compute)
+
+
+def models(name: str, method: str) -> dict[str, Any]:
+    """The `models` of a run file: `mixed` are the paper's clients, else all have the same network."""
+    if name == "mixed":
+        return {"global": "cnn2", "local": MIXED}
+    return {"global": name, "local": [name] * 10} if method in ("fml", "hbfl") else {"global": name}
+
+
+def local_training(federation: Federation, executor: Executor) -> Callable[[], None]:
+    """A function that does one round's local training of all clients and nothing else."""
+    method = federation.method
+    server = federation.node(SERVER, 1)
+    server.state = begin(federation).server
+    kept = {k: method.init_client(federation.node(k, 0)) for k in range(federation.clients)}
+
+    def start(client: int) -> Job:
+        c = federation.node(client, 1, federation.run.budget.local_epochs)
+        c.state = copy(kept[client], federation.compute.device)
+        c.state |= method.start(c, method.message(server, client))
+        return Job(c, method.phases(c))
+
+    def block() -> None:
+        for _ in executor.run(range(federation.clients), start, lambda job: None):
+            pass
+        federation.compute.synchronise()
+
+    return block
+
+
+def alternate(contenders: dict[str, Callable[[], None]], times: int) -> dict[str, list[float]]:
+    """Seconds of every contender, in turns, after one call of each that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for block in contenders.values():
+        block()
+    for _ in range(times):
+        for name, block in contenders.items():
+            started = time.perf_counter()
+            block()
+            seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def median_ratio(slow: list[float], fast: list[float]) -> float:
+    """How many times as fast, the median over the turns."""
+    return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The columns that say where a row was measured."""
+    threads = torch.get_num_threads() if device == "cpu" else ""
+    return {"threads": threads, "hardware": devices.hardware(device), "torch": torch.__version__}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A CSV with the keys of the first row as columns."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(path)
+
+
+def show(row: dict[str, Any]) -> None:
+    """A row as it comes."""
+    print("  ".join(f"{key} {value}" for key, value in row.items() if key not in ("hardware", "torch")), flush=True)
+
+
+def batches(count: int, size: int) -> Iterator[slice]:
+    """The mini-batches of an epoch."""
+    return (slice(i, i + size) for i in range(0, count, size))

@@ -1,0 +1,101 @@
+"""Does bf16 cost accuracy? FML and HBFL on CIFAR-10 in fp32 and in a faster precision, three seeds, both alphas.
+
+    python -m benchmarks.precision [--data DIR] [--against bf16] [--device cpu] [--rounds 5] [--jobs 2]
+
+Runs that are finished are left alone, so it can be stopped and started. Writes benchmarks/precision-<device>.csv: for
+each cell the last round's accuracy in both precisions, the mean of their differences over the seeds, and the spread
+(standard deviation) between the seeds of the fp32 runs, which the difference should stay below.
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from bayesfed import runfile
+
+LOCAL = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2", "cnn2"]
+SEEDS = (0, 1, 2)
+CELLS = [(method, alpha) for alpha in (100.0, 0.05) for method in ("hbfl", "fml")]
+
+
+def mapping(method: str, alpha: float, seed: int, rounds: int) -> dict[str, object]:
+    """The paper's clients, with a small budget."""
+    return {
+        "dataset": "cifar10", "partition": {"alpha": alpha, "clients": 10}, "method": {"name": method},
+        "models": {"global": "cnn2", "local": LOCAL}, "rounds": rounds, "local_epochs": 1, "batch_size": 128,
+        "seed": seed,
+    }  # fmt: skip
+
+
+def accuracies(folder: Path) -> tuple[float, float]:
+    """The last round of a finished run: the global model's accuracy, and the mean over the clients."""
+    summary = json.loads((folder / "summary.json").read_text())
+    return summary["global"]["accuracy_last"], statistics.mean(summary["clients"]["accuracy_last"])
+
+
+def main() -> None:
+    """Train what is missing, then compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--against", choices=["bf16", "tf32"], default="bf16")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, one thread each on a CPU")
+    parser.add_argument("--out", type=Path, default=Path("results/precision"))
+    args = parser.parse_args()
+
+    def folder(method: str, alpha: float, seed: int, precision: str) -> Path:
+        return args.out / args.device / f"{method}-alpha~{alpha:g}-seed~{seed}-rounds~{args.rounds}-{precision}"
+
+    def train(task: tuple[str, float, int, str]) -> None:
+        method, alpha, seed, precision = task
+        out = folder(*task)
+        out.mkdir(parents=True, exist_ok=True)
+        run = out / "wanted.yaml"
+        run.write_text(yaml.safe_dump(runfile.resolve(mapping(method, alpha, seed, args.rounds)).to_dict()))
+        options = ["--data", args.data, "--out", out, "--device", args.device, "--precision", precision]
+        threads = {"OMP_NUM_THREADS": "1"} if args.device == "cpu" else {}
+        command = [sys.executable, "-m", "bayesfed", "train", run, *options]
+        subprocess.run([*map(str, command)], check=True, env=os.environ | threads)
+
+    tasks = [(m, a, seed, p) for seed in SEEDS for m, a in CELLS for p in (args.against, "fp32")]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(train, tasks))
+
+    rows = []
+    for method, alpha in CELLS:
+        for place, what in enumerate(("global", "clients")):
+            values = {
+                p: [100 * accuracies(folder(method, alpha, seed, p))[place] for seed in SEEDS]
+                for p in ("fp32", args.against)
+            }
+            difference = statistics.mean(b - a for a, b in zip(*values.values(), strict=True))
+            spread = statistics.stdev(values["fp32"])
+            rows.append(
+                {
+                    "method": method, "alpha": f"{alpha:g}", "accuracy": what, "rounds": args.rounds, "local_epochs": 1,
+                    "device": args.device, "precision": args.against,
+                    **{f"fp32_seed{seed}": f"{v:.2f}" for seed, v in zip(SEEDS, values["fp32"], strict=True)},
+                    **{f"{args.against}_seed{seed}": f"{v:.2f}" for seed, v in zip(SEEDS, values[args.against], strict=True)},
+                    "mean_difference": f"{difference:.2f}", "spread_of_seeds": f"{spread:.2f}",
+                    "verdict": "below the spread" if abs(difference) < spread else "above the spread",
+                }
+            )  # fmt: skip
+    path = Path(__file__).parent / f"precision-{args.device}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
