@@ -54,6 +54,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/speed.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -82,6 +83,7 @@ rule results:
         OVERVIEWS,
         TABLES,
         FIGURES,
+        SPEED,
 
 
 rule all:

@@ -33,13 +33,20 @@ def random_images(train: int, test: int) -> Dataset:
 
 
 def federation(
-    method: str, models: dict[str, Any], data: Dataset, compute: Compute, *, clients: int = 10, **budget: Any
+    method: str | dict[str, Any],
+    models: dict[str, Any],
+    data: Dataset,
+    compute: Compute,
+    *,
+    clients: int = 10,
+    **budget: Any,
 ) -> Federation:
     """The clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run file."""
+    method = {"name": method} if isinstance(method, str) else method
     partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 1, "min_test": 0}
     run = runfile.resolve(
         {
-            "dataset": "cifar10", "partition": partition, "method": {"name": method}, "models": models, "rounds": 100,
+            "dataset": "cifar10", "partition": partition, "method": method, "models": models, "rounds": 100,
             "local_epochs": 1, "batch_size": 128, "seed": 0,
         } | budget
     )  # fmt: skip

@@ -4,8 +4,8 @@
 
 FML on CNN2, whose clients keep a model of their own and its momentum between rounds. Whole rounds of five local epochs,
 evaluation included: clients 10 (all in every round), 100 and 1000 (a tenth in every round); images 12 500 to 50 000;
-and the cost of an empty round after 1, 100 and 200 rounds of history. Each row is a process of its own, so that its
-peak memory is its own: for it every client has been seen, and a checkpoint is written. Writes
+and what a round without training costs after 1, 100 and 400 rounds. Each row is a process of its own, so that its
+peak memory is its own: for it every client has its state, and a checkpoint is written. Writes
 benchmarks/scaling-<device>.csv.
 """
 
@@ -25,54 +25,51 @@ import torch
 from bayesfed.engine import checkpoint
 from bayesfed.engine import device as devices
 from bayesfed.engine.executors import DEFAULT
-from bayesfed.engine.rounds import Trainer, begin
+from bayesfed.engine.rounds import Trainer, begin, copy
 from benchmarks import common
 
-# clients, part in a round, images, rounds before
+# clients, part in a round, training and test images, rounds before
 CASES = [
-    (10, 1.0, 50_000, 1), (100, 0.1, 50_000, 1), (1000, 0.1, 50_000, 1),
-    (10, 1.0, 12_500, 1), (10, 1.0, 25_000, 1),
-    (10, 1.0, 1000, 100), (10, 1.0, 1000, 200),
+    (10, 1.0, 50_000, 10_000, 1), (100, 0.1, 50_000, 10_000, 1), (1000, 0.1, 50_000, 10_000, 1),
+    (10, 1.0, 12_500, 10_000, 1), (10, 1.0, 25_000, 10_000, 1),
+    (10, 1.0, 1000, 100, 1), (10, 1.0, 1000, 100, 100), (10, 1.0, 1000, 100, 400),
 ]  # fmt: skip
 
 
-def measure(case: tuple[int, float, int, int], device: str, precision: str) -> dict[str, Any]:
+def measure(case: tuple[int, float, int, int, int], device: str, precision: str) -> dict[str, Any]:
     """One row."""
-    clients, participation, images, before = case
-    data, compute = common.random_images(images, 10_000), devices.compute(device, precision)
-    budget: dict[str, Any] = {"clients": clients, "local_epochs": 5, "rounds": 1000}
+    clients, participation, images, test_images, before = case
+    data, compute = common.random_images(images, test_images), devices.compute(device, precision)
     models = {"global": "cnn2", "local": ["cnn2"] * clients}
+    of = common.federation(
+        "fml", models, data, compute, clients=clients, participation=participation, local_epochs=5, rounds=1000
+    )
+    trainer, method = Trainer(of, DEFAULT[device], lambda: None, lambda: None), of.method
+    progress = begin(of)
+    progress.clients = {k: copy(method.init_client(of.node(k, 0)), torch.device("cpu")) for k in range(clients)}
 
-    def trainer(**changes: Any) -> Trainer:
-        of = common.federation("fml", models, data, compute, **budget | changes)
-        return Trainer(of, DEFAULT[device], lambda: None, lambda: None)
-
-    # Every client is met once, without training, as it will be after enough rounds.
-    meeting = trainer()
-    phases, meeting.federation.method.phases = meeting.federation.method.phases, lambda c: []  # type: ignore[method-assign]
-    progress = begin(meeting.federation)
+    phases, method.phases = method.phases, lambda c: []  # type: ignore[method-assign]
     for _ in range(before):
-        progress = meeting.play(progress)
+        progress = trainer.play(progress)
     started = time.perf_counter()
-    meeting.play(progress)
+    progress = trainer.play(progress)
     empty = time.perf_counter() - started
-    meeting.federation.method.phases = phases  # type: ignore[method-assign]
+    method.phases = phases  # type: ignore[method-assign]
 
-    working = trainer(participation=participation)
     if device == "cuda":
-        progress = working.play(progress)  # recording
+        progress = trainer.play(progress)  # recording
     seconds = []
-    for _ in range(3 if working.federation.run.budget.participation < 1 else 1):
+    for _ in range(3 if participation < 1 else 1):
         started = time.perf_counter()
-        progress = working.play(progress)
-        seconds.append((time.perf_counter() - started) / working.samples)
+        progress = trainer.play(progress)
+        seconds.append((time.perf_counter() - started) / trainer.samples)
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         checkpoint.save(Path(folder) / "c", progress, checkpoint.Record("key", precision, DEFAULT[device]))
         saving = time.perf_counter() - started
         stored = (Path(folder) / "c").stat().st_size
     row = {
-        "clients": clients, "participation": participation, "images": images, "rounds_before": before,
+        "clients": clients, "participation": participation, "images": images, "test_images": test_images, "rounds_before": before,
         "device": device, "precision": precision,
         "microseconds_per_sample": f"{1e6 * statistics.median(seconds):.1f}",
         "empty_round_seconds": f"{empty:.2f}",

@@ -2,7 +2,8 @@
 
     python -m benchmarks.training [--device auto|cpu|cuda] [--precision auto|fp32|tf32|bf16]
 
-Ten clients of 512 images in CIFAR-10's shape, one local epoch, augmentation included. Only ratios carry over to
+Ten clients of 512 images in CIFAR-10's shape, one local epoch, augmentation included. On a CPU the bare loop may choose
+fp32 or the engine's precision, one thread or all, whichever is fastest there. Only ratios carry over to
 another machine, but GPU times may be quoted. Writes benchmarks/training-<device>.csv.
 """
 
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,11 +54,8 @@ def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool
     method, model, size = case
     data = common.random_images(IMAGES, 1000)
     block, sizes = engine(case, data, precision, device, DEFAULT[device])
-    network, local = ("cnn2", common.MIXED) if model == "mixed" else (model, [model] * 10)
-    contenders = {
-        "engine": block,
-        "bare": bare.training(method, network, local, data, size, precision, device, sizes),
-    }
+    loop, bare_precision, bare_threads = best_bare(case, data, precision, device, sizes)
+    contenders = {"engine": block, "bare": loop}
     if eager:
         contenders["eager"] = engine(case, data, precision, device, "eager")[0]
     used = {name: [] for name in contenders}
@@ -66,7 +65,7 @@ def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool
     speed = {name: sum(sizes) / statistics.median(values) for name, values in seconds.items()}
     row: dict[str, Any] = {
         "method": method, "model": model, "batch_size": size, "device": device, "precision": precision,
-        "executor": DEFAULT[device],
+        "executor": DEFAULT[device], "bare_precision": bare_precision, "bare_threads": bare_threads,
         "engine_samples_per_second": round(speed["engine"]), "bare_samples_per_second": round(speed["bare"]),
         "engine_over_bare": f"{common.median_ratio(seconds['bare'], seconds['engine']):.2f}",
     }  # fmt: skip
@@ -77,6 +76,36 @@ def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool
         row |= {f"{name}_gpu_use_percent": round(statistics.median(values or [-1])) for name, values in used.items()}
     row["engine_peak_memory_mib"] = peak_memory(case, device, precision)
     return row | common.machine(device)
+
+
+def best_bare(case: tuple[str, str, int], data: Dataset, precision: str, device: str,
+              sizes: list[int]) -> tuple[Callable[[], None], str, int]:  # fmt: skip
+    """The bare loop in the precision and, on a CPU, with the threads that make it fastest, and both."""
+    method, model, size = case
+    network, local = ("cnn2", common.MIXED) if model == "mixed" else (model, [model] * 10)
+    every = torch.get_num_threads()
+    ways = []
+    for way in {precision, "fp32"} if device == "cpu" else {precision}:
+        loop = bare.training(method, network, local, data, size, way, device, sizes)
+        for threads in {1, every} if device == "cpu" else {every}:
+            threaded = with_threads(loop, threads)
+            threaded()
+            started = time.perf_counter()
+            threaded()
+            ways.append((time.perf_counter() - started, threaded, way, threads))
+    return min(ways, key=lambda one: one[0])[1:]
+
+
+def with_threads(block: Callable[[], None], threads: int) -> Callable[[], None]:
+    """The block with so many threads inside torch's operators."""
+
+    def run() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        block()
+        torch.set_num_threads(before)
+
+    return run
 
 
 def watched(block: Callable[[], None], used: list[float], device: str) -> Callable[[], None]:

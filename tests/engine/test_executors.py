@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesfed import methods, runfile
 from bayesfed.data import partition, store
-from bayesfed.engine.executors import EXECUTORS, EagerExecutor, GraphExecutor, Job
+from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.executors.base import CHUNK, Mixer, Result
 from bayesfed.engine.federation import Compute, Federation
@@ -65,7 +65,7 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[2, graphs_module.LANES], ids=lambda lanes: f"{lanes}-lanes")
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
-    monkeypatch.setattr(GraphExecutor.__init__, "__defaults__", (request.param,))
+    monkeypatch.setattr(graphs_module, "lanes_of", lambda device: request.param)
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """The report: one file that opens offline, made by Snakemake from everything above.
 
-Needs   every table, figure and partition picture; the runs too, since a new one alone makes what is `ancient` new
+Needs   every table, figure and partition picture, the benchmarks; the runs too, since a new one alone makes what is `ancient` new
 Gives   reports/<config>.html
 """
 
-REPORT_PARTS = sorted(Path("workflow", "report").glob("*.rst"))
+REPORT_PARTS = [
+    *sorted(Path("workflow", "report").glob("*.rst")),
+    *BENCHMARKS.values(),
+]
 
 
 rule report:
@@ -13,6 +16,7 @@ rule report:
         ancient(OVERVIEWS),
         ancient(TABLES),
         ancient(FIGURES),
+        ancient(SPEED),
     output:
         html=f"reports/{config['name']}.html",
         done=touch(f"{MADE}/report-{planning.digest(PLAN['products'], REPORT_PARTS)}"),

@@ -15,8 +15,9 @@ from torch import Tensor
 def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
     """sum_k w_k values_k / sum_k w_k. weights (K,) or (K, P), not negative, values (K, P); gives (P,), float64."""
     weights = weights.double()
-    # Summed one by one, so that the order of additions does not depend on the shape of the weights.
-    return sum(w * v for w, v in zip(weights, values.double(), strict=True)) / sum(weights)
+    # Summed one by one: the order of additions does not depend on the shape of the weights, and a thousand clients
+    # are not copied to float64 all at once.
+    return sum(w * v.double() for w, v in zip(weights, values, strict=True)) / sum(weights)
 
 
 def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from bayesfed.runfile import Run
 SERVER = -1
 # Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
 # work for each launch on a GPU.
-EVALUATION_BATCH = {"cpu": 250, "cuda": 2500}
+EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
 
 
 @dataclass(frozen=True)

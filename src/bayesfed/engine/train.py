@@ -28,7 +28,8 @@ from bayesfed.engine.summary import summarise
 from bayesfed.errors import InputError
 from bayesfed.runfile import Run
 
-CHECKPOINT_SECONDS = 30  # at most this much finished work is lost to a kill; a signal loses none
+CHECKPOINT_SECONDS = 30  # so much finished work may be lost to a kill; a signal loses none
+CHECKPOINT_SHARE = 0.02  # of the time at most goes into checkpoints: those of a thousand clients come more rarely
 
 
 class Stopped(Exception):
@@ -107,7 +108,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     total = federation.run.budget.rounds
     stop = StopFlag()
     trainer = Trainer(federation, record.executor, stop.check, report.client_done)
-    saved = time.monotonic()
+    saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
     with stop:
         try:
             while progress.round < total:
@@ -116,9 +117,11 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                 record.seconds += time.monotonic() - started
                 record.samples += trainer.samples
                 report.round_done(progress)
-                if progress.round == total or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                if progress.round == total or time.monotonic() - saved > wait:
+                    started = time.monotonic()
                     checkpoint.save(place.checkpoint, progress, record)
                     saved = time.monotonic()
+                    wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
         except Stopped:
             checkpoint.save(place.checkpoint, progress, record)
             where = f"after round {progress.round} of {total}"

@@ -23,7 +23,8 @@ from bayesfed.engine.executors.base import CHUNK, Chunk, Job, Mixer, Result, epo
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
-LANES = 16  # clients at once
+LANES = 16  # clients at once, at most
+LANE_MEMORY = 2**30  # bytes that a lane may take for networks of the papers' size, so a small GPU has fewer lanes
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
 TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded
 
@@ -132,15 +133,23 @@ class Lane:
         return cast(Callable[[], None], graph.replay)
 
 
+def lanes_of(device: torch.device) -> int:
+    """How many lanes a device has room for, by its whole memory."""
+    if device.type != "cuda":
+        return LANES
+    return max(1, min(LANES, torch.cuda.get_device_properties(device).total_memory // LANE_MEMORY))
+
+
 class GraphExecutor:
     """Trains up to LANES clients at once by recorded steps. `check` is called before each and may raise."""
 
     name = "graphs"
 
-    def __init__(self, federation: Federation, check: Callable[[], None], lanes: int = LANES) -> None:
+    def __init__(self, federation: Federation, check: Callable[[], None], lanes: int | None = None) -> None:
+        """`lanes`: how many clients at once; what the device has room for, unless given."""
         self.federation = federation
         self.check = check
-        self.most = lanes
+        self.most = lanes or lanes_of(federation.compute.device)
         self.lanes: list[Lane] = []
 
     def run(

@@ -1,0 +1,35 @@
+"""The tables of the benchmarks, as they stand in the repository, for the report.
+
+Needs   benchmarks/*.csv, written by `make bench`
+Gives   results/<config>/speed/*.csv
+"""
+
+BENCHMARKS = {path.name: path for path in sorted(Path("benchmarks").glob("*.csv"))}
+
+
+rule speed:
+    input:
+        ancient([path.as_posix() for path in BENCHMARKS.values()]),
+    output:
+        [
+            report(
+                f"<results>/speed/{name}",
+                caption="../report/speed.rst",
+                category="Speed",
+                labels={"Benchmark": name.removesuffix(".csv")},
+            )
+            for name in BENCHMARKS
+        ],
+        done=touch(f"{MADE}/speed-{planning.digest('', list(BENCHMARKS.values()))}"),
+    log:
+        "<logs>/speed.log",
+    benchmark:
+        "<benchmarks>/speed.tsv"
+    params:
+        old=f"{MADE}/speed-*",
+        out=lambda wildcards, output: Path(output[0]).parent,
+    shell:
+        "rm -f {params.old} && cp {input} {params.out} > {log} 2>&1"
+
+
+SPEED = rules.speed.output
