@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from playing import federation, play, tensors
 
-from bayesfed import methods, runfile
-from bayesfed.data import partition, store
+from bayesfed import methods
 from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.executors.base import CHUNK, Mixer, Result
-from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Node, Phase
@@ -23,29 +21,6 @@ NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
 # Largest difference to eager in the parameters of two rounds, relative to their norm. Batches that are filled up
 # are summed in another order, which training then carries on.
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2}
-
-
-def federation(mapping: dict[str, Any], data_dir: Any, cast: torch.dtype, device: str = "cpu") -> Federation:
-    run = runfile.resolve(mapping)
-    shares = None
-    if not run.multi_task:
-        partition.build(run.datasets[0], run.partition, run.budget.seed, data_dir)
-        shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
-    datasets = [store.load(name, data_dir) for name in run.datasets]
-    states = torch.float64 if cast == torch.float64 else torch.float32
-    return Federation(run, datasets, shares, Compute(torch.device(device), states, cast))
-
-
-def play(of: Federation, executor: str, rounds: int = 2) -> Progress:
-    trainer, progress = Trainer(of, executor, lambda: None, lambda: None), begin(of)
-    for _ in range(rounds):
-        progress = trainer.play(progress)
-    return progress
-
-
-def tensors(progress: Progress) -> dict[str, Tensor]:
-    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
-    return {f"{owner}/{name}": tensor.cpu() for owner, state in owners.items() for name, tensor in state.items()}
 
 
 def assert_same(found: Progress, expected: Progress, bound: float) -> None:
@@ -83,9 +58,9 @@ def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Ma
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
     for cast, bound in BOUNDS.items():
         of = federation(mapping(name, **changes), data_dir, cast, device)
-        eager = play(of, "eager")
+        eager = play(of, 2)
         for other in EXECUTORS.keys() - {"eager"}:
-            assert_same(play(of, other), eager, bound)
+            assert_same(play(of, 2, executor=other), eager, bound)
 
 
 @pytest.mark.usefixtures("lanes")
@@ -98,17 +73,17 @@ def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Ma
     method = {"name": name} if name == "independent" else {"name": name, "evaluate": "epoch"}
     of = federation(mapping(method, **several), data_dir, torch.float64, device)
     for other in EXECUTORS.keys() - {"eager"}:
-        assert_same(play(of, other), play(of, "eager"), 1e-9)
+        assert_same(play(of, 2, executor=other), play(of, 2), 1e-9)
 
 
 def test_threads_change_nothing(mapping: Make, data_dir: Any) -> None:
     """With no more threads than clients every operator has one thread, and results are the same to the bit."""
     of = federation(mapping("hbfl"), data_dir, torch.float32)
-    eager = tensors(play(of, "eager"))
+    eager = tensors(play(of, 2))
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         try:
-            found = tensors(play(of, "threads"))
+            found = tensors(play(of, 2, executor="threads"))
             assert torch.get_num_threads() == count
         finally:
             torch.set_num_threads(1)
@@ -167,14 +142,14 @@ def test_a_step_sees_a_learner_and_may_not_put_in_new_tensors(
         assert not hasattr(c, "round")
 
     monkeypatch.setattr(of.method, "step", check)
-    play(of, "eager", 1)
+    play(of, 1)
 
     def rebind(c: Node) -> None:
         c["theta"] = c["theta"].clone()
 
     monkeypatch.setattr(of.method, "phases", lambda c: [Phase(check, epochs=1, epoch_end=rebind)])
     with pytest.raises(TypeError, match="item assignment"):
-        play(of, "graphs", 1)
+        play(of, 1, executor="graphs")
 
 
 @pytest.mark.usefixtures("toys")
@@ -185,4 +160,4 @@ def test_a_phase_on_the_servers_images_needs_some(
     monkeypatch.setattr(of.method, "phases", lambda c: [Phase(of.method.step, batches=3, data="server")])
     for executor in EXECUTORS:
         with pytest.raises(InputError, match="server_images: method 'toy' trains on the server's images"):
-            play(of, executor, 1)
+            play(of, 1, executor=executor)

@@ -8,42 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from playing import federation, play, tensors
 
-from bayesfed import methods, runfile
-from bayesfed.data import partition, store
+from bayesfed import methods
 from bayesfed.engine import checkpoint
-from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.revision import ENGINE_REVISION
-from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.engine.rounds import Progress, begin
 
 REAL = methods.names()
 TOYS = ["toy", "toy_phases", "toy_message", "toy_server"]
 GOLDEN = Path(__file__).parent / "golden.json"
 Make = Callable[..., dict[str, Any]]
 DEFAULTS: dict[str, dict[str, torch.Tensor]] = {}  # results of the default readings, trained once
-
-
-def federation(mapping: dict[str, Any], data_dir: Path, dtype: torch.dtype = torch.float64) -> Federation:
-    run = runfile.resolve(mapping)
-    shares = None
-    if not run.multi_task:
-        partition.build(run.datasets[0], run.partition, run.budget.seed, data_dir)
-        shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
-    datasets = [store.load(name, data_dir) for name in run.datasets]
-    return Federation(run, datasets, shares, Compute(torch.device("cpu"), dtype, dtype))
-
-
-def play(of: Federation, rounds: int, progress: Progress | None = None, executor: str = "eager") -> Progress:
-    trainer = Trainer(of, executor, lambda: None, lambda: None)
-    progress = progress or begin(of)
-    for _ in range(rounds):
-        progress = trainer.play(progress)
-    return progress
-
-
-def tensors(progress: Progress) -> dict[str, torch.Tensor]:
-    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
-    return {f"{owner}/{name}": tensor for owner, state in owners.items() for name, tensor in state.items()}
 
 
 def figures(progress: Progress) -> dict[str, list[float]]:

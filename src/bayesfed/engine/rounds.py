@@ -69,7 +69,7 @@ class Trainer:
     def __init__(
         self, federation: Federation, executor: str, check: Callable[[], None], tick: Callable[[], None]
     ) -> None:
-        """`executor`: one of EXECUTORS. `check` is called between batches and may raise; `tick` once a client."""
+        """`executor`: one of EXECUTORS. `check` is called between batches and tests, and may raise; `tick` once a client."""
         self.federation = federation
         self.executor = EXECUTORS[executor](federation, check)
         self.check = check
@@ -147,6 +147,7 @@ class Trainer:
         possible = {"test"} if is_server else {"shard"} if len(shard.test) else set()
         readings = []
         for predictor in predictors:
+            self.check()
             sets = [name for name in predictor.sets if name in possible]
             if detailed:
                 sets += [name for name in predictor.sets if name == "test" and tested and not is_server]

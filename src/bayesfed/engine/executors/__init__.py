@@ -9,7 +9,5 @@ from bayesfed.engine.executors.threads import ThreadExecutor
 
 __all__ = ["DEFAULT", "EXECUTORS", "EagerExecutor", "Executor", "GraphExecutor", "Job", "ThreadExecutor", "run_plainly"]
 
-EXECUTORS: dict[str, type[EagerExecutor] | type[ThreadExecutor] | type[GraphExecutor]] = {
-    one.name: one for one in (EagerExecutor, ThreadExecutor, GraphExecutor)
-}
+EXECUTORS: dict[str, type[Executor]] = {one.name: one for one in (EagerExecutor, ThreadExecutor, GraphExecutor)}
 DEFAULT = {"cpu": ThreadExecutor.name, "cuda": GraphExecutor.name}  # by device

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -28,19 +29,24 @@ class Job:
     epoch_end: Callable[[Node], None] | None = None
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Trains the clients of a round, in its own way and order.
 
     Every executor leaves the parameters behind that the eager one does, but for rounding.
     """
 
-    name: str
+    name: ClassVar[str]
 
+    def __init__(self, federation: Federation, check: Callable[[], None]) -> None:
+        """`check` is called before each mini-batch, on whatever thread, and may raise to stop a run."""
+        self.federation = federation
+        self.check = check
+
+    @abstractmethod
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
         """For each client: begin its job, run the phases, end it; gives the results as they come, in any order."""
-        ...
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bayesfed.engine.executors.base import CHUNK, Chunk, Job, Mixer, Result, epoch_hooks, phase_shard
+from bayesfed.engine.executors.base import CHUNK, Chunk, Executor, Job, Mixer, Result, epoch_hooks, phase_shard
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
@@ -140,22 +140,20 @@ def lanes_of(device: torch.device) -> int:
     return max(1, min(LANES, torch.cuda.get_device_properties(device).total_memory // LANE_MEMORY))
 
 
-class GraphExecutor:
-    """Trains up to LANES clients at once by recorded steps. `check` is called before each and may raise."""
+class GraphExecutor(Executor):
+    """Trains up to LANES clients at once by recorded steps."""
 
     name = "graphs"
 
     def __init__(self, federation: Federation, check: Callable[[], None], lanes: int | None = None) -> None:
         """`lanes`: how many clients at once; what the device has room for, unless given."""
-        self.federation = federation
-        self.check = check
+        super().__init__(federation, check)
         self.most = lanes or lanes_of(federation.compute.device)
         self.lanes: list[Lane] = []
 
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
-        """See `Executor`."""
         waiting, active = deque(clients), deque[tuple[Lane, Job, Iterator[None]]]()
         while waiting or active:
             while waiting and len(active) < self.most:

@@ -12,24 +12,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
 
-from bayesfed.engine.executors.base import Job, Result, run_plainly
-from bayesfed.engine.federation import Federation
+from bayesfed.engine.executors.base import Executor, Job, Result, run_plainly
 
 
-class ThreadExecutor:
+class ThreadExecutor(Executor):
     """Trains as many clients at once as torch has threads; with fewer clients, each gets several threads."""
 
     name = "threads"
 
-    def __init__(self, federation: Federation, check: Callable[[], None]) -> None:
-        """`check` is called before each mini-batch, on any thread, and may raise to stop a run."""
-        self.federation = federation
-        self.check = check
-
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
-        """See `Executor`."""
 
         def visit(client: int) -> Result:
             job = begin(client)

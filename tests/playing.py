@@ -1,0 +1,40 @@
+"""A few rounds of a small run in memory, for tests of methods and executors."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesfed import runfile
+from bayesfed.data import partition, store
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.rounds import Progress, Trainer, begin
+
+
+def federation(
+    mapping: dict[str, Any], data_dir: Path, cast: torch.dtype = torch.float64, device: str = "cpu"
+) -> Federation:
+    """The federation of a run file; forward and backward passes in `cast`."""
+    run = runfile.resolve(mapping)
+    shares = None
+    if not run.multi_task:
+        partition.build(run.datasets[0], run.partition, run.budget.seed, data_dir)
+        shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
+    datasets = [store.load(name, data_dir) for name in run.datasets]
+    states = torch.float64 if cast == torch.float64 else torch.float32
+    return Federation(run, datasets, shares, Compute(torch.device(device), states, cast))
+
+
+def play(of: Federation, rounds: int, progress: Progress | None = None, executor: str = "eager") -> Progress:
+    """So many more rounds."""
+    trainer, progress = Trainer(of, executor, lambda: None, lambda: None), progress or begin(of)
+    for _ in range(rounds):
+        progress = trainer.play(progress)
+    return progress
+
+
+def tensors(progress: Progress) -> dict[str, Tensor]:
+    """Every tensor by owner and name, on the host."""
+    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
+    return {f"{owner}/{name}": tensor.cpu() for owner, state in owners.items() for name, tensor in state.items()}
