@@ -1,7 +1,10 @@
-"""Every benchmark, one after another: `make bench`. Each says what it does and where its table is."""
+"""Every benchmark, one after another, and README's tables: `make bench`. Each says what it does and where its table is.
+
+Apart from these: `benchmarks.gpu`, every check of a GPU in one call, and `benchmarks.precision`, an hour of training.
+"""
 
 import runpy
 
-for name in ("training", "ways", "overheads", "scaling"):
+for name in ("training", "ways", "overheads", "scaling", "readme"):
     print(f"== benchmarks.{name}", flush=True)
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")

@@ -1,0 +1,99 @@
+"""Puts the benchmarks' tables into README.md, between its two markers: `python -m benchmarks.readme`."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- written by benchmarks/readme.py -->\n", "<!-- end -->\n"
+DEVICES = ("cuda", "cpu")
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """A benchmark's rows on all devices; none where it has not been run."""
+    files = [HERE / f"{name}-{device}.csv" for device in DEVICES]
+    return [row for file in files if file.exists() for row in csv.DictReader(file.open(newline=""))]
+
+
+def table(head: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines) + "\n"
+
+
+def where(row: dict[str, str]) -> str:
+    """The hardware of a row."""
+    return f"{row['hardware']}, {row['threads'] + ' threads, ' if row['threads'] else ''}torch {row['torch']}"
+
+
+def text() -> str:
+    """What belongs between the markers."""
+    training, overheads, scaling, precision = (read(n) for n in ("training", "overheads", "scaling", "precision"))
+    out = table(
+        ["method, networks, batch size", "engine, images/s", "barest loop, images/s", "ratio", "a paper's round", "peak memory"],
+        [
+            [
+                f"{r['method']}, {r['model']}, {r['batch_size']} ({r['precision']})", r["engine_samples_per_second"],
+                r["bare_samples_per_second"], f"**{r['engine_over_bare']}**", f"{r['paper_round_seconds']} s",
+                f"{r['engine_peak_memory_mib']} MiB",
+            ]
+            for r in training
+        ],
+    )  # fmt: skip
+    out += f"{'; '.join(sorted({where(r) for r in training}))}. "
+    out += "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
+    out += "250 000 images, ten clients.\n\n"
+    out += "A run's share of everything but training (evaluation, aggregation, checkpoints, start-up), 100 rounds:\n\n"
+    out += table(
+        ["method, networks", "training, s a round", "evaluation, s", "detailed evaluation, s", "start, s", "run, s", "share"],
+        [
+            [
+                f"{r['method']}, {r['model']} ({r['device']}, {r['precision']})", r["training_seconds_per_round"],
+                r["plain_round_seconds"], r["detailed_round_seconds"], r["start_seconds"], r["run_seconds"],
+                f"**{r['overhead_percent']} %**",
+            ]
+            for r in overheads
+        ],
+    )  # fmt: skip
+    out += "As work grows (FML, CNN2 for everyone, whole rounds with evaluation):\n\n"
+    out += table(
+        ["clients, part in a round", "images", "µs a trained image", "checkpoint", "peak memory, every client seen"],
+        [
+            [
+                f"{r['clients']}, {float(r['participation']):.0%} ({r['device']})", r["images"], r["microseconds_per_sample"],
+                f"{r['checkpoint_mib']} MiB, {r['checkpoint_seconds']} s", f"{r['peak_resident_mib']} MiB",
+            ]
+            for r in scaling
+            if r["test_images"] == "10000"
+        ],
+    )  # fmt: skip
+    if precision:
+        first = precision[0]
+        out += f"{first['precision']} against fp32 on real CIFAR-10 with the paper's clients, last of {first['rounds']} rounds of "
+        out += "one local epoch, three seeds, accuracies in percent (`benchmarks/precision-*.csv`):\n\n"
+        out += table(
+            ["method, alpha", "accuracy of", "fp32, seeds 0 to 2", "the other, seeds 0 to 2", "mean difference", "spread of seeds"],
+            [
+                [
+                    f"{r['method']}, {r['alpha']} ({r['device']})", "global model" if r["accuracy"] == "global" else "clients",
+                    ", ".join(r[f"fp32_seed{s}"] for s in range(3)),
+                    ", ".join(r[f"{r['precision']}_seed{s}"] for s in range(3)),
+                    f"**{r['mean_difference']}**", r["spread_of_seeds"],
+                ]
+                for r in precision
+            ],
+        )  # fmt: skip
+    return out
+
+
+def with_tables(readme: str) -> str:
+    """The README with the tables of today."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + text() + END + after
+
+
+if __name__ == "__main__":
+    README.write_text(with_tables(README.read_text()))
+    print(README)
