@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayesfed.engine.executors.base import CHUNK, Chunk, Executor, Job, Mixer, Result, epoch_hooks, phase_shard
 from bayesfed.engine.federation import Federation
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State
+from bayesfed.methods.base import Batch, Node, Phase, State
 
 LANES = 16  # clients at once, at most
 LANE_MEMORY = 2**30  # bytes that a lane may take for networks of the papers' size, so a small GPU has fewer lanes
@@ -80,9 +80,8 @@ class Lane:
             self.stream.synchronize()  # until no replay is left that uses the old ones
         self.recorded.clear()
         self.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
-        self.learner = Learner(
-            state=self.state, n=self.n, generator=self.generator, model=node._model, local_model=node._local_model
-        )
+        self.learner = node.learner()
+        self.learner.state, self.learner.n, self.learner.generator = self.state, self.n, self.generator
         # A batch that is filled up may reach behind the chunk.
         count, cast = CHUNK[self.device.type] + 2 * self.size, self.federation.compute.cast
         self.x = torch.zeros((count, side, side, channels), dtype=cast, device=self.device)
