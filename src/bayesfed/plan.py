@@ -28,7 +28,8 @@ PACKAGE = Path(__file__).parent
 PAPERS = Path("config", "papers")
 
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "data_mirror", "gpu_slots", "experiments",
+    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "data_mirror", "gpu_slots", "precision",
+    "experiments",
 )  # fmt: skip
 CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
 AXES = ("dataset", "alpha", "method", "model", "stragglers")

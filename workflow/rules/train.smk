@@ -50,6 +50,7 @@ rule train:
         checkpoint=f"results/{config['name']}/checkpoints/{{run}}.safetensors",
         device=lambda wildcards, resources: "cpu" if resources.gpu == 0 else "auto",
         slots=config.get("gpu_slots", 1),
+        precision=config.get("precision", "auto"),
     shell:
         "exec bayesfed train {input.run} --data data --out {params.out} --checkpoint {params.checkpoint}"
-        " --device {params.device} --gpu-slots {params.slots} > {log} 2>&1"
+        " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} > {log} 2>&1"
