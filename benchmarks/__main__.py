@@ -3,8 +3,9 @@
 Apart from these: `benchmarks.gpu`, every check of a GPU in one call, and `benchmarks.precision`, an hour of training.
 """
 
-import runpy
+import subprocess
+import sys
 
 for name in ("training", "ways", "overheads", "scaling", "readme"):
     print(f"== benchmarks.{name}", flush=True)
-    runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)

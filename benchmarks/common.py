@@ -3,7 +3,7 @@
 import csv
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,12 @@ def machine(device: str) -> dict[str, Any]:
     return {"threads": threads, "hardware": devices.hardware(device), "torch": torch.__version__}
 
 
+def peak_resident_mib() -> int:
+    """The most memory this process has held; not getrusage's number, which a parent's memory is carried over into."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+
+
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """A CSV with the keys of the first row as columns."""
     with path.open("w", newline="") as file:
@@ -118,8 +124,3 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 def show(row: dict[str, Any]) -> None:
     """A row as it comes."""
     print("  ".join(f"{key} {value}" for key, value in row.items() if key not in ("hardware", "torch")), flush=True)
-
-
-def batches(count: int, size: int) -> Iterator[slice]:
-    """The mini-batches of an epoch."""
-    return (slice(i, i + size) for i in range(0, count, size))

@@ -3,13 +3,16 @@
     python -m benchmarks.gpu [--out DIR] [--data DIR] [--only NAMES]
 
 Needs torch, numpy, PyYAML and safetensors. Each part is a process of its own with a limit of its own, so that a fault
-in one leaves the others; what it prints goes to OUT/<part>.log as it comes, its results to OUT/<part>.json or to the
-tables of the other benchmarks. With --data, a folder that holds cifar10, whole runs train on real images and say what
+in one leaves the others; what it prints goes to OUT/<part>.log as it comes, its results to OUT/<part>.json or
+OUT/<part>.csv. All parts take half an hour; --only takes some. With --data, a folder that holds cifar10, whole runs train on real images and say what
 accuracy they reach; without, on noise.
 """
 
 import argparse
 import json
+import os
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -77,8 +81,8 @@ def equivalence() -> dict[str, Any]:
             of = small(name, compute(precision))
             eager = tensors(play(of, "eager", 2))
             for lanes in (2, 16):
-                GraphExecutor.__init__.__defaults__ = (lanes,)
-                found = tensors(play(of, "graphs", 2))
+                with mock.patch("bayesfed.engine.executors.graphs.lanes_of", return_value=lanes):
+                    found = tensors(play(of, "graphs", 2))
                 worst = max(float((found[k] - t).norm() / t.norm().clamp(min=1e-12)) for k, t in eager.items())
                 result[f"{name} {precision} {lanes} lanes"] = {
                     "difference": worst,
@@ -92,7 +96,8 @@ def equivalence() -> dict[str, Any]:
             worst = max(float((on_gpu[k] - t).norm() / t.norm().clamp(min=1e-12)) for k, t in on_cpu.items())
             result[f"{name} fp64 GPU against CPU"] = {"difference": worst, "bound": 1e-9, "holds": worst <= 1e-9}
             print(name, "GPU against CPU", f"{worst:.1e}", flush=True)
-    return result
+    failed = [name for name, one in result.items() if not one["holds"]]
+    return result | {"failed": failed}
 
 
 def resume() -> dict[str, Any]:
@@ -114,7 +119,7 @@ def resume() -> dict[str, Any]:
             }
             result[f"{name} {executor}"] = same
             print(name, executor, same, flush=True)
-    return result
+    return result | {"failed": [name for name, same in result.items() if not all(same.values())]}
 
 
 def operations(network: Network) -> int:
@@ -194,10 +199,14 @@ def whole_runs(data: Path | None) -> list[dict[str, Any]]:
         for alpha in (100.0, 0.05):
             for precision in PRECISIONS:
                 of = paper_run(method, model, alpha, images, precision)
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
                 eager = Trainer(of, "eager", lambda: None, lambda: None)
                 trainer = Trainer(of, "graphs", lambda: None, lambda: None)
                 progress, eagerly, took, samples = begin(of), [], [], 0
                 for round in range(100):
+                    if round == 5:
+                        memory = torch.cuda.max_memory_reserved() / 2**20
                     if round in (5, 50) and alpha == 100.0 and precision == "fp32":  # the same round, eagerly
                         started = time.perf_counter()
                         eager.play(progress)
@@ -206,7 +215,7 @@ def whole_runs(data: Path | None) -> list[dict[str, Any]]:
                     progress = trainer.play(progress)
                     took.append(time.perf_counter() - started)
                     samples += trainer.samples
-                accuracy = [r.value for r in progress.history if (r.client, r.metric) == ("global", "test_accuracy")]
+                accuracy = [r.value for r in progress.history if (r.model, r.metric) == ("global", "test_accuracy")]
                 steps = sum(-(-len(of.shards[k].train) // 128) for k in range(10)) * 5 * 100
                 row = {
                     "method": method, "model": model, "alpha": alpha, "precision": precision, "seconds": sum(took),
@@ -215,11 +224,11 @@ def whole_runs(data: Path | None) -> list[dict[str, Any]]:
                     "times_eager": statistics.median(eagerly) / statistics.median(took) if eagerly else None,
                     "samples": samples, "steps": steps, "real_images": data is not None,
                     "best_accuracy": max(accuracy), "last_accuracy": accuracy[-1],
-                    "peak_device_mib": torch.cuda.max_memory_reserved() / 2**20,
+                    "peak_device_mib": memory,
                     "floor": floor(of, samples, steps, best, precision), "ceilings": best,
                     "hardware": torch.cuda.get_device_name(),
                 }  # fmt: skip
-                print(row, flush=True)
+                print(json.dumps(row), flush=True)
                 rows.append(row)
     return rows
 
@@ -233,6 +242,7 @@ def paper_run(method: str, model: str, alpha: float, images: store.Dataset, prec
 
 def profile() -> dict[str, Any]:
     """What a round of HBFL with mixed clients is made of: time with a kernel running, and the kernels by total time."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
@@ -247,7 +257,7 @@ def profile() -> dict[str, Any]:
             wall = time.perf_counter() - started
             with record(activities=[ProfilerActivity.CUDA]) as recorded:
                 block()
-            kernels = recorded.key_averages()
+            kernels = [one for one in recorded.key_averages() if one.device_type == DeviceType.CUDA]
             total = sum(one.self_device_time_total for one in kernels) / 1e6
             top = sorted(kernels, key=lambda one: -one.self_device_time_total)[:25]
             result[f"{precision} {executor}"] = {
@@ -256,7 +266,8 @@ def profile() -> dict[str, Any]:
                 "top": [(one.key[:90], one.count, one.self_device_time_total / 1e6) for one in top],
             }  # fmt: skip
             print(precision, executor, f"wall {wall:.3f} s, kernels {total:.3f} s", flush=True)
-            print(kernels.table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=70), flush=True)
+            for name, count, spent in result[f"{precision} {executor}"]["top"]:
+                print(f"  {spent:8.4f} s {count:7d} {name}", flush=True)
     return result
 
 
@@ -272,24 +283,33 @@ def lanes() -> dict[str, Any]:
     return result
 
 
-def module(name: str, *options: str) -> Callable[[], None]:
-    """Another benchmark, as its own command."""
-    return lambda: subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options], check=True) and None
+def module(name: str, table: str, *options: str) -> Callable[[Path], None]:
+    """Another benchmark, as its own command; its table is copied into a folder."""
+
+    def work(out: Path) -> None:
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *options], check=True)
+        shutil.copy(common.HERE / f"{table}-cuda.csv", out)
+
+    return work
 
 
-def parts(data: Path | None) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Every part with its limit in seconds, the most important first."""
-    trained = {
-        f"training-{p}": (module("training", "--device", "cuda", "--eager", "--precision", p), 240) for p in PRECISIONS
-    }
-    study = ["--device", "cuda", "--rounds", "20", "--jobs", "4", *(["--data", str(data)] if data else [])]
-    compared = {f"precision-{p}": (module("precision", "--against", p, *study), 400) for p in ("bf16", "tf32") if data}
-    return {
-        "equivalence": (equivalence, 240), "resume": (resume, 120), "whole_runs": (lambda: whole_runs(data), 500),
-        "lanes": (lanes, 120), "profile": (profile, 120), **trained, "ways": (module("ways", "--device", "cuda"), 120),
-        "scaling": (module("scaling", "--device", "cuda"), 240), "overheads": (module("overheads", "--device", "cuda"), 120),
-        **compared,
+def parts(data: Path | None) -> dict[str, tuple[Callable[[Path], Any], int]]:
+    """Every part, given the folder for its tables, and its limit in seconds; the most important first."""
+    found: dict[str, tuple[Callable[[Path], Any], int]] = {
+        "equivalence": (lambda out: equivalence(), 240), "resume": (lambda out: resume(), 120),
+        "whole_runs": (lambda out: whole_runs(data), 540), "lanes": (lambda out: lanes(), 120),
+        "profile": (lambda out: profile(), 120),
     }  # fmt: skip
+    for precision in PRECISIONS:
+        options = ("--device", "cuda", "--eager", "--precision", precision)
+        found[f"training-{precision}"] = module("training", "training", *options), 240
+    for name, limit in (("ways", 120), ("scaling", 300), ("overheads", 120)):
+        found[name] = module(name, name, "--device", "cuda"), limit
+    if data:
+        study = ("--device", "cuda", "--rounds", "20", "--jobs", "4", "--data", str(data))
+        for precision in ("bf16", "tf32"):
+            found[f"precision-{precision}"] = module("precision", "precision", "--against", precision, *study), 400
+    return found
 
 
 def main() -> None:
@@ -305,19 +325,28 @@ def main() -> None:
     known = parts(args.data)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.part:
-        result = known[args.part][0]()
+        folder = args.out / "tables" / args.part
+        folder.mkdir(parents=True, exist_ok=True)
+        result = known[args.part][0](folder)
+        for table in folder.iterdir():
+            table.replace(args.out / f"{args.part}.csv")
         if result is not None:
             (args.out / f"{args.part}.json").write_text(json.dumps(result, indent=1))
+        if isinstance(result, dict) and result.get("failed"):
+            sys.exit(f"these do not hold: {', '.join(result['failed'])}")
         return
     for name in args.only.split(",") if args.only else known:
         started = time.monotonic()
         command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(args.out), "--part", name]
         command += ["--data", str(args.data)] if args.data else []
         with (args.out / f"{name}.log").open("w") as log:
+            # A session of its own, so that a part that takes too long is stopped with all that it has started.
+            part = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             try:
-                code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=known[name][1]).returncode
+                code = part.wait(known[name][1])
                 told = "done" if code == 0 else f"FAILED with exit code {code}"
             except subprocess.TimeoutExpired:
+                os.killpg(part.pid, signal.SIGKILL)
                 told = f"stopped after {known[name][1]} s"
         print(f"{name}: {told}, {time.monotonic() - started:.0f} s; see {args.out / name}.log", flush=True)
 

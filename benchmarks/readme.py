@@ -13,7 +13,7 @@ DEVICES = ("cuda", "cpu")
 def read(name: str) -> list[dict[str, str]]:
     """A benchmark's rows on all devices; none where it has not been run."""
     files = [HERE / f"{name}-{device}.csv" for device in DEVICES]
-    return [row for file in files if file.exists() for row in csv.DictReader(file.open(newline=""))]
+    return [row for file in files if file.exists() for row in csv.DictReader(file.read_text().splitlines())]
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:

@@ -11,7 +11,6 @@ benchmarks/scaling-<device>.csv.
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -74,7 +73,7 @@ def measure(case: tuple[int, float, int, int, int], device: str, precision: str)
         "microseconds_per_sample": f"{1e6 * statistics.median(seconds):.1f}",
         "empty_round_seconds": f"{empty:.2f}",
         "checkpoint_seconds": f"{saving:.2f}", "checkpoint_mib": round(stored / 2**20),
-        "peak_resident_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_resident_mib": common.peak_resident_mib(),
     }  # fmt: skip
     if device == "cuda":
         row["peak_device_mib"] = round(torch.cuda.max_memory_reserved() / 2**20)

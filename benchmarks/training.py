@@ -2,20 +2,17 @@
 
     python -m benchmarks.training [--device auto|cpu|cuda] [--precision auto|fp32|tf32|bf16]
 
-Ten clients of 512 images in CIFAR-10's shape, one local epoch, augmentation included. On a CPU the bare loop may choose
+Ten clients of 512 images (5000 on a GPU) in CIFAR-10's shape, one local epoch, augmentation included. On a CPU the bare loop may choose
 fp32 or the engine's precision, one thread or all, whichever is fastest there. Only ratios carry over to
 another machine, but GPU times may be quoted. Writes benchmarks/training-<device>.csv.
 """
 
 import argparse
-import contextlib
-import resource
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,9 +33,10 @@ CASES = [
     ("fedavg", "mlp", 32),
     ("hbfl", "mlp", 32),
 ]
-IMAGES = 5120
+IMAGES = {"cpu": 5120, "cuda": 50_000}
 PAPER_SAMPLES = 250_000  # of a round of the paper: 50 000 images, five local epochs
 TURNS = 7
+USE_SECONDS = 4  # of watching how much a GPU is used
 
 
 # The plainest loops for the same work: a module, torch.optim, one client after another, nothing else. They get what a
@@ -194,15 +192,12 @@ def engine(case: tuple[str, str, int], data: Dataset, precision: str, device: st
 def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool) -> dict[str, Any]:
     """One row."""
     method, model, size = case
-    data = common.random_images(IMAGES, 1000)
+    data = common.random_images(IMAGES[device], 1000)
     block, sizes = engine(case, data, precision, device, DEFAULT[device])
     loop, bare_precision, bare_threads = best_bare(case, data, precision, device, sizes)
     contenders = {"engine": block, "bare": loop}
     if eager:
         contenders["eager"] = engine(case, data, precision, device, "eager")[0]
-    used = {name: [] for name in contenders}
-    for name, contender in contenders.items():
-        contenders[name] = watched(contender, used[name], device)
     seconds = common.alternate(contenders, TURNS)
     speed = {name: sum(sizes) / statistics.median(values) for name, values in seconds.items()}
     row: dict[str, Any] = {
@@ -215,7 +210,7 @@ def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool
         row["engine_over_eager"] = f"{common.median_ratio(seconds['eager'], seconds['engine']):.2f}"
     row["paper_round_seconds"] = f"{PAPER_SAMPLES / speed['engine']:.2f}"
     if device == "cuda":
-        row |= {f"{name}_gpu_use_percent": round(statistics.median(values or [-1])) for name, values in used.items()}
+        row |= {f"{name}_gpu_use_percent": gpu_use(contender) for name, contender in contenders.items()}
     row["engine_peak_memory_mib"] = peak_memory(case, device, precision)
     return row | common.machine(device)
 
@@ -250,40 +245,19 @@ def with_threads(block: Callable[[], None], threads: int) -> Callable[[], None]:
     return run
 
 
-def watched(block: Callable[[], None], used: list[float], device: str) -> Callable[[], None]:
-    """The block, with the GPU's use noted meanwhile as nvidia-smi tells it (percent of time with a kernel)."""
-    if device != "cuda":
-        return block
-
-    def run() -> None:
-        with gpu_use(used):
-            block()
-
-    return run
-
-
-@contextlib.contextmanager
-def gpu_use(into: list[float]) -> Iterator[None]:
-    """Samples of nvidia-smi's utilisation while inside; none where nvidia-smi is missing."""
-    command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"]
+def gpu_use(block: Callable[[], None]) -> str:
+    """Percent of the time with a kernel running while the block repeats for some seconds, as nvidia-smi has it."""
+    command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
-        yield
-        return
-    assert process.stdout is not None
-    lines = process.stdout
-
-    def collect() -> None:
-        into.extend(float(line) for line in lines if line.strip().isdigit())
-
-    reader = threading.Thread(target=collect)
-    reader.start()
-    try:
-        yield
-    finally:
-        process.terminate()
-        reader.join()
+        return ""
+    until = time.monotonic() + USE_SECONDS
+    while time.monotonic() < until:
+        block()
+    watcher.terminate()
+    values = [float(line) for line in watcher.communicate()[0].split() if line.isdigit()]
+    return f"{statistics.median(values[len(values) // 3 :]):.0f}" if values else ""
 
 
 def peak_memory(case: tuple[str, str, int], device: str, precision: str) -> int:
@@ -301,10 +275,9 @@ def peak_memory(case: tuple[str, str, int], device: str, precision: str) -> int:
 
 def print_peak_memory(case: tuple[str, str, int], device: str, precision: str) -> None:
     """The work of `peak_memory`'s process."""
-    block, _ = engine(case, common.random_images(IMAGES, 1000), precision, device, DEFAULT[device])
+    block, _ = engine(case, common.random_images(IMAGES[device], 1000), precision, device, DEFAULT[device])
     block()
-    on_device = torch.cuda.max_memory_reserved() / 2**20 if device == "cuda" else None
-    print(round(on_device or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    print(torch.cuda.max_memory_reserved() // 2**20 if device == "cuda" else common.peak_resident_mib())
 
 
 def main() -> None:

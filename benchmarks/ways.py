@@ -60,8 +60,8 @@ class Row:
         return self.state[name]
 
 
-def stacked(of: Federation) -> Callable[[], None]:
-    """One local epoch of all clients, mini-batch by mini-batch in step; whole batches only."""
+def stacked(of: Federation) -> tuple[Callable[[], None], int]:
+    """One local epoch of all clients, as many whole mini-batches each as the smallest has, and the images of it."""
     network, compute, size = of.networks[0][0], of.compute, of.run.budget.batch_size
     theta = torch.stack([of.node(k, 0).initial() for k in range(of.clients)])
     row, sgd = Row(theta=theta, **{"theta.momentum": torch.zeros_like(theta)}), SGD(0.01, 0.9, 5e-4)
@@ -86,12 +86,13 @@ def stacked(of: Federation) -> Callable[[], None]:
                 step()
         compute.synchronise()
 
-    return block
+    return block, min(len(of.shards[k].train) for k in range(of.clients)) // size * size * of.clients
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
     """The step as a CUDA graph."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
     stream.synchronize()
@@ -120,8 +121,7 @@ def main() -> None:
             } | {"eager": common.local_training(of, EXECUTORS["eager"](of, lambda: None))}
         else:
             ways = {name: common.local_training(of, EXECUTORS[name](of, lambda: None)) for name in ("eager", "threads")}
-        ways["stacked"] = stacked(of)
-        whole = sum(len(of.shards[k].train) // size * size for k in range(of.clients))
+        ways["stacked"], whole = stacked(of)
         seconds = common.alternate(ways, TURNS)
         for way, values in seconds.items():
             images = whole if way == "stacked" else IMAGES

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bayesfed import runfile
 from bayesfed.data import partition, store
+from bayesfed.engine import device as devices
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 
@@ -23,6 +24,7 @@ def federation(
         shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
     datasets = [store.load(name, data_dir) for name in run.datasets]
     states = torch.float64 if cast == torch.float64 else torch.float32
+    devices.compute(device, "fp32")  # no TF32, and algorithms that repeat themselves
     return Federation(run, datasets, shares, Compute(torch.device(device), states, cast))
 
 

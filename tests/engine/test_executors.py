@@ -41,6 +41,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
     monkeypatch.setattr(graphs_module, "lanes_of", lambda device: request.param)
+    monkeypatch.setattr(graphs_module, "KINDS", 1 if request.param == 2 else 8)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class ABAVG(FedAvg):
         elif self.options.weight == "scaled-accuracy":
             a = a - a.min()
         # All zero (every accuracy 0, or all alike after scaling) says nothing about the clients: equal weights.
-        return torch.where(a.sum() > 0, a, 1.0)
+        return torch.where(a.sum() > 0, a, torch.ones_like(a))
 
 
 METHOD = ABAVG

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from bayesfed.methods.base import Learner, State
+
+PIECE = 8192  # entries of a vector for one block of a GPU
 
 
 def leaves(*tensors: Tensor) -> list[Tensor]:
@@ -38,6 +38,14 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
+def pieces(vector: Tensor) -> list[Tensor]:
+    """The vector as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
+
+    One block works on up to 65536 entries of a tensor: a network of the papers' size would keep two blocks busy.
+    """
+    return list(vector.split(PIECE)) if vector.is_cuda else [vector]
+
+
 @dataclass(frozen=True)
 class SGD:
     """SGD as in PyTorch: v <- momentum v + (g + decay theta), theta <- theta - lr v."""
@@ -53,9 +61,10 @@ class SGD:
     @torch.no_grad()
     def step(self, c: Learner, name: str, gradient: Tensor) -> None:
         """Move the node's vector `name` and its momentum, in place, in one pass over memory."""
-        sgd(
-            [c[name]], [gradient], [c[f"{name}.momentum"]], fused=True, lr=self.lr, momentum=self.momentum,
-            weight_decay=self.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+        momentum = pieces(c[f"{name}.momentum"]) if self.momentum else []
+        torch._fused_sgd_(
+            pieces(c[name]), pieces(gradient), momentum, lr=self.lr, momentum=self.momentum,
+            weight_decay=self.weight_decay, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
 
 
@@ -74,7 +83,8 @@ class Adam:
     @torch.no_grad()
     def step(self, c: Learner, name: str, gradient: Tensor) -> None:
         """Move the node's vector `name` and its moments, in place, in one pass over memory."""
-        adam(
-            [c[name]], [gradient], [c[f"{name}.m"]], [c[f"{name}.v"]], [], [c[f"{name}.t"]], fused=True, lr=self.lr,
+        theta, t = pieces(c[name]), c[f"{name}.t"].add_(1)
+        torch._fused_adam_(
+            theta, pieces(gradient), pieces(c[f"{name}.m"]), pieces(c[f"{name}.v"]), [], [t] * len(theta), lr=self.lr,
             beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=1e-8, amsgrad=False, maximize=False,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -21,12 +22,21 @@ from torch import Tensor
 
 from bayesfed.engine.executors.base import CHUNK, Chunk, Executor, Job, Mixer, Result, epoch_hooks, phase_shard
 from bayesfed.engine.federation import Federation
-from bayesfed.methods.base import Batch, Node, Phase, State
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
 LANES = 16  # clients at once, at most
 LANE_MEMORY = 2**30  # bytes that a lane may take for networks of the papers' size, so a small GPU has fewer lanes
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
+KINDS = 8  # of networks and states that a lane keeps recorded
 TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded
+
+
+@dataclass
+class Kind:
+    """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them."""
+
+    learner: Learner
+    recorded: dict[Any, Callable[[], None]] = field(default_factory=dict)
 
 
 class Lane:
@@ -35,57 +45,64 @@ class Lane:
     def __init__(self, federation: Federation) -> None:
         compute = federation.compute
         self.federation = federation
-        self.device, self.dtype = compute.device, compute.dtype
+        self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
         self.size = federation.run.budget.batch_size
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.pool = torch.cuda.graph_pool_handle() if self.stream else None  # the graphs of a lane never overlap
         self.generator = torch.Generator(self.device)
-        self.networks: Any = None
-        self.layout: Any = None
-        self.state: State = {}
-        self.recorded: dict[Any, Callable[[], None]] = {}
+        self.kinds: dict[Any, Kind] = {}
+        self.images: dict[tuple[int, int], Tensor] = {}
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
         self.position = torch.zeros((), dtype=torch.int64, device=self.device)  # of the next batch in the chunk
         self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
         self.range = torch.arange(self.size, device=self.device)
+        # A batch that is filled up may reach behind the chunk.
+        self.y = torch.zeros(CHUNK[self.device.type] + 2 * self.size, dtype=torch.int64, device=self.device)
 
     def on(self) -> contextlib.AbstractContextManager[object]:
         """Work inside is queued on the lane's stream."""
         return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
 
+    def knows(self, client: int) -> bool:
+        """Whether steps for the client's networks have been recorded here."""
+        return any(networks == self.federation.networks[client] for networks, _ in self.kinds)
+
     def load(self, job: Job) -> None:
         """Copy a client in: its node works on the lane's buffers from now on."""
         node = job.node
-        networks = self.federation.networks[node.client]
+        layout = tuple((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items())
+        key = (self.federation.networks[node.client], layout)
+        if key not in self.kinds:
+            if len(self.kinds) == KINDS:
+                if self.stream:
+                    self.stream.synchronize()  # until no replay is left that uses them
+                self.kinds.clear()
+            self.kinds[key] = self.kind_of(node)
+        self.kind = self.kinds[key]
         images = self.federation.shards[node.client].train_images
-        layout = {name: (tensor.shape, tensor.dtype) for name, tensor in node.state.items()}
-        if (networks, layout) != (self.networks, self.layout):
-            self.build(node, images.size, images.channels)
-            self.networks, self.layout = networks, layout
+        shape = (images.size, images.channels)
+        if shape not in self.images:
+            self.images[shape] = torch.zeros((len(self.y), images.size, *shape), dtype=self.cast, device=self.device)
+        self.x = self.images[shape]
         for phase in job.phases:
             full, tail = divmod(len(phase_shard(self.federation, node, phase).train), self.size)
-            for size in ([self.size] if full else []) + ([tail] if tail else []):
+            for size in [self.size] * bool(full) + [tail] * bool(tail):
                 self.replay_of(phase, size)
+        state = self.kind.learner.state
         for name, tensor in node.state.items():
-            self.state[name].copy_(tensor)
+            state[name].copy_(tensor)
         self.n.copy_(node.n)
         # A hook that puts a new tensor into the state would leave the recorded steps behind: it gets an error.
-        node.state = cast(State, MappingProxyType(self.state))
+        node.state = cast(State, MappingProxyType(state))
         node.generator = self.generator
         node.reseed("noise")
 
-    def build(self, node: Node, side: int, channels: int) -> None:
-        """New buffers, for states and images of other shapes than before."""
-        if self.stream:
-            self.stream.synchronize()  # until no replay is left that uses the old ones
-        self.recorded.clear()
-        self.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
-        self.learner = node.learner()
-        self.learner.state, self.learner.n, self.learner.generator = self.state, self.n, self.generator
-        # A batch that is filled up may reach behind the chunk.
-        count, cast = CHUNK[self.device.type] + 2 * self.size, self.federation.compute.cast
-        self.x = torch.zeros((count, side, side, channels), dtype=cast, device=self.device)
-        self.y = torch.zeros(count, dtype=torch.int64, device=self.device)
+    def kind_of(self, node: Node) -> Kind:
+        """New buffers in the shapes of a node's state."""
+        learner = node.learner()
+        learner.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
+        learner.n, learner.generator = self.n, self.generator
+        return Kind(learner)
 
     def fill(self, chunk: Chunk) -> None:
         """Put the next chunk into the buffers."""
@@ -104,20 +121,22 @@ class Lane:
         """The recorded step of a phase for batches of that size; records it where it is not."""
         filled = min(-(-size // TAIL) * TAIL, self.size)
         key = (phase.step, filled, size < self.size)
-        if key not in self.recorded:
-            self.recorded[key] = self.record(phase, filled, size < self.size)
-        return self.recorded[key]
+        recorded = self.kind.recorded
+        if key not in recorded:
+            recorded[key] = self.record(phase, filled, size < self.size)
+        return recorded[key]
 
     def record(self, phase: Phase, filled: int, weighted: bool) -> Callable[[], None]:
         """Record a step on the buffers as they are; what they hold is lost."""
+        learner, images = self.kind.learner, self.x
 
         def body() -> None:
             rows = self.position + self.range[:filled]
-            x = self.x.index_select(0, rows).permute(0, 3, 1, 2)
+            x = images.index_select(0, rows).permute(0, 3, 1, 2)
             weight: Tensor | None = None
             if weighted:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
-            phase.step(self.learner, Batch(x, self.y.index_select(0, rows), weight))
+            phase.step(learner, Batch(x, self.y.index_select(0, rows), weight))
             self.position += filled
 
         if self.stream is None:
@@ -180,7 +199,7 @@ class GraphExecutor(Executor):
         """A lane that is free, best one whose recordings fit the client's networks."""
         idle = [lane for lane in self.lanes if lane not in busy]
         for lane in idle:
-            if lane.networks == self.federation.networks[client]:
+            if lane.knows(client):
                 return lane
         if len(self.lanes) < self.most:
             self.lanes.append(Lane(self.federation))
