@@ -58,10 +58,11 @@ def text() -> str:
     )  # fmt: skip
     out += "As work grows (FML, CNN2 for everyone, whole rounds with evaluation):\n\n"
     out += table(
-        ["clients, part in a round", "images", "µs a trained image", "checkpoint", "peak memory, every client seen"],
+        ["clients, part in a round", "images", "µs a trained image", "against ten clients", "checkpoint", "peak memory, every client seen"],
         [
             [
                 f"{r['clients']}, {float(r['participation']):.0%} ({r['device']})", r["images"], r["microseconds_per_sample"],
+                f"**{r['times_that_of_ten_clients']}**",
                 f"{r['checkpoint_mib']} MiB, {r['checkpoint_seconds']} s", f"{r['peak_resident_mib']} MiB",
             ]
             for r in scaling
