@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "dvc.yaml", ".dvcignore")
+PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dvcignore")
 RESULTS = ("data", "results", "reports")
 BIN = Path(sys.executable).parent
 

@@ -32,4 +32,4 @@ rule speed:
         "rm -f {params.old} && cp {input} {params.out} > {log} 2>&1"
 
 
-SPEED = rules.speed.output
+SPEED = rules.speed.output if BENCHMARKS else []
