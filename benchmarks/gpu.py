@@ -38,6 +38,7 @@ from bayesfed.models.network import Conv
 from benchmarks import common
 
 PRECISIONS = ("fp32", "tf32", "bf16")
+SMALL = (2000, 500)  # training and test images for checks of correctness
 # Largest difference between graphs and eager after two rounds, relative to the norm of each tensor.
 BOUNDS = {"fp64": 1e-9, "fp32": 1e-4, "tf32": 2e-2, "bf16": 2e-2}
 
@@ -54,7 +55,7 @@ def small(method: str, where: Compute, **budget: Any) -> Federation:
     networks: dict[str, Any] = {"global": "cnn2"}
     if methods.get(method).local_models:
         networks["local"] = ["mlp", "lenet5", "cnn1", "cnn2"]
-    data, options = common.random_images(2000, 500), {"validation_images": 100} if method == "abavg" else {}
+    data, options = common.random_images(*SMALL), {"validation_images": 100} if method == "abavg" else {}
     changes = {"alpha": 0.3, "stragglers": 0.5, "local_epochs": 2, "batch_size": 100, "rounds": 2} | budget
     return common.federation({"name": method} | options, networks, data, where, clients=4, **changes)
 

@@ -32,6 +32,7 @@ def test_operations_of_a_network_are_those_that_torch_counts() -> None:
 def test_the_gpu_checks_hold_as_far_as_a_cpu_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script cannot be tried without a GPU; what it does there is tried here, with steps that are not recorded."""
     monkeypatch.setattr(methods, "names", lambda: ["fedavg"])
+    monkeypatch.setattr(gpu, "SMALL", (200, 40))
     monkeypatch.setattr(gpu, "BOUNDS", {"fp64": 1e-9})
     monkeypatch.setattr(gpu, "compute", lambda precision: Compute(torch.device("cpu"), torch.float64, torch.float64))
     assert gpu.equivalence()["failed"] == []
