@@ -1,5 +1,6 @@
 """What the benchmarks share: random images in CIFAR-10's shape, federations of them, fair timing, tables."""
 
+import argparse
 import csv
 import statistics
 import time
@@ -22,6 +23,20 @@ from bayesfed.engine.rounds import begin, copy
 HERE = Path(__file__).parent
 # The clients of HBFL's Table 1, by their own models.
 MIXED = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2", "cnn2"]
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    found.add_argument("--precision", default="auto", help="auto, fp32, tf32 or bf16")
+    return found
+
+
+def chosen(args: argparse.Namespace) -> tuple[str, str]:
+    """Device and precision by name, as a training job would choose them."""
+    device = devices.choose_device(args.device)
+    return device, devices.choose_precision(args.precision, device)
 
 
 def random_images(train: int, test: int) -> Dataset:

@@ -7,7 +7,6 @@ are played without any local step, which leaves all that is not training; one lo
 five times; a checkpoint is written every 30 s. Writes benchmarks/overheads-<device>.csv.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -66,12 +65,7 @@ def timed(work: Any) -> float:
 
 def main() -> None:
     """Measure every case and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto")
-    args = parser.parse_args()
-    device = devices.choose_device(args.device)
-    precision = devices.choose_precision(args.precision, device)
+    device, precision = common.chosen(common.parser(__doc__).parse_args())
     data, rows = common.random_images(50_000, 10_000), []
     for method, model in CASES:
         rows.append(measure(method, model, data, device, precision))

@@ -96,13 +96,10 @@ def measure(case: tuple[int, float, int, int, int], device: str, precision: str)
 
 def main() -> None:
     """Measure every case in a process of its own and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto")
+    parser = common.parser(__doc__)
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    device = devices.choose_device(args.device)
-    precision = devices.choose_precision(args.precision, device)
+    device, precision = common.chosen(args)
     if args.case is not None:
         print(json.dumps(measure(CASES[args.case], device, precision)))
         return

@@ -282,14 +282,11 @@ def print_peak_memory(case: tuple[str, str, int], device: str, precision: str) -
 
 def main() -> None:
     """Time every case and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto")
+    parser = common.parser(__doc__)
     parser.add_argument("--eager", action="store_true", help="the eager executor too")
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    device = devices.choose_device(args.device)
-    precision = devices.choose_precision(args.precision, device)
+    device, precision = common.chosen(args)
     if args.memory is not None:
         print_peak_memory(CASES[args.memory], device, precision)
         return

@@ -7,7 +7,6 @@ all clients stacked, so that a layer is one batched product or grouped convoluti
 GPU: eager, graphs with 1 to 16 lanes, and stacked as one recorded graph. Writes benchmarks/ways-<device>.csv.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -104,12 +103,8 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 def main() -> None:
     """Time every way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto")
-    args = parser.parse_args()
-    device = devices.choose_device(args.device)
-    compute = devices.compute(device, devices.choose_precision(args.precision, device))
+    device, precision = common.chosen(common.parser(__doc__).parse_args())
+    compute = devices.compute(device, precision)
     rows: list[dict[str, Any]] = []
     for model, size in CASES:
         data = common.random_images(IMAGES, 1000)
