@@ -70,8 +70,7 @@ def play(of: Federation, executor: str, rounds: int, progress: Progress | None =
 
 def tensors(progress: Progress) -> dict[str, Tensor]:
     """All of a progress, on the host."""
-    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
-    return {f"{owner}/{name}": tensor.cpu() for owner, state in owners.items() for name, tensor in state.items()}
+    return {name: tensor.cpu() for name, tensor in progress.tensors().items()}
 
 
 def equivalence() -> dict[str, Any]:

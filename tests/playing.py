@@ -37,6 +37,5 @@ def play(of: Federation, rounds: int, progress: Progress | None = None, executor
 
 
 def tensors(progress: Progress) -> dict[str, Tensor]:
-    """Every tensor by owner and name, on the host."""
-    owners = {"server": progress.server} | {str(k): state for k, state in progress.clients.items()}
-    return {f"{owner}/{name}": tensor.cpu() for owner, state in owners.items() for name, tensor in state.items()}
+    """Every tensor by owner (server, or a client's number) and name, on the host."""
+    return {name.removeprefix("client/"): tensor.cpu() for name, tensor in progress.tensors().items()}

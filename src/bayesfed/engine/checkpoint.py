@@ -30,9 +30,7 @@ class Record:
 
 def save(path: Path, progress: Progress, record: Record) -> None:
     """Write a checkpoint, whole or not at all."""
-    tensors = {f"server/{name}": tensor for name, tensor in progress.server.items()}
-    for client, state in progress.clients.items():
-        tensors |= {f"client/{client}/{name}": tensor for name, tensor in state.items()}
+    tensors = progress.tensors()
     history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
     tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -38,6 +38,13 @@ class Progress:
     clients: dict[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
 
+    def tensors(self) -> State:
+        """Every tensor by owner and name: server/<name>, client/<number>/<name>."""
+        found = {f"server/{name}": tensor for name, tensor in self.server.items()}
+        for client, state in self.clients.items():
+            found |= {f"client/{client}/{name}": tensor for name, tensor in state.items()}
+        return found
+
 
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
@@ -144,15 +151,12 @@ class Trainer:
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
-        possible = {"test"} if is_server else {"shard"} if len(shard.test) else set()
+        due = {"test"} if is_server or (detailed and tested) else set()
+        due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
         for predictor in predictors:
             self.check()
-            sets = [name for name in predictor.sets if name in possible]
-            if detailed:
-                sets += [name for name in predictor.sets if name == "test" and tested and not is_server]
-            elif predictor.sampled:
-                continue
+            sets = due.intersection(predictor.sets) if detailed or not predictor.sampled else set()
             predicted: dict[str, tuple[Tensor, Tensor]] = {}
             labels = shard.test_images.labels
             if "test" in sets:

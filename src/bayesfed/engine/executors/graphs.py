@@ -25,7 +25,7 @@ from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
 LANES = 16  # clients at once, at most
-LANE_MEMORY = 2**30  # bytes that a lane may take for networks of the papers' size, so a small GPU has fewer lanes
+LANE_MEMORY = 2**30  # bytes for a lane and networks of the papers' size, estimated, so a small GPU has fewer lanes
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
 KINDS = 8  # of networks and states that a lane keeps recorded
 TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded

@@ -1,8 +1,8 @@
 """Clients side by side on the cores of a CPU, each with its share of the threads.
 
 One thread for each of two clients does more than two threads inside the operators of one, for a CNN and more so for
-an MLP with small batches. Clients are not stacked into batched products: the parameters of several no longer fit a
-core's cache. `benchmarks/ways.py` measures all three.
+an MLP with small batches, and more than stacking clients into batched products. `benchmarks/ways.py` measures all
+three.
 """
 
 from __future__ import annotations
