@@ -1,9 +1,10 @@
-"""Files: read with one-line errors, written whole or not at all, and the lock on a run folder."""
+"""Files: read with one-line errors, written whole or not at all, their digests, and the lock on a run folder."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -43,9 +44,20 @@ def write_text(path: Path, text: str) -> None:
         scratch.write_text(text)
 
 
+def json_text(value: Any) -> str:
+    """Indented JSON. Raises ValueError for NaN and infinities, which are no JSON."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole, indented."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    write_text(path, json_text(value))
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

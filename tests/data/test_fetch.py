@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bayesfed import files
 from bayesfed.data import sources, store
 from bayesfed.data.fetch import fetch
 from bayesfed.errors import InputError
@@ -72,7 +73,7 @@ def test_record_names_licence_counts_and_checksums(mirror, tmp_path):
     record = json.loads((folder / "dataset.json").read_text())
     assert record["licence"] == "none"
     assert record["images"] == {"train": 60, "test": 30}
-    assert record["files"]["train.npz"]["sha256"] == store.sha256(folder / "train.npz")
+    assert record["files"]["train.npz"]["sha256"] == files.sha256(folder / "train.npz")
     assert tree(tmp_path / "data") == [
         "toy-idx", "toy-idx/dataset.json", "toy-idx/test.npz", "toy-idx/train.npz",
     ]  # fmt: skip

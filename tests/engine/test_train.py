@@ -18,10 +18,12 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from bayesfed import cli, files
-from bayesfed.engine import device
+from bayesfed import cli, files, runfolder
+from bayesfed.engine import device, rounds
 from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
+from bayesfed.methods.base import Node, State
+from bayesfed.methods.fml import FML
 
 Make = Callable[..., dict[str, Any]]
 Train = Callable[..., int]
@@ -135,6 +137,45 @@ def test_every_file_comes_back_from_the_checkpoint(
     monkeypatch.setattr(training, "assemble", None)  # training would fail
     assert train(mapping("fml")) == 0
     assert before == {name: (tmp_path / "out" / name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("executor", ["eager", "threads", "graphs"])
+def test_a_diverged_run_ends_and_says_where(executor: str, train: Train, mapping: Make, tmp_path: Path,
+                                            capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """A step of client 2 in round 2 makes its local model infinite: the run is over, recorded, and left alone."""
+    original = FML.start
+
+    def start(self: FML, c: Node, message: State) -> State:
+        state = original(self, c, message)
+        if (c.round, c.client) == (2, 2):
+            state["theta"] = torch.full_like(state["theta"], 1e30)
+        return state
+
+    monkeypatch.setattr(FML, "start", start)
+    monkeypatch.setattr(training, "DEFAULT", {"cpu": executor})
+    assert train(mapping("fml", rounds=5)) == 0
+    assert error(capsys) == "diverged in round 2: client 2's phi is not finite; the run ends here"
+    out = tmp_path / "out"
+    summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["diverged"] == {"round": 2, "client": "2", "tensor": "phi"}
+    assert runfolder.read(out) == summary
+    with (out / "metrics.csv").open() as file:
+        assert {row["round"] for row in csv.DictReader(file)} == {"1", "2"}
+    before = (out / "summary.json").read_bytes()
+    (out / "summary.json").unlink()
+    monkeypatch.setattr(training, "assemble", None)  # training would fail
+    assert train(mapping("fml", rounds=5)) == 0
+    assert (out / "summary.json").read_bytes() == before
+
+
+def test_a_metric_that_is_not_finite_is_null(train: Train, mapping: Make, tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Parameters that are finite may give an infinite loss: the summary stays JSON."""
+    monkeypatch.setattr(rounds, "uncertainty", lambda *_: {"nll": torch.tensor(float("inf"))})
+    assert train(mapping()) == 0
+    summary = json.loads((tmp_path / "out/summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["uncertainty"]["global"]["nll"] is None
+    assert summary["diverged"] is None
 
 
 def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from bayesfed import runfolder
+
 PAPER = Path(__file__).parents[2] / "config/papers/hbfl.yaml"
 
 
@@ -64,8 +66,12 @@ def finish(
     server: list[float] | None = None,
     clients: list[list[float]] | None = None,
     uncertainty: Mapping[str, Mapping[str, float]] | None = None,
+    **more: Any,
 ) -> None:
-    """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme."""
+    """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme.
+
+    `more`: keys of the summary beside those that every run has.
+    """
     folder.mkdir(parents=True, exist_ok=True)
 
     def summed(curve: list[float]) -> tuple[float, float, float]:
@@ -88,8 +94,11 @@ def finish(
         "global": dict(zip(names, summed(server), strict=True)) if server else {},
         "clients": {name: [summed(curve)[i] for curve in clients or []] for i, name in enumerate(names)},
         "uncertainty": uncertainty or {},
+        **more,
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    for name in runfolder.SEALED:
+        (folder / name).touch()
+    runfolder.seal(folder, summary)
 
 
 @pytest.fixture

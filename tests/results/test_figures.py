@@ -129,12 +129,22 @@ def test_colours_belong_to_methods(lab):
     assert len(set(palette.values())) == len(lab.spec["methods"])
 
 
-def test_a_finished_run_without_metrics_is_refused(lab, stored, tmp_path):
+def test_a_changed_record_is_refused(lab, stored, tmp_path):
     folder = lab.cell("heterogeneous", "HBFL")
     stored(folder, [0.1, 0.2], [[0.5]])
     (folder / "metrics.csv").write_text("round,client\n1,0\n")
-    with pytest.raises(InputError, match=r"metrics\.csv: damaged"):
+    with pytest.raises(InputError, match=r"metrics\.csv: not as the run wrote it"):
         figures.write(lab.plan, tmp_path)
-    (folder / "metrics.csv").unlink()
-    with pytest.raises(InputError, match=r"metrics\.csv: missing in a finished run"):
-        figures.write(lab.plan, tmp_path)
+
+
+def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
+    for seed in (0, 1):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), [0.1, 0.2], [[0.5]])
+    broke = {"round": 2, "client": "server", "tensor": "theta"}
+    stored(lab.cell("heterogeneous", "FML"), [0.1, 0.2], [[0.5]], diverged=broke)
+    lab.cell("heterogeneous", "HBFL", seed=2)
+    study = study_of(lab)
+    small = figures.footnote(study, study.records)
+    assert "mean over at most 2 seeds" in small
+    assert "3 of 4 runs finished." in small
+    assert "Diverged: FML seed 0 in round 2." in small

@@ -1,11 +1,14 @@
 """Tables against tables worked out by hand; the breakdown of every run; missing runs and budgets."""
 
-import json
+from pathlib import Path
 
 import pytest
 
+from bayesfed import runfolder
 from bayesfed.errors import InputError
-from bayesfed.results import cells, runs, tables
+from bayesfed.results import cells, claims, compare, runs, tables
+
+PAPERS = Path(__file__).parents[2] / "config/papers"
 
 SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "paper_budget": False}
 
@@ -114,13 +117,32 @@ def test_uncertainty_of_every_predictor(lab, stored, rows, tmp_path):
 
 
 def test_a_client_without_test_images_is_an_empty_cell(lab, stored, rows, tmp_path):
+    best = [0.5, None, *[0.5] * 8]
+    clients = dict.fromkeys(("accuracy_best", "accuracy_last", "accuracy_last5"), best)
     folder = lab.cell("heterogeneous", "HBFL")
-    stored(folder, [0.5], [[0.5]] * 10)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["clients"]["accuracy_best"][1] = None
-    (folder / "summary.json").write_text(json.dumps(summary))
+    stored(folder, [0.5])
+    runfolder.seal(folder, runfolder.read(folder) | {"clients": clients})
     tables.write(lab.plan, tmp_path)
     assert [row["HBFL"] for row in rows(tmp_path / "hbfl/table2.csv")[:3]] == ["50.00", "", "50.00"]
+
+
+def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
+    """Alone it is `diverged`; beside other seeds it is left out of the mean, and counted."""
+    broke = {"round": 2, "client": "3", "tensor": "theta"}
+    stored(lab.cell("heterogeneous", "FML"), [0.5, 0.1], [[0.5]] * 10, diverged=broke)
+    stored(lab.cell("heterogeneous", "HBFL", seed=0), [0.5, 0.1], [[0.5]] * 10, diverged=broke)
+    stored(lab.cell("heterogeneous", "HBFL", seed=1), [0.4, 0.6], [[0.5]] * 10)
+    tables.write(lab.plan, tmp_path)
+    compare.write(lab.plan, tmp_path, papers=PAPERS)
+    claims.write(lab.plan, tmp_path)
+    table = rows(tmp_path / "hbfl/table1.csv")[0]
+    assert (table["FML"], table["FML last5"], table["HBFL"]) == ("diverged", "diverged", "60.00")
+    assert table["seeds"] == "0 of 1, 1 diverged (FML); 1 of 2, 1 diverged (HBFL)"
+    fml, hbfl = rows(tmp_path / "hbfl/table1.compare.csv")[:2]
+    assert (fml["verdict"], fml["mean"], fml["difference"]) == ("diverged", "", "")
+    assert "1 of 2, 1 diverged seeds finished" in hbfl["note"]
+    assert rows(tmp_path / "hbfl/claims.csv")[0]["verdict"] == "diverged"
+    assert [row["best"] for row in rows(tmp_path / "hbfl/clients.csv")[:11]] == [*["diverged"] * 10, ""]
 
 
 def test_runs_may_lie_elsewhere(lab, stored, rows, tmp_path):
@@ -136,17 +158,13 @@ def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="not a plan"):
         tables.write(tmp_path / "plan.json", tmp_path)
-    folder = lab.cell("heterogeneous", "FML")
-    stored(folder, [0.5], [[0.5]])
+    stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5]])
     lab.spec["tables"]["table1"]["metric"] = "global_acuracy_best"
     with pytest.raises(InputError, match="did you mean 'global_accuracy_best'"):
         tables.write(lab.plan, tmp_path)
     lab.spec["tables"]["table1"]["metric"] = "global_accuracy_best"
     lab.spec["tables"]["table1"]["rows"] = {"datset": ["cifar10"]}
     with pytest.raises(InputError, match="did you mean 'dataset'"):
-        tables.write(lab.plan, tmp_path)
-    (folder / "summary.json").write_text('{"global"')
-    with pytest.raises(InputError, match=r"summary\.json: no valid JSON"):
         tables.write(lab.plan, tmp_path)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesfed import files
 from bayesfed.data import store
 from bayesfed.data.sources import File, Source, source
 from bayesfed.errors import InputError
@@ -202,9 +203,9 @@ def _verified(wanted: Source, split: str, records: Records, origin: str) -> Reco
     """`records` in canonical order; InputError that names the files if the fingerprint is not as pinned."""
     order, found = _canonical_order(records)
     if found != wanted.fingerprints[split]:
-        files = ", ".join(wanted.parts.get(split, ("digits",)))
+        parts = ", ".join(wanted.parts.get(split, ("digits",)))
         raise InputError(
-            f"{wanted.name}: the {split} images in {origin} ({files}) are damaged: fingerprint {found}, "
+            f"{wanted.name}: the {split} images in {origin} ({parts}) are damaged: fingerprint {found}, "
             f"expected {wanted.fingerprints[split]}; replace them by the publisher's ({wanted.homepage})"
         )
     return records[order]
@@ -241,5 +242,5 @@ def _record(wanted: Source, folder: Path) -> dict[str, object]:
         "shape": [wanted.channels, wanted.size, wanted.size],
         "fingerprint": wanted.fingerprint,
         "fingerprints": dict(wanted.fingerprints),
-        "files": {p.name: {"bytes": p.stat().st_size, "sha256": store.sha256(p)} for p in paths},
+        "files": {p.name: {"bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in paths},
     }

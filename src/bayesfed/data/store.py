@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ def check(wanted: Source, data_dir: Path) -> None:
             # The size first: it is free, and tells a truncated file from a changed one.
             if path.stat().st_size != record["files"][path.name]["bytes"]:
                 raise InputError(f"{path} is truncated or changed (size {path.stat().st_size}): {again}")
-            if sha256(path) != record["files"][path.name]["sha256"]:
+            if files.sha256(path) != record["files"][path.name]["sha256"]:
                 raise InputError(f"{path} is changed (its sha256 is not the recorded one): {again}")
     except FileNotFoundError as error:
         raise InputError(
@@ -85,9 +84,3 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write `arrays` uncompressed to `path`, whole or not at all. Equal arrays give equal bytes."""
     with files.replacing(path) as scratch, scratch.open("wb") as file:
         np.savez(file, **arrays)
-
-
-def sha256(path: Path) -> str:
-    """Hexadecimal sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

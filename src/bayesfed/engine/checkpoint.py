@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from bayesfed import files
-from bayesfed.engine.rounds import Progress, Row
+from bayesfed.engine.rounds import Divergence, Progress, Row
 from bayesfed.errors import InputError
 from bayesfed.methods.base import State
 
@@ -35,6 +35,8 @@ def save(path: Path, progress: Progress, record: Record) -> None:
     tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record))}
+    if progress.diverged:
+        metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
     with files.replacing(path) as scratch:
         save_file(tensors, scratch, metadata)
 
@@ -47,6 +49,7 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata()
             record = Record(**json.loads(metadata["record"]))
+            diverged = Divergence(**json.loads(metadata["diverged"])) if "diverged" in metadata else None
             history = json.loads(bytes(stored.get_tensor("history").numpy()))
             for name in stored.keys():  # noqa: SIM118  (not a dict)
                 owner, _, rest = name.partition("/")
@@ -59,4 +62,4 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
         raise InputError(f"{path}: this checkpoint is damaged ({error}); delete it to train from the start") from None
     if record.key != key:
         raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")
-    return Progress(int(metadata["round"]), server, clients, [Row(*row) for row in history]), record
+    return Progress(int(metadata["round"]), server, clients, [Row(*row) for row in history], diverged), record

@@ -66,8 +66,10 @@ class Reporter:
         if self.bar is not None:
             self.bar.n = progress.round
             self.bar.set_postfix_str(text)
-        last = progress.round == self.rounds
+        last = progress.over(self.rounds)
         self.write(line, quiet=self.bar is not None or (time.monotonic() - self.told < LINE_SECONDS and not last))
+        if progress.diverged:
+            self.write(f"{progress.diverged}; the run ends here")
 
     def write(self, line: str, quiet: bool = False) -> None:
         """A line to the log, and to standard error unless quiet."""

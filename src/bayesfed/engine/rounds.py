@@ -29,14 +29,35 @@ class Row:
     value: float
 
 
+@dataclass(frozen=True)
+class Divergence:
+    """Where a run first held a value that is not finite; `client` is a number from 0 or "server"."""
+
+    round: int
+    client: str
+    tensor: str
+
+    def __str__(self) -> str:
+        who = self.client if self.client == "server" else f"client {self.client}"
+        return f"diverged in round {self.round}: {who}'s {self.tensor} is not finite"
+
+
 @dataclass
 class Progress:
-    """What a run has after a whole number of rounds: all that a checkpoint must hold."""
+    """What a run has after a whole number of rounds: all that a checkpoint must hold.
+
+    A run that has diverged is over, whatever rounds are left.
+    """
 
     round: int
     server: State
     clients: dict[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
+    diverged: Divergence | None = None
+
+    def over(self, rounds: int) -> bool:
+        """Whether a run of so many rounds ends here."""
+        return self.round == rounds or self.diverged is not None
 
     def tensors(self) -> State:
         """Every tensor by owner and name: server/<name>, client/<number>/<name>."""
@@ -63,11 +84,13 @@ class Reading:
 
 @dataclass
 class Visit:
-    """What is left of a client's round: what it sent, what was measured, what it keeps."""
+    """What is left of a client's round: what it sent, what was measured, what it keeps, and which of its tensors are
+    finite."""
 
     update: Update
     readings: list[Reading]
     kept: State
+    finite: State
 
 
 class Trainer:
@@ -110,10 +133,12 @@ class Trainer:
         def end(job: Job) -> Visit:
             c = job.node
             update = Update(c.client, n[c.client], q[c.client], copy(method.finish(c), c.n.device))
+            finite = finiteness({**c.state, **update.values})
             readings = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in best[c.client].items()]
             readings += self.evaluate(c, method.client_predictors(c), detailed, c.client in tested)
             # Absent clients wait on the host: a GPU holds those that it trains.
-            return Visit(update, readings, copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu")))
+            kept = copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu"))
+            return Visit(update, readings, kept, finite)
 
         visits: dict[int, Visit] = {}
         for visit in self.executor.run(sorted(n, key=lambda k: -n[k] * epochs[k]), begin, end):
@@ -126,9 +151,12 @@ class Trainer:
         if server.predicts:
             readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True)
         self.samples = sum(n[k] * epochs[k] for k in n)
+        finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
+        finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
         kept = progress.clients | {k: visit.kept for k, visit in visits.items()}
-        return Progress(round, server.state, kept, progress.history + rows(round, readings))
+        history = progress.history + rows(round, readings)
+        return Progress(round, server.state, kept, history, divergence(round, finite))
 
     def epoch_test(self, client: int, best: dict[str, Tensor]) -> Callable[[Node], None] | None:
         """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
@@ -183,6 +211,18 @@ def rows(round: int, readings: list[Reading]) -> list[Row]:
         return []
     values = torch.stack([reading.value.double() for reading in readings]).tolist()
     return [Row(round, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]
+
+
+def finiteness(state: State) -> State:
+    """For each tensor of numbers that can be other than finite, whether all of them are: a tensor () on its device."""
+    return {name: tensor.isfinite().all() for name, tensor in state.items() if tensor.is_floating_point()}
+
+
+def divergence(round: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:
+    """The first tensor (owner, name) that is not finite, if there is one."""
+    flags = torch.stack(list(finite.values())).tolist() if finite else []
+    broken = [where for where, flag in zip(finite, flags, strict=True) if not flag]
+    return Divergence(round, *broken[0]) if broken else None
 
 
 def copy(state: State, device: torch.device) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,15 +38,19 @@ def client_curves(history: Iterable[Row]) -> dict[int, dict[int, float]]:
 
 
 def summarise(history: list[Row], clients: int) -> dict[str, Any]:
-    """The `global`, `clients` and `uncertainty` parts of summary.json; null for a client that never took part."""
+    """The `global`, `clients` and `uncertainty` parts of summary.json.
+
+    Null stands for a client that never took part, and for a value that is not finite.
+    """
     server = {row.round: row.value for row in history if (row.model, row.metric) == ("global", "test_accuracy")}
     curves = {client: curve_statistics(curve) for client, curve in client_curves(history).items()}
     names = ("accuracy_best", "accuracy_last", "accuracy_last5")
     last = max(row.round for row in history)
-    uncertainty: dict[str, dict[str, float]] = {}
+    uncertainty: dict[str, dict[str, float | None]] = {}
     for row in history:
         if row.client == "global" and row.round == last and row.metric.startswith("test_"):
-            uncertainty.setdefault(row.model, {})[row.metric.removeprefix("test_")] = row.value
+            value = row.value if math.isfinite(row.value) else None
+            uncertainty.setdefault(row.model, {})[row.metric.removeprefix("test_")] = value
     return {
         "global": curve_statistics(server) if server else {},
         "clients": {name: [curves.get(k, {}).get(name) for k in range(clients)] for name in names},

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import bayesfed
-from bayesfed import files, runfile
+from bayesfed import files, runfile, runfolder
 from bayesfed.data import partition, store
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.executors import DEFAULT
@@ -51,13 +51,14 @@ class Place:
 def train(run: Run, place: Place) -> None:
     """Train a run, or go on with it, until its folder is done; a finished run is left alone.
 
-    Raises InputError for wrong input or another run's folder, Stopped on SIGTERM or SIGINT.
+    A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
+    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM or SIGINT.
     """
     with files.locked(
         place.out, lambda: print(f"{place.out}: another process holds this run; waiting", file=sys.stderr)
     ):
         refuse_other_run(run, place.out)
-        if (place.out / "summary.json").exists():
+        if (place.out / runfolder.SUMMARY).exists():
             print(f"{place.out}: done already", file=sys.stderr)
             return
         with device.lease(place.device, slots=place.gpu_slots):  # before torch looks, which fixes what it sees
@@ -84,7 +85,7 @@ def train_locked(run: Run, place: Place) -> None:
                 f"delete {place.checkpoint}"
             )
     federation = None
-    if progress is None or progress.round < run.budget.rounds:
+    if progress is None or not progress.over(run.budget.rounds):
         federation = assemble(run, place, device.compute(on, record.precision))
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
@@ -111,13 +112,13 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
     with stop:
         try:
-            while progress.round < total:
+            while not progress.over(total):
                 started = time.monotonic()
                 progress = trainer.play(progress)
                 record.seconds += time.monotonic() - started
                 record.samples += trainer.samples
                 report.round_done(progress)
-                if progress.round == total or time.monotonic() - saved > wait:
+                if progress.over(total) or time.monotonic() - saved > wait:
                     started = time.monotonic()
                     checkpoint.save(place.checkpoint, progress, record)
                     saved = time.monotonic()
@@ -187,8 +188,9 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "local_epochs": budget.local_epochs,
         "batch_size": budget.batch_size,
         "train_seconds": round(record.seconds, 3),
+        "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
     } | summarise(progress.history, run.partition.clients)
-    files.write_json(place.out / "summary.json", summary)
+    runfolder.seal(place.out, summary)
 
 
 def partition_fingerprint(run: Run, data: Path) -> str | None:

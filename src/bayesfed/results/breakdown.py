@@ -41,7 +41,7 @@ def clients(study: cells.Study) -> Rows:
     """One row a run and client (counted from 1), then their `mean`, then the server's model (`global`).
 
     Accuracy in percent: a client on its own test shard, `global` on the full test set; empty without a
-    finished run.
+    finished run, `diverged` for a run that was stopped since a value in it was no longer finite.
     """
     header = [*RUN, "client", "model", *ACCURACIES, *cells.BUDGET, "budget", "run"]
     found = []
@@ -64,7 +64,7 @@ def _identity(study: cells.Study, record: cells.Record) -> dict[str, str]:
         "model": study.label(record.model),
         "dataset": study.labels(record.dataset),
         "dataset_used": study.labels(record.used),
-        **{name: _percent(record.value(name)) for name in ACCURACIES},
+        **{name: cells.DIVERGED if record.diverged else _percent(record.value(name)) for name in ACCURACIES},
     }
 
 

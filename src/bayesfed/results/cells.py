@@ -13,6 +13,8 @@ from bayesfed.results import runs
 
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
+DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
+
 STATISTICS = ("best", "last", "last5", "early", "jitter")
 """What can be asked of an accuracy over rounds; `Record.value` defines them."""
 
@@ -41,19 +43,20 @@ class Record:
     paper_budget: bool
     folder: Path
     done: bool
+    diverged: int
     summary: Mapping[str, float]
 
     def value(self, statistic: str) -> float | None:
-        """An accuracy statistic in [0, 1], or None when the run has none (yet).
+        """An accuracy statistic in [0, 1], or None when the run has none (yet) or diverged.
 
         best, last, last5: maximum over rounds, last round, mean of the last five (from the summary).
         early: mean over the first tenth of the rounds, at least one.
         jitter: standard deviation of the change from round to round over the second half (needs two changes).
         """
+        if not self.done or self.diverged:
+            return None
         if statistic in ("best", "last", "last5"):
             return self.summary.get(statistic)
-        if not self.done:
-            return None
         curve = runs.curves(self.folder).get(self.client, {})
         values = [curve[round] for round in sorted(curve)]
         if statistic == "early":
@@ -117,35 +120,42 @@ class Study:
 
 @dataclass(frozen=True)
 class Score:
-    """A statistic over seeds: mean, sample standard deviation (None for one), seeds done, seeds planned."""
+    """A statistic over seeds: mean, sample standard deviation (None for one), and the numbers of seeds with a value,
+    diverged, and planned."""
 
     mean: float | None
     sd: float | None
     seeds: int
+    diverged: int
     planned: int
 
     def percent(self) -> str:
-        """`80.71`, `80.71 ± 0.30`, or "" without a value; percent with two decimals."""
+        """`80.71`, `80.71 ± 0.30`, `diverged`, or "" where nothing is finished; percent with two decimals."""
         if self.mean is None:
-            return ""
+            return DIVERGED if self.diverged else ""
         return f"{100 * self.mean:.2f}" + (f" ± {100 * self.sd:.2f}" if self.sd is not None else "")
 
     def count(self) -> str:
-        """`3`, or `2 of 3` while seeds are missing."""
-        return str(self.seeds) if self.seeds == self.planned else f"{self.seeds} of {self.planned}"
+        """`3`, or `2 of 3` while seeds are missing, or `2 of 3, 1 diverged`."""
+        if self.seeds == self.planned:
+            return str(self.seeds)
+        return f"{self.seeds} of {self.planned}" + (f", {self.diverged} {DIVERGED}" if self.diverged else "")
 
 
 def score(records: Iterable[Record], statistic: str) -> Score:
     """Mean and spread over seeds; several records of a seed (clients) are averaged first."""
     by_seed: dict[str, list[float]] = {}
+    diverged = set()
     for record in records:
         value = record.value(statistic)
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
+        diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
     return Score(
         mean=statistics.fmean(values) if values else None,
         sd=statistics.stdev(values) if len(values) > 1 else None,
         seeds=len(values),
+        diverged=len(diverged),
         planned=len(by_seed),
     )
 
@@ -245,6 +255,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             paper_budget=cell["paper_budget"],
             folder=folder,
             done=summary is not None,
+            diverged=((summary or {}).get("diverged") or {}).get("round", 0),
             summary=values,
         )
 

@@ -32,9 +32,9 @@ def read_published(path: Path) -> list[dict[str, str]]:
 
 
 def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
-    """What may be said of a difference in percentage points (ours minus print; None: no finished run)."""
+    """What may be said of a difference in percentage points (ours minus print; None: no result)."""
     if difference is None:
-        return "not run"
+        return cells.DIVERGED if any(record.diverged for record in records) else "not run"
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
     if not all(record.paper_budget for record in records):

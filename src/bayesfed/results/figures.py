@@ -97,19 +97,22 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
 
 def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
-    seeds = len(cells.unique(record.seed for record in records))
-    line = f"Line: mean over {seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
+    seeds = len(cells.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
+    most = "" if asked == done else "at most "
+    line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     rounds, epochs, batch = (
         " or ".join(cells.unique(str(getattr(record, field)) for record in records))
         for field in ("rounds", "local_epochs", "batch_size")
     )
+    stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
+    diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
     told = own if budget == "paper's" else f"Not the paper's budget or data: {budget}."
-    return " ".join(part for part in (line, missing, told if records else "", study.notice) if part)
+    return " ".join(part for part in (line, missing, diverged, told if records else "", study.notice) if part)
 
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:

@@ -1,13 +1,12 @@
 """The run folder as results read it: the summary of a finished run, and its accuracy round by round."""
 
 import csv
-import json
 import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bayesfed.errors import InputError
+from bayesfed import runfolder
 
 Curves = dict[str, dict[int, float]]
 """Per series (`global`, or a client's number from 1): round -> accuracy in [0, 1]."""
@@ -18,17 +17,8 @@ OWN_SHARD = ("shard_accuracy", "epoch_shard_accuracy")
 
 @cache
 def summary(folder: Path) -> dict[str, Any] | None:
-    """`summary.json` of a run, or None when the run is not finished. Raises InputError for a damaged one."""
-    path = folder / "summary.json"
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: no valid JSON ({error}); delete the run folder and train again") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping; delete the run folder and train again")
-    return content
+    """`summary.json` of a run, or None when the run is not finished. Raises InputError for a changed record."""
+    return runfolder.read(folder)
 
 
 def number(value: object) -> float | None:
@@ -42,27 +32,21 @@ def curves(folder: Path) -> Curves:
 
     A client's value is the larger of its models' in that round (meme, local), as in the HBFL paper and in the
     engine's summary, which counts an epoch's accuracy like the round's where a run tests after every epoch.
-    Raises InputError when `metrics.csv` is missing or damaged.
+    The run must be finished: `summary` has verified its record.
     """
-    path = folder / "metrics.csv"
     found: Curves = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row["client"] == "global":
-                    if (row["model"], row["metric"]) != ("global", "test_accuracy"):
-                        continue
-                    series = "global"
-                elif row["metric"] in OWN_SHARD and not row["model"].endswith("_sampled"):
-                    series = str(int(row["client"]) + 1)
-                else:
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["client"] == "global":
+                if (row["model"], row["metric"]) != ("global", "test_accuracy"):
                     continue
-                value = float(row["value"])
-                if math.isfinite(value):
-                    of_series = found.setdefault(series, {})
-                    of_series[int(row["round"])] = max(value, of_series.get(int(row["round"]), value))
-    except FileNotFoundError:
-        raise InputError(f"{path}: missing in a finished run; delete the run folder and train again") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: damaged ({error!r}); delete the run folder and train again") from None
+                series = "global"
+            elif row["metric"] in OWN_SHARD and not row["model"].endswith("_sampled"):
+                series = str(int(row["client"]) + 1)
+            else:
+                continue
+            value = float(row["value"])
+            if math.isfinite(value):
+                of_series = found.setdefault(series, {})
+                of_series[int(row["round"])] = max(value, of_series.get(int(row["round"]), value))
     return found

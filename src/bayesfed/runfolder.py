@@ -1,0 +1,62 @@
+"""The record of a finished run: small text files that may stand in git for years, sealed by digests.
+
+`summary.json` is written last and holds the sha256 of the other files and of itself. So a record that was edited, cut or
+mixed with another is noticed by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bayesfed import files
+from bayesfed.errors import InputError
+
+SUMMARY = "summary.json"
+SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a later call may go on with
+
+
+def seal(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write `summary.json`: the summary, the digests of the folder's other files, and its own."""
+    content = {key: value for key, value in summary.items() if key != "digest"}
+    content["files"] = {name: files.sha256(folder / name) for name in SEALED}
+    files.write_text(folder / SUMMARY, text_of(content))
+
+
+def text_of(content: Mapping[str, Any]) -> str:
+    """The one text of a summary: its JSON with the digest of that JSON as the last key."""
+    digest = hashlib.sha256(files.json_text(content).encode()).hexdigest()
+    return files.json_text({**content, "digest": digest})
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run, its record verified; None where the run is not finished.
+
+    Raises InputError, naming the file, for a record that is not as the run left it.
+    """
+    path = folder / SUMMARY
+    if not path.exists():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        recorded = content["files"]
+        whole = text == text_of({key: value for key, value in content.items() if key != "digest"})
+        wrong = [name for name in SEALED if recorded[name] != files.sha256(folder / name)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole, wrong = False, []
+    except FileNotFoundError as error:
+        raise refused(Path(error.filename), "missing in a finished run") from None
+    if not whole:
+        raise refused(path, "not as the run wrote it")
+    if wrong:
+        raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
+    return content
+
+
+def refused(path: Path, why: str) -> InputError:
+    """The error for a record that cannot be trusted, and what to do."""
+    return InputError(f"{path}: {why}; restore it (records of the repository: git checkout), or delete the run folder")

@@ -1,0 +1,54 @@
+"""The record of a run: whole as it was written, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bayesfed import runfolder
+from bayesfed.errors import InputError
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    for name in runfolder.SEALED:
+        (tmp_path / name).write_text(f"{name} holds a line\n")
+    runfolder.seal(tmp_path, {"key": "abc", "value": 0.5, "nothing": None})
+    return tmp_path
+
+
+def test_a_record_is_read_as_it_was_written(record: Path, tmp_path: Path) -> None:
+    summary = runfolder.read(record)
+    assert summary is not None
+    assert (summary["key"], summary["value"], summary["nothing"]) == ("abc", 0.5, None)
+    before = (record / "summary.json").read_bytes()
+    runfolder.seal(record, summary)
+    assert (record / "summary.json").read_bytes() == before
+    assert runfolder.read(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize("name", ["summary.json", *runfolder.SEALED])
+def test_every_flipped_bit_and_every_cut_is_noticed(record: Path, name: str) -> None:
+    """All of them, one after another; and a file that is gone."""
+    path = record / name
+    whole = path.read_bytes()
+    damaged = [whole[:at] for at in range(len(whole))]
+    damaged += [
+        bytes([*whole[:at], whole[at] ^ 1 << bit, *whole[at + 1 :]]) for at in range(len(whole)) for bit in range(8)
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=rf"{name}: not as the run wrote it.*delete the run folder"):
+            runfolder.read(record)
+    path.write_bytes(whole)
+    assert runfolder.read(record)
+    if name != "summary.json":
+        path.unlink()
+        with pytest.raises(InputError, match=rf"{name}: missing in a finished run"):
+            runfolder.read(record)
+
+
+def test_numbers_that_are_no_json_are_not_written(record: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        runfolder.seal(record, {"value": float("nan")})
