@@ -105,6 +105,23 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert (tasks["alpha"], tasks["setting"]) == (None, None)
 
 
+def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest seed of everything; in it what fills tables; in that the cheap, a table's row side by side."""
+    full = of_project("paper", monkeypatch)
+    of_folder = {cell["folder"]: cell for cell in full["cells"]}
+    order = [of_folder[run["folder"]] for run in sorted(full["runs"], key=lambda run: -run["priority"])]
+    assert sorted(run["priority"] for run in full["runs"]) == list(range(1, len(order) + 1))
+    assert [cell["seed"] for cell in order] == [0] * 139 + [1] * 139 + [2] * 139
+    first = [(cell["experiment"], cell["method"], cell["dataset"], cell["alpha"]) for cell in order[:11]]
+    both = ["cifar10", "cifar100"]
+    assert first[:3] == [("multitask", method, both, None) for method in ("Independent", "FML", "HBFL")]
+    assert first[3:7] == [("heterogeneous", m, "cifar10", alpha) for alpha in ("100", "0.05") for m in ("FML", "HBFL")]
+    assert {experiment for experiment, *_ in first} == {"multitask", "heterogeneous"}
+    figures = [(cell["model"], cell["dataset"]) for cell in order[11:139] if cell["experiment"] == "homogeneous"]
+    assert figures[0] == ("mlp", "mnist")
+    assert figures[-1] == ("cnn2", "cifar100")
+
+
 def test_local_models_only_where_a_method_has_them(config: dict[str, Any]) -> None:
     runs = {run.method: run for run in plan.make(config)[1] if not run.multi_task}
     assert runs["fml"].local_models == ("mlp", "mlp", "lenet5")
@@ -195,6 +212,7 @@ def test_plan_is_made_anew_when_its_sources_change(
             file.write("\n# more\n")
         seen.append(plan.content_hash(config))
     seen.append(plan.content_hash(config | {"title": "another"}))
+    assert plan.content_hash(config | {"runs": "standing", "gpu_slots": 2, "title": "another"}) == seen[-1]
     assert len(set(seen)) == len(seen)
 
 

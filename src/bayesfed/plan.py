@@ -27,10 +27,24 @@ Tree = Mapping[str, Any]  # what a YAML file holds
 PACKAGE = Path(__file__).parent
 PAPERS = Path("config", "papers")
 
+WORKFLOW_KEYS = (
+    "data_mirror",
+    "gpu_slots",
+    "precision",
+    "runs",
+)  # where and how runs are made: no plan depends on them
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "data_mirror", "gpu_slots", "precision",
+    "name",
+    "title",
+    "notice",
+    "papers",
+    "seeds",
+    "run",
+    "methods",
+    "datasets",
     "experiments",
-)  # fmt: skip
+    *WORKFLOW_KEYS,
+)
 CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
 AXES = ("dataset", "alpha", "method", "model", "stragglers")
 
@@ -113,14 +127,30 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
                 "datasets": sorted(set(run.datasets)),
                 "partition": run.partition_file,
                 "method": run.method,
+                "priority": priority,
             }
-            for run in runs.values()
+            for run, priority in zip(runs.values(), priorities(runs, cells, papers), strict=True)
         ],
         "cells": cells,
         "papers": papers,
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
+    """How early each run is wanted, the higher the earlier, from 1, so that a sweep cut off anywhere has whole columns.
+
+    The lowest seed of everything before the next one; for each seed what fills a table before all else; then the cheap
+    before the dear; runs of equal cost, such as the methods of a row, as the paper lists them.
+    """
+    tables = {
+        (paper, table["experiment"]) for paper, spec in papers.items() for table in spec.get("tables", {}).values()
+    }
+    tabled = {cell["folder"] for cell in cells if (cell["paper"], cell["experiment"]) in tables}
+    order = sorted(runs.values(), key=lambda run: (run.budget.seed, run.folder not in tabled, run.cost))
+    place = {run.folder: len(order) - number for number, run in enumerate(order)}
+    return [place[folder] for folder in runs]
 
 
 def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str, Any], Run]]:
@@ -223,9 +253,10 @@ def one_line(error: Exception) -> str:
 
 
 def content_hash(config: Tree) -> str:
-    """A hash over everything that a plan is made from: the config, its papers, and the package's source."""
+    """A hash over everything that a plan is made from: what the config asks for, its papers, and the package's source."""
     papers = [PAPERS / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")]
-    return digest(json.dumps(config, sort_keys=True), [*papers, *source_files(PACKAGE)])
+    asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
+    return digest(json.dumps(asked, sort_keys=True), [*papers, *source_files(PACKAGE)])
 
 
 def products_hash(plan: Tree) -> str:

@@ -93,6 +93,23 @@ class Run:
         return f"{'+'.join(self.datasets)}/{self.partition.label}/{self.method}/seed~{self.budget.seed}-{self.key}"
 
     @property
+    def cost(self) -> int:
+        """An estimate of the run's work: images trained on, times multiply-adds of the networks that each goes through.
+
+        As if every client had as many images; it says which of two runs is the cheaper one, not how long either takes.
+        """
+        passes = self.budget.rounds * self.budget.local_epochs
+        total = 0
+        for k in range(self.partition.clients):
+            one = self.sources[k if self.multi_task else 0]
+            own = list(self.local_models[k : k + 1])
+            travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
+            images = one.count("train") // (1 if self.multi_task else self.partition.clients)
+            networks = [models.build(name, one.classes, one.channels, SIDE) for name in travelling + own]
+            total += passes * images * sum(network.operations for network in networks)
+        return total
+
+    @property
     def partition_file(self) -> str | None:
         """The cached partition, relative to the data folder; None where every client holds a whole dataset."""
         return None if self.multi_task else filename(self.datasets[0], self.partition, self.budget.seed)

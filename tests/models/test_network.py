@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
@@ -51,6 +52,15 @@ def test_computes_what_torch_modules_compute(name: str, classes: int, channels: 
     (g,) = torch.autograd.grad(ours.square().sum(), theta)
     theirs.square().sum().backward()
     torch.testing.assert_close(g, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_operations_are_those_that_torch_counts(name: str) -> None:
+    """torch counts a multiplication and an addition as two."""
+    network = build(name, 10, 3, 32)
+    with FlopCounterMode(display=False) as counter:
+        network(torch.zeros(network.parameters), torch.zeros(1, 3, 32, 32))
+    assert counter.get_total_flops() == 2 * network.operations
 
 
 def test_convolutions_come_first() -> None:

@@ -51,11 +51,10 @@ class Clone:
         """Run Snakemake on a config of the clone; gives what it printed."""
         return self.run("snakemake", "--cores", "2", *options, "--configfile", f"config/{config}.yaml")
 
-    def wanted(self) -> list[tuple[str, str]]:
-        """(rule, first output) of every job that a dry run lists."""
-        return re.findall(
-            r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", self.snakemake("-n"), re.M
-        )
+    def wanted(self, *options: str) -> list[tuple[str, str]]:
+        """(rule, first output) of every job that a dry run with these options lists."""
+        listed = self.snakemake("-n", *options)
+        return re.findall(r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", listed, re.M)
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace a text that a file holds."""

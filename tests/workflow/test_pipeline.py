@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import shutil
 from pathlib import Path
 
@@ -73,6 +75,53 @@ def test_published_number_makes_tables_anew(fresh: Clone) -> None:
     """Also without records: what tables are made from stands in the name of the file that marks them."""
     fresh.edit("config/papers/hbfl.published.csv", "80.71", "80.72")
     assert {rule for rule, _ in fresh.wanted()} == {"tables", "compare", "figures", "report"}
+
+
+def test_results_of_what_stands(fresh: Clone) -> None:
+    """`runs=standing`: no training, no data, no checkpoints; what is missing is empty; the rest follows when it comes."""
+    results = fresh.folder / "results" / "test"
+    lost = next(path.parent for path in fresh.summaries() if path.parts[-3] == "hbfl")
+    kept = fresh.folder / "kept"
+    lost.rename(kept)
+    shutil.rmtree(fresh.folder / "data")
+    shutil.rmtree(results / "checkpoints")
+    assert "train" in {rule for rule, _ in fresh.wanted()}
+    rules = {rule for rule, _ in fresh.wanted("--config", "runs=standing")}
+    assert rules == {"tables", "compare", "figures", "report"}
+    fresh.snakemake("--config", "runs=standing")
+    assert NOTHING in fresh.snakemake("-n", "--config", "runs=standing")
+    with (results / "tables" / "hbfl" / "table1.csv").open(newline="") as file:
+        row = next(row for row in csv.DictReader(file) if row["FML"])
+    assert (row["HBFL"], row["seeds"]) == ("", "1 (FML); 0 of 1 (HBFL)")
+    assert "1 of 2 runs finished" in (results / "figures" / "hbfl" / "figure4.svg").read_text()
+    assert fresh.plan()["title"] in (fresh.folder / "reports" / "test.html").read_text()
+    lost.parent.mkdir(exist_ok=True)
+    kept.rename(lost)
+    assert {"tables", "compare", "figures", "report"} <= {rule for rule, _ in fresh.wanted("--config", "runs=standing")}
+
+
+def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:
+    clone = Clone(tmp_path)
+    process = clone.start("snakemake", "--cores", "1", "--config", "runs=standing", "--configfile", "config/test.yaml")
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert "results/test/runs holds no finished run of this config; train first, without runs=standing" in output
+
+
+def test_valuable_runs_come_first(fresh: Clone) -> None:
+    """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
+    fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]")
+    shutil.rmtree(fresh.folder / "data")
+    told = {}
+    for job in fresh.snakemake("-n").split("rule ")[1:]:
+        found = re.search(r"^(\w+):\n.*?    output: ([^,\n]+).*?    priority: (\d+)", job, re.S)
+        if found:
+            told[found[2].removeprefix("results/test/runs/").removesuffix("/summary.json")] = int(found[3])
+    runs = {run["folder"]: run["priority"] for run in fresh.plan()["runs"]}
+    assert {folder: told[folder] for folder in runs} == runs
+    first = [priority for output, priority in told.items() if output.startswith("data/")]
+    assert first
+    assert min(first) > max(runs.values())
 
 
 def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone, fresh: Clone) -> None:

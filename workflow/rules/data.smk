@@ -17,11 +17,18 @@ DATASETS = [
     f"data/{dataset}/dataset.json"
     for dataset in sorted({name for run in PLAN["runs"] for name in run["datasets"]})
 ]
-OVERVIEWS = [
-    f"<results>/{Path(partition).relative_to('data').with_suffix('')}{end}"
+PICTURES = [
+    f"{Path(partition).relative_to('data').with_suffix('')}{end}"
     for partition in PARTITIONS
     for end in (".svg", ".png", ".csv")
 ]
+OVERVIEWS = [
+    f"<results>/{picture}"
+    for picture in PICTURES
+    if TRAINING or Path("results", config["name"], picture).exists()
+]
+# Before any training: what the most valuable run needs must not wait for a run of less value.
+FIRST = len(PLAN["runs"]) + 1
 
 
 # Names decide what is up to date, never times or records, which a clone lacks: inputs are `ancient`, and a parameter
@@ -35,6 +42,7 @@ rule fetch:
         "<benchmarks>/fetch/{dataset}.tsv"
     wildcard_constraints:
         dataset="[^/]+",
+    priority: FIRST
     shell:
         "bayesfed fetch {wildcards.dataset} --data data > {log} 2>&1"
 
@@ -48,6 +56,7 @@ rule partition:
         "<logs>/partition/{dataset}/{partition}.log",
     benchmark:
         "<benchmarks>/partition/{dataset}/{partition}.tsv"
+    priority: FIRST
     params:
         run=lambda wildcards, output: RUN_OF_PARTITION[output[0]],
     shell:

@@ -22,7 +22,7 @@ rule figures:
             f"<results>/figures/{paper}/{item}.png"
             for paper, item, shows in planning.items(PLAN, "figures")
         ],
-        done=touch(f"{MADE}/figures-{PLAN['products']}"),
+        done=touch(f"{MADE}/figures-{PRODUCTS}"),
     log:
         "<logs>/figures.log",
     benchmark:

@@ -19,14 +19,15 @@ rule report:
         ancient(SPEED),
     output:
         html=f"reports/{config['name']}.html",
-        done=touch(f"{MADE}/report-{planning.digest(PLAN['products'], REPORT_PARTS)}"),
+        done=touch(f"{MADE}/report-{planning.digest(PRODUCTS, REPORT_PARTS)}"),
     log:
         "<logs>/report.log",
     benchmark:
         "<benchmarks>/report.tsv"
     params:
         config=(planning.folder(config["name"]) / "config.yaml").as_posix(),
+        runs=config.get("runs", "all"),
         old=f"{MADE}/report-*",
     shell:
         "rm -f {params.old} && "
-        "snakemake results --report {output.html} --configfile {params.config} > {log} 2>&1"
+        "snakemake results --report {output.html} --configfile {params.config} --config runs={params.runs} > {log} 2>&1"

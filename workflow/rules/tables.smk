@@ -37,7 +37,7 @@ rule tables:
                 ("uncertainty", "calibration of each predictor"),
             ]
         ],
-        done=touch(f"{MADE}/tables-{PLAN['products']}"),
+        done=touch(f"{MADE}/tables-{PRODUCTS}"),
     log:
         "<logs>/tables.log",
     benchmark:
@@ -75,7 +75,7 @@ rule compare:
             )
             for paper in PLAN["papers"]
         ],
-        done=touch(f"{MADE}/compare-{PLAN['products']}"),
+        done=touch(f"{MADE}/compare-{PRODUCTS}"),
     log:
         "<logs>/compare.log",
     benchmark:

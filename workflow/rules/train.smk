@@ -7,17 +7,27 @@ Gives   results/<config>/runs/<dataset>/<partition>/<method>/seed~S-<key>/, resu
 import re
 
 RUNS = {run["folder"]: run for run in PLAN["runs"]}
-SUMMARIES = [f"<results>/runs/{folder}/summary.json" for folder in RUNS]
+STANDING = [
+    run
+    for run in RUNS
+    if Path("results", config["name"], "runs", run, "summary.json").exists()
+]
+
+# What tables, figures and report are made from.
+WANTED = list(RUNS) if TRAINING else STANDING
+SUMMARIES = [f"<results>/runs/{run}/summary.json" for run in WANTED]
+if not WANTED:
+    raise WorkflowError(
+        f"results/{config['name']}/runs holds no finished run of this config; train first, without runs=standing"
+    )
+
+# Names the runs that results are made from, beside all else that they are made from: a name tells what is up to date.
+PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), [])
 
 # A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
 # (data that a clone does not have) can make it run again. Only a report, which runs nothing, tells of all of them.
 REPORTING = "--report" in sys.argv and "--report-after-run" not in sys.argv
-OPEN = [
-    run
-    for run in RUNS
-    if REPORTING
-    or not Path("results", config["name"], "runs", run, "summary.json").exists()
-]
+OPEN = [run for run in WANTED if REPORTING and TRAINING or run not in STANDING]
 
 
 DATA_OF_RUN = {
@@ -43,6 +53,8 @@ rule train:
         "<benchmarks>/train/{run}.tsv"
     wildcard_constraints:
         run="|".join(map(re.escape, OPEN)) or "(?!)",
+    # The most valuable runs first (see `priorities` of the plan).
+    priority: lambda wildcards: RUNS[wildcards.run]["priority"]
     resources:
         gpu=1,
     params:

@@ -33,7 +33,7 @@ class Network:
 
     `network(theta, images)` gives logits of shape (batch, classes). `theta` holds every weight and bias, layer
     by layer, as one vector of `parameters` entries; the first `convolution_parameters` of them belong to the
-    convolutions. Computation runs in the dtype of `theta`.
+    convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of `theta`.
     """
 
     def __init__(self, name: str, layers: tuple[Conv | Linear, ...], channels: int, size: int) -> None:
@@ -46,11 +46,14 @@ class Network:
         self.classes = layers[-1].out
         self.shapes: list[tuple[int, ...]] = []
         self.convolution_parameters = 0
+        self.operations = 0
         side, width, flat = size, channels, False
         for layer in layers:
             if isinstance(layer, Conv):
                 self.shapes += [(layer.out, width, layer.kernel, layer.kernel), (layer.out,)]
-                side = (side - layer.kernel + 1) // layer.pool
+                side = side - layer.kernel + 1
+                self.operations += math.prod(self.shapes[-2]) * max(side, 0) ** 2
+                side //= layer.pool
                 if side < 1:
                     raise InputError(
                         f"model '{name}' does not fit images of {size}x{size}: its convolutions need at least "
@@ -61,6 +64,7 @@ class Network:
                 if not flat:
                     width, flat = width * side * side, True
                 self.shapes += [(layer.out, width), (layer.out,)]
+                self.operations += layer.out * width
             width = layer.out
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.parameters = sum(self.sizes)

@@ -14,9 +14,11 @@ Rows = tuple[list[str], list[dict[str, str]]]
 
 
 def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Record]]]:
-    """The columns that name a run and its budget, and its records: each run once, though experiments may share it."""
+    """The columns that name a finished run and its budget, and its records: once, though experiments may share it."""
     found: dict[Path, list[cells.Record]] = {}
     for record in study.records:
+        if not record.done:
+            continue
         found.setdefault(record.folder, []).append(record)
     for folder, asked in found.items():
         own = list({record.client: record for record in reversed(asked)}.values())[::-1]
@@ -38,10 +40,10 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
 
 
 def clients(study: cells.Study) -> Rows:
-    """One row a run and client (counted from 1), then their `mean`, then the server's model (`global`).
+    """One row a finished run and client (counted from 1), then their `mean`, then the server's model (`global`).
 
-    Accuracy in percent: a client on its own test shard, `global` on the full test set; empty without a
-    finished run, `diverged` for a run that was stopped since a value in it was no longer finite.
+    Accuracy in percent: a client on its own test shard, `global` on the full test set; `diverged` for a run that
+    was stopped since a value in it was no longer finite.
     """
     header = [*RUN, "client", "model", *ACCURACIES, *cells.BUDGET, "budget", "run"]
     found = []
@@ -77,8 +79,9 @@ def uncertainty(study: cells.Study) -> Rows:
     header = [*RUN, "predictor", *METRICS, *cells.BUDGET, "budget", "run"]
     found = []
     for columns, records in by_run(study):
-        summary = runs.summary(records[0].folder) or {}
-        for predictor, values in (summary.get("uncertainty") or {}).items():
+        summary = runs.summary(records[0].folder)
+        assert summary is not None  # these are finished runs
+        for predictor, values in summary["uncertainty"].items():
             numbers = {name: runs.number(values.get(name)) for name in METRICS}
             written = {name: "" if value is None else f"{value:.4f}" for name, value in numbers.items()}
             found.append({**columns, "predictor": predictor, **written})

@@ -149,6 +149,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
                 if i == shape[0] - 1:
                     axes[i, j].set_xlabel("round")
+                if row not in set(data.curves["row"]):
+                    axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
         made.legend(
             handles=[_key(name, palette, few, name in drawn) for name in methods],
