@@ -108,10 +108,11 @@ def tables(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
-    from bayesfed.results import claims, compare
+    from bayesfed.results import claims, compare, glance
 
     compare.write(args.plan, args.out)
     claims.write(args.plan, args.out)
+    glance.write(args.plan, args.out)
 
 
 def figures(args: argparse.Namespace) -> None:

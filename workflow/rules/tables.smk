@@ -75,6 +75,7 @@ rule compare:
             )
             for paper in PLAN["papers"]
         ],
+        [f"<results>/tables/{paper}/glance.md" for paper in PLAN["papers"]],
         done=touch(f"{MADE}/compare-{PRODUCTS}"),
     log:
         "<logs>/compare.log",

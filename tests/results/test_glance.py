@@ -1,0 +1,50 @@
+"""The results at a glance: what has a run, beside print, with its cost; nothing else."""
+
+import json
+from pathlib import Path
+
+from bayesfed import runfolder
+from bayesfed.results import glance
+
+PAPERS = Path(__file__).parents[2] / "config/papers"
+
+
+def provenance(folder: Path, **more: object) -> None:
+    """Tell where a stored run was computed, and seal it again."""
+    told = {"train_seconds": 7200.0, "device": "cpu", "hardware": "AMD", "threads": 2, "precision": "fp32", **more}
+    summary = runfolder.read(folder)
+    (folder / "provenance.json").write_text(json.dumps(told))
+    runfolder.seal(folder, summary)
+
+
+def test_glance_by_hand(lab, stored, tmp_path):
+    folders = [lab.cell("heterogeneous", "FML", seed=seed) for seed in (0, 1)]
+    for folder, best in zip(folders, (0.78, 0.80), strict=True):
+        stored(folder, [0.1, best], [[0.5]] * 10)
+    provenance(folders[0])
+    provenance(folders[1], train_seconds=3600.0, device="cuda", hardware="H200")
+    lab.cell("heterogeneous", "FML", seed=2)
+    lab.cell("heterogeneous", "HBFL")
+    (path,) = glance.write(lab.plan, tmp_path, papers=PAPERS)
+    text = path.read_text()
+    assert text.startswith("2 of 4 planned runs stand.")
+    row = next(line for line in text.splitlines() if line.startswith("| CIFAR10, IID, FML | 80.71"))
+    assert row == (
+        "| CIFAR10, IID, FML | 80.71 | 79.00 ± 1.41 | 44.50 ± 0.71 | **-1.71** | 2 of 3 | 1.5 h | "
+        "AMD, 2 threads, fp32 or H200, fp32 |"
+    )
+    assert "CIFAR10, IID, HBFL" not in text
+    assert "multitask" not in text
+    assert "not run" not in text
+
+
+def test_a_small_budget_and_divergence_are_told(lab, stored, tmp_path):
+    small = lab.cell("heterogeneous", "FML", rounds=4, paper_budget=False)
+    broken = lab.cell("heterogeneous", "HBFL")
+    stored(small, [0.5], [[0.5]] * 10)
+    stored(broken, [0.5], [[0.5]] * 10, diverged={"round": 3, "client": "1", "tensor": "mu"})
+    for folder in (small, broken):
+        provenance(folder, train_seconds=600.0)
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "| CIFAR10, IID, FML | 80.71 | 50.00 | 50.00 | **-30.71** (reduced budget) | 1 | 10 min |" in text
+    assert "| CIFAR10, IID, HBFL | 82.10 | diverged | diverged | (diverged) | 0 of 1, 1 diverged | 10 min |" in text
