@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every experiment, three seeds, the paper's budget and datasets; hand count 8 + 8 + 3 + 80 + 40 a seed."""
     full = of_project("paper", monkeypatch)
     assert len(full["runs"]) == len(full["cells"]) == 3 * (8 + 8 + 3 + 80 + 40)
-    assert all(cell["paper_budget"] and cell["used"] == cell["dataset"] for cell in full["cells"])
+    assert all(not cell["changes"] and cell["used"] == cell["dataset"] for cell in full["cells"])
     assert {cell["alpha"] for cell in full["cells"]} == {None, "100", "1", "0.1", "0.05"}
     assert {cell["stragglers"] for cell in full["cells"]} == {"0", "0.5", "0.9"}
 
@@ -72,7 +73,7 @@ def test_demo_asks_for_every_experiment_in_about_fifty_runs(monkeypatch: pytest.
     demo = of_project("demo", monkeypatch)
     assert {cell["experiment"] for cell in demo["cells"]} == set(demo["papers"]["hbfl"]["experiments"])
     assert 40 <= len(demo["runs"]) <= 60
-    assert not any(cell["paper_budget"] for cell in demo["cells"])
+    assert all(cell["changes"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity"}
     assert "not the paper's" in demo["notice"]
 
@@ -81,7 +82,7 @@ def test_check_fills_tables_1_to_4_from_the_papers_datasets(monkeypatch: pytest.
     check = of_project("check", monkeypatch)
     assert Counter(cell["experiment"] for cell in check["cells"]) == {"heterogeneous": 8, "multitask": 3}
     assert {name for run in check["runs"] for name in run["datasets"]} == {"cifar10", "cifar100"}
-    assert not any(cell["paper_budget"] for cell in check["cells"])
+    assert all(cell["changes"] for cell in check["cells"])
 
 
 def test_cells_share_runs(config: dict[str, Any]) -> None:
@@ -98,7 +99,7 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert cell | {"folder": ""} == {
         "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
         "setting": "IID", "method": "FedAvg", "model": None, "stragglers": "0", "seed": 0, "rounds": 2,
-        "local_epochs": 1, "batch_size": 64, "paper_budget": False, "folder": "",
+        "local_epochs": 1, "batch_size": 64, "changes": [], "folder": "",
     }  # fmt: skip
     tasks = made(config)["cells"][-1]
     assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])
@@ -120,6 +121,57 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = [(cell["model"], cell["dataset"]) for cell in order[11:139] if cell["experiment"] == "homogeneous"]
     assert figures[0] == ("mlp", "mnist")
     assert figures[-1] == ("cnn2", "cifar100")
+
+
+def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
+    """Not the budget alone: methods, clients, participation, points outside the paper's grid; more rounds, too."""
+    changed = config | {
+        "run": {"rounds": 3, "participation": 0.2, "partition": {"clients": 4}},
+        "methods": {"FedAvg": {"lr": 0.001}},
+        "experiments": {
+            "first": {"axes": {"alpha": [100.0, 1], "method": ["FedAvg"]}},
+            "second": {"cases": [{"model": "lenet5", "dataset": "cifar10"}], "axes": {"stragglers": [0]}},
+            "tasks": {"skip": True},
+        },
+    }
+    common = ["clients 4 (paper 3)", "lr 0.001 (paper 0.01)", "rounds 3 (paper 2)", "participation 0.2 (paper 1)"]
+    cells = {(c["experiment"], c["alpha"]): c["changes"] for c in made(changed)["cells"]}
+    assert cells == {
+        ("first", "100"): common,
+        ("first", "1"): ["dataset cifar10, alpha 1, method FedAvg (not in the paper)", *common],
+        ("second", "100"): common,
+    }
+    assert not any(cell["changes"] for cell in made(config)["cells"])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda spec: spec["run"].update(rounds=3),
+        lambda spec: spec["methods"]["FedAvg"].update(lr=0.001),
+        lambda spec: spec["experiments"]["first"]["axes"].update(alpha=[100]),
+        lambda spec: spec["experiments"].update(more=spec["experiments"]["tasks"]),
+    ],
+)
+def test_an_edited_paper_file_is_not_the_papers(config: dict[str, Any], edit: Callable[[Any], None]) -> None:
+    """Where the file says what it shipped with; tables, labels and comments may be edited, experiments may not."""
+    path = plan.PAPERS / "small.yaml"
+    spec = yaml.safe_load(path.read_text())
+    spec["shipped"] = {name: plan.experiment_digest("small", name, spec) for name in spec["experiments"]}
+    path.write_text(yaml.safe_dump(spec | {"title": "Another title"}))
+    assert not any(cell["changes"] for cell in made(config)["cells"])
+    edit(spec)
+    path.write_text(yaml.safe_dump(spec))
+    told = {change for cell in made(config)["cells"] for change in cell["changes"]}
+    assert "config/papers/small.yaml asks for another experiment" in min(told)
+
+
+def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the paper's experiments on purpose: check it against the paper, then write these digests."""
+    monkeypatch.chdir(PROJECT)
+    for path in plan.PAPERS.glob("*.yaml"):
+        spec = plan.read_mapping(path)
+        assert spec["shipped"] == {name: plan.experiment_digest(path.stem, name, spec) for name in spec["experiments"]}
 
 
 def test_local_models_only_where_a_method_has_them(config: dict[str, Any]) -> None:

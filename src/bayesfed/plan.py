@@ -155,26 +155,92 @@ def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> 
 
 def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str, Any], Run]]:
     """Every cell of a paper's experiments under a config, once a seed, with the run that fills it."""
-    from bayesfed import runfile
-
     for name, experiment in spec["experiments"].items():
         change: Tree = config.get("experiments", {}).get(name) or {}
         where = f"config.experiments.{name}"
         check_keys(change, CHANGES, where)
         if change.get("skip"):
             continue
+        printed = {frozen(point) for point in grid(experiment, {}, where)}
+        shipped = is_shipped(paper, name, spec)
         for point in grid(experiment, change, where):
             mapping, asked = run_mapping(spec, config, experiment, point)
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
+            changes = [] if shipped else [f"{PAPERS}/{paper}.yaml asks for another experiment {name} than the paper's"]
+            if frozen(point) not in printed:
+                changes.append(f"{at(point)} (not in the paper)")
+            theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
             for seed in change.get("seeds", config["seeds"]):
-                try:
-                    run = runfile.resolve(mapping | {"seed": seed})
-                except InputError as error:
-                    at = ", ".join(f"{axis} {value}" for axis, value in point.items())
-                    raise InputError(f"{paper}, experiment {name} ({at}): {error}") from None
-                yield cell_of(paper, name, spec, point, asked, run), run
+                run = resolved(paper, name, point, mapping | {"seed": seed})
+                told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
+                yield cell_of(paper, name, spec, point, asked, run, told), run
+
+
+def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
+    """The run of a mapping; an InputError says which point of which experiment asks for it."""
+    from bayesfed import runfile
+
+    try:
+        return runfile.resolve(mapping)
+    except InputError as error:
+        raise InputError(f"{paper}, experiment {experiment} ({at(point)}): {error}") from None
+
+
+def at(point: Tree) -> str:
+    """A point of a grid in words."""
+    return ", ".join(f"{axis} {value}" for axis, value in point.items())
+
+
+def frozen(point: Tree) -> str:
+    """A point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
+    plain = {key: float(value) if isinstance(value, int | float) else value for key, value in point.items()}
+    return json.dumps(plain, sort_keys=True)
+
+
+def differences(run: Run, printed: Run) -> list[str]:
+    """How a run differs from the one that the paper's file asks for, but for its data: `lr 0.001 (paper 0.01)`."""
+    ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
+    found = []
+    for key in dict.fromkeys([*ours, *theirs]):
+        if key != "dataset" and ours.get(key) != theirs.get(key):
+            words = ["none" if one.get(key) is None else shown(one[key]) for one in (ours, theirs)]
+            name = key.removeprefix("partition.").removeprefix("method.").replace("_", " ").replace(".", " ")
+            found.append(f"{name} {words[0]} (paper {words[1]})")
+    return found
+
+
+def flat(mapping: Tree, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else " ".join(map(str, listed(value)))
+
+
+def is_shipped(paper: str, name: str, spec: Tree) -> bool:
+    """Whether the paper's file asks for the experiment's runs as it was shipped to.
+
+    A file that says under `shipped` what its experiments asked for cannot pass for the paper's when it is edited; one
+    that does not, a user's own, is taken at its word.
+    """
+    return "shipped" not in spec or spec["shipped"].get(name) == experiment_digest(paper, name, spec)
+
+
+def experiment_digest(paper: str, name: str, spec: Tree) -> str:
+    """12 hex digits over all runs that an experiment of a paper's file asks for, whatever the seed."""
+    experiment, runs = spec["experiments"][name], []
+    for point in grid(experiment, {}, name):
+        mapping, asked = run_mapping(spec, {}, experiment, point)
+        run = resolved(paper, name, point, mapping | {"dataset": asked, "seed": 0})
+        runs.append(json.dumps([point, run.to_dict(defaults=False)], sort_keys=True))
+    return digest("\n".join(sorted(runs)), [])
 
 
 def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
@@ -217,8 +283,10 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def cell_of(paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, run: Run) -> dict[str, Any]:
-    """One cell: its place in the paper, its budget, and the folder of the run that fills it."""
+def cell_of(
+    paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, run: Run, changes: list[str]
+) -> dict[str, Any]:
+    """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
     budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size")}
@@ -234,7 +302,7 @@ def cell_of(paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, ru
         "stragglers": f"{run.budget.stragglers:g}",
         "seed": run.budget.seed,
         **budget,
-        "paper_budget": used == asked and all(spec["run"][key] == value for key, value in budget.items()),
+        "changes": changes,
         "folder": run.folder,
     }
 

@@ -51,7 +51,7 @@ class Lab:
             "rounds": 100,
             "local_epochs": 5,
             "batch_size": 128,
-            "paper_budget": True,
+            "changes": [],
             **more,
         }
         names = dataset if isinstance(dataset, list) else [dataset]

@@ -10,7 +10,8 @@ from bayesfed.errors import InputError
 from bayesfed.results import compare
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
-SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "paper_budget": False}
+CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
+SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "changes": CHANGES}
 
 
 def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, stored, rows, tmp_path):
@@ -27,7 +28,7 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
         ("80.71", "80.00", "-0.71", "within 1 point"),
         ("82.10", "85.00", "+2.90", "higher"),
         ("51.26", "40.00", "-11.26", "lower"),
-        ("62.69", "40.00", "-22.69", "reduced budget"),
+        ("62.69", "40.00", "-22.69", "not the paper's run"),
         ("47.96", "47.00", "", "stand-in data"),
         ("51.19", "", "", "not run"),
         ("38.95", "", "", "not run"),
@@ -35,7 +36,7 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
     ]
     assert found[0]["note"] == ""
     assert found[3]["note"] == "rounds 4 (paper 100), local epochs 1 (paper 5), batch size 32 (paper 128)"
-    assert found[4]["note"].endswith("digits for CIFAR100")
+    assert found[4]["note"].startswith("digits for CIFAR100, rounds 4")
     assert "0 of 1 seeds finished" in found[5]["note"]
     assert list(found[0])[:13] == [
         "dataset", "setting", "alpha", "client", "model", "method", "metric",

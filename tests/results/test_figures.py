@@ -82,13 +82,14 @@ def test_the_lines_drawn_are_means_over_seeds(lab, stored):
 
 def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):
     lab.notice = "Digits, not the paper's cells."
-    small = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "paper_budget": False, "used": "digits"}
+    changes = ["rounds 2 (paper 100)", "lr 0.001 (paper 0.01)"]
+    small = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "changes": changes, "used": "digits"}
     stored(lab.cell("heterogeneous", "HBFL", **small), [0.1, 0.2], [[0.5]])
     lab.cell("heterogeneous", "FML", **small)
     made = figures.draw(study_of(lab), lab.spec["figures"]["figure4"])
     small_print = " ".join(" ".join(text.get_text() for text in made.texts).split())
     assert "Digits, not the paper's cells." in small_print
-    assert "rounds 2 (paper 100), local epochs 1 (paper 5), batch size 32 (paper 128)" in small_print
+    assert "digits for CIFAR10, rounds 2 (paper 100), lr 0.001 (paper 0.01)" in small_print
     assert "One seed. 1 of 2 runs finished." in small_print
     assert made.axes[0].get_ylabel() == "digits for CIFAR10\naccuracy (%)"
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["HBFL", "FML (not run)"]

@@ -39,12 +39,12 @@ def test_glance_by_hand(lab, stored, tmp_path):
 
 
 def test_a_small_budget_and_divergence_are_told(lab, stored, tmp_path):
-    small = lab.cell("heterogeneous", "FML", rounds=4, paper_budget=False)
+    small = lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"])
     broken = lab.cell("heterogeneous", "HBFL")
     stored(small, [0.5], [[0.5]] * 10)
     stored(broken, [0.5], [[0.5]] * 10, diverged={"round": 3, "client": "1", "tensor": "mu"})
     for folder in (small, broken):
         provenance(folder, train_seconds=600.0)
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
-    assert "| CIFAR10, IID, FML | 80.71 | 50.00 | 50.00 | **-30.71** (reduced budget) | 1 | 10 min |" in text
+    assert "| CIFAR10, IID, FML | 80.71 | 50.00 | 50.00 | **-30.71** (not the paper's run) | 1 | 10 min |" in text
     assert "| CIFAR10, IID, HBFL | 82.10 | diverged | diverged | (diverged) | 0 of 1, 1 diverged | 10 min |" in text

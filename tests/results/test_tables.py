@@ -10,7 +10,8 @@ from bayesfed.results import cells, claims, compare, runs, tables
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 
-SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "paper_budget": False}
+CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
+SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "changes": CHANGES}
 
 
 def test_table1_by_hand(lab, stored, tmp_path):
@@ -68,7 +69,7 @@ def test_a_small_budget_and_stand_in_data_are_told(lab, stored, rows, tmp_path):
     tables.write(lab.plan, tmp_path)
     row = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (row["rounds"], row["local_epochs"], row["batch_size"], row["dataset_used"]) == ("4", "1", "32", "digits")
-    assert row["budget"] == "stand-in data, reduced budget"
+    assert row["budget"] == ", ".join(["digits for CIFAR10", *CHANGES])
 
 
 def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):

@@ -40,7 +40,7 @@ def test_report_says_what_it_is(finished: Clone) -> None:
     for item in [*plan["papers"]["hbfl"]["tables"].values(), *plan["papers"]["hbfl"]["figures"].values()]:
         assert item["title"] in report
     table = (finished.folder / "results" / "test" / "tables" / "hbfl" / "table1.csv").read_text()
-    assert "stand-in data, reduced budget" in table
+    assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128)" in table
 
 
 def test_again_does_nothing(finished: Clone) -> None:

@@ -33,7 +33,7 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
             "method": first.method,
             "seed": first.seed,
             **{field: str(getattr(first, field)) for field in cells.BUDGET},
-            "budget": study.marks(own),
+            "budget": study.budget(own),
             "run": folder.name,
         }
         yield columns, own

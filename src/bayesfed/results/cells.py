@@ -13,6 +13,7 @@ from bayesfed.results import runs
 
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
+PAPERS = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
 
 STATISTICS = ("best", "last", "last5", "early", "jitter")
@@ -40,11 +41,16 @@ class Record:
     rounds: int
     local_epochs: int
     batch_size: int
-    paper_budget: bool
+    changes: tuple[str, ...]
     folder: Path
     done: bool
     diverged: int
     summary: Mapping[str, float]
+
+    @property
+    def as_printed(self) -> bool:
+        """Whether run and data are the paper's in everything, so that a number may be compared with print."""
+        return self.used == self.dataset and not self.changes
 
     def value(self, statistic: str) -> float | None:
         """An accuracy statistic in [0, 1], or None when the run has none (yet) or diverged.
@@ -93,29 +99,12 @@ class Study:
         }
         return ", ".join(pairs)
 
-    def marks(self, records: Sequence[Record]) -> str:
-        """Whether data and budget are the paper's, in a few words: for tables with the budget's values beside it."""
-        if not records:
-            return "not in this plan"
-        words = ["stand-in data"] if any(record.used != record.dataset for record in records) else []
-        if any(getattr(record, field) != self.spec["run"][field] for record in records for field in BUDGET):
-            words.append("reduced budget")
-        return ", ".join(words) or "paper's"
-
     def budget(self, records: Sequence[Record]) -> str:
-        """How the records' budget and data differ from the paper's, in words; `paper's` when they do not."""
+        """Everything in which the records' runs and data differ from the paper's, in words; `paper's` without any."""
         if not records:
             return "not in this plan"
-        if all(record.paper_budget for record in records):
-            return "paper's"
-        parts = []
-        for field in BUDGET:
-            own = sorted({getattr(record, field) for record in records})
-            printed = self.spec["run"][field]
-            if own != [printed]:
-                parts.append(f"{field.replace('_', ' ')} {' or '.join(map(str, own))} (paper {printed})")
-        stand_ins = self.stand_ins(records)
-        return "; ".join(part for part in (", ".join(parts), stand_ins) if part) or "not the paper's"
+        changes = unique(change for record in records for change in record.changes)
+        return ", ".join(part for part in (self.stand_ins(records), *changes) if part) or PAPERS
 
 
 @dataclass(frozen=True)
@@ -252,7 +241,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             rounds=cell["rounds"],
             local_epochs=cell["local_epochs"],
             batch_size=cell["batch_size"],
-            paper_budget=cell["paper_budget"],
+            changes=tuple(cell["changes"]),
             folder=folder,
             done=summary is not None,
             diverged=((summary or {}).get("diverged") or {}).get("round", 0),

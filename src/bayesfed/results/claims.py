@@ -186,8 +186,8 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
         verdict = "holds in part" if holds else "does not hold"
     if of and any(record.used != record.dataset for record in records):
         verdict += " (stand-in data)"
-    elif of and not all(record.paper_budget for record in records):
-        verdict += " (reduced budget)"
+    elif of and not all(record.as_printed for record in records):
+        verdict += " (not the paper's runs)"
     return {
         "holds": str(holds) if of else "",
         "of": str(of),

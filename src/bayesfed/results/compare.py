@@ -1,4 +1,4 @@
-"""Our numbers beside the printed ones, cell by cell; a verdict only where budget and data are the paper's."""
+"""Our numbers beside the printed ones, cell by cell; a verdict only where run and data are the paper's in everything."""
 
 import csv
 import statistics
@@ -37,8 +37,8 @@ def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
         return cells.DIVERGED if any(record.diverged for record in records) else "not run"
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
-    if not all(record.paper_budget for record in records):
-        return "reduced budget"
+    if not all(record.as_printed for record in records):
+        return "not the paper's run"
     if abs(difference) <= CLOSE:
         return f"within {CLOSE:g} point"
     return "higher" if difference > 0 else "lower"
@@ -74,7 +74,7 @@ def _row(
     stand_in = any(record.used != record.dataset for record in cell.records)
     budget = study.budget(cell.records)
     notes = [
-        "" if budget == "paper's" else budget,
+        "" if budget == cells.PAPERS else budget,
         "" if score.seeds == score.planned else f"{score.count()} seeds finished",
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
         table.get("note", ""),

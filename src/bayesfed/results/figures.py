@@ -111,7 +111,7 @@ def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
-    told = own if budget == "paper's" else f"Not the paper's budget or data: {budget}."
+    told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
     return " ".join(part for part in (line, missing, diverged, told if records else "", study.notice) if part)
 
 

@@ -82,7 +82,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
         for field in cells.BUDGET:
             row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})
         row["dataset_used"] = _common({cell.column: used(study, cell.records) for cell in of_row})
-        row["budget"] = study.marks([record for cell in of_row for record in cell.records])
+        row["budget"] = study.budget([record for cell in of_row for record in cell.records])
         found.append(row)
     return header, found
 
