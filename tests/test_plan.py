@@ -98,7 +98,7 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     cell = made(config)["cells"][0]
     assert cell | {"folder": ""} == {
         "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
-        "setting": "IID", "method": "FedAvg", "model": None, "stragglers": "0", "seed": 0, "rounds": 2,
+        "setting": "IID", "method": "FedAvg", "model": None, "clients": 3, "stragglers": "0", "seed": 0, "rounds": 2,
         "local_epochs": 1, "batch_size": 64, "changes": [], "folder": "",
     }  # fmt: skip
     tasks = made(config)["cells"][-1]

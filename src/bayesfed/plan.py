@@ -112,6 +112,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     cells: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
     for paper, spec in papers.items():
+        check_paper(paper, spec)
         for cell, run in paper_cells(paper, spec, config):
             runs.setdefault(run.folder, run)
             cells.append(cell)
@@ -136,6 +137,14 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def check_paper(paper: str, spec: Tree) -> None:
+    """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained."""
+    from bayesfed.results import cells, check
+
+    whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
+    check.paper(cells.study(paper, spec, "", whole, Path()), PAPERS / f"{paper}.published.csv")
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
@@ -299,6 +308,7 @@ def cell_of(
         "setting": spec.get("settings", {}).get(alpha),
         "method": point["method"],
         "model": point.get("model"),
+        "clients": run.partition.clients,
         "stragglers": f"{run.budget.stragglers:g}",
         "seed": run.budget.seed,
         **budget,

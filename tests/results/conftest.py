@@ -46,6 +46,7 @@ class Lab:
             "setting": {"100": "IID", "0.05": "Non-IID"}.get(alpha, ""),
             "method": method,
             "model": None,
+            "clients": 2 if isinstance(dataset, list) else 10,
             "stragglers": "0",
             "seed": 0,
             "rounds": 100,

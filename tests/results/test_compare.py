@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from bayesfed.errors import InputError
 from bayesfed.results import compare
@@ -111,11 +110,32 @@ def test_the_mean_of_the_printed_clients():
     }  # fmt: skip
 
 
-def test_missing_print_is_refused(lab, tmp_path):
-    lab.cell("heterogeneous", "HBFL")
-    with pytest.raises(InputError, match="no printed numbers at"):
-        compare.write(lab.plan, tmp_path, papers=tmp_path)
-    lab.spec = yaml.safe_load((PAPERS / "hbfl.yaml").read_text())
-    lab.spec["tables"]["table1"]["columns"].append({"method": "FedAvg"})
-    with pytest.raises(InputError, match="no printed number of table1 for dataset CIFAR10, setting IID, method FedAvg"):
-        compare.write(lab.plan, tmp_path, papers=PAPERS)
+def test_a_paper_need_not_print_a_number(lab, stored, rows, tmp_path):
+    """No file of printed numbers, no row, or an empty value: an empty cell, which says so when it has a run."""
+    stored(lab.cell("heterogeneous", "HBFL"), [0.8], [[0.8]] * 10)
+    compare.write(lab.plan, tmp_path / "none", papers=tmp_path)
+    fml, hbfl = rows(tmp_path / "none/hbfl/table1.compare.csv")[:2]
+    assert (fml["published"], fml["verdict"]) == ("", "not run")
+    assert (hbfl["published"], hbfl["difference"], hbfl["mean"], hbfl["verdict"]) == ("", "", "80.00", "not printed")
+    assert (hbfl["dataset"], hbfl["setting"], hbfl["method"], hbfl["metric"]) == (
+        "CIFAR10", "IID", "HBFL", "global_accuracy_best",
+    )  # fmt: skip
+    (tmp_path / "hbfl.published.csv").write_text(
+        (PAPERS / "hbfl.published.csv")
+        .read_text()
+        .replace("HBFL,global_accuracy_best,82.10", "HBFL,global_accuracy_best,")
+    )
+    compare.write(lab.plan, tmp_path / "empty", papers=tmp_path)
+    fml, hbfl = rows(tmp_path / "empty/hbfl/table1.compare.csv")[:2]
+    assert (fml["published"], hbfl["published"], hbfl["verdict"]) == ("80.71", "", "not printed")
+
+
+def test_a_printed_value_is_a_number(tmp_path):
+    for value in ("nan", "inf", "82,10", "82.10 %"):
+        path = tmp_path / "hbfl.published.csv"
+        path.write_text((PAPERS / "hbfl.published.csv").read_text().replace("82.10", f'"{value}"'))
+        with pytest.raises(InputError, match=f"value '{value}' of item table1, dataset CIFAR10.*: expected a number"):
+            compare.read_published(path)
+    path.write_text("item,value\ntable1,3\n")
+    with pytest.raises(InputError, match="no column 'dataset'"):
+        compare.read_published(path)

@@ -88,7 +88,7 @@ def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):
 
 
 def test_clients_are_broken_down_and_a_shared_run_stands_once(lab, stored, rows, tmp_path):
-    shared = lab.cell("homogeneous", "FedAvg", model="cnn2", alpha="0.05", seed=2)
+    shared = lab.cell("homogeneous", "FedAvg", model="cnn2", alpha="0.05", seed=2, clients=3)
     lab.cells.append({**lab.cells[-1], "experiment": "stragglers"})
     stored(shared, [0.6, 0.55], [[0.2, 0.1], [0.4, 0.4], [0.9, 0.1]])
     tables.write(lab.plan, tmp_path)

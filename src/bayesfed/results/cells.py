@@ -204,25 +204,24 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
     runs.summary.cache_clear()
     runs.curves.cache_clear()
     return [
-        Study(
-            paper=name,
-            spec=spec,
-            notice=content.get("notice") or "",
-            records=[record for cell in cells if cell["paper"] == name for record in _records(cell, spec, folder)],
-        )
+        study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
         for name, spec in papers.items()
     ]
 
 
+def study(
+    paper: str, spec: Mapping[str, Any], notice: str, planned: Iterable[Mapping[str, Any]], runs_folder: Path
+) -> Study:
+    """A paper with the records of its planned cells, from the run folders below `runs_folder`."""
+    return Study(paper, spec, notice, [record for cell in planned for record in _records(cell, spec, runs_folder)])
+
+
 def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
     """The records of a cell: the server's model (none in a multi-task run), then the clients."""
-    experiment = spec["experiments"][cell["experiment"]]
-    partition = {**spec["run"].get("partition", {}), **experiment.get("partition", {})}
-    models = experiment.get("models", {})
+    models = spec["experiments"][cell["experiment"]].get("models", {})
     folder = runs_folder / cell["folder"]
     summary = runs.summary(folder)
-    # A run that is not finished is still asked for: its seeds count as planned.
-    clients = _clients(summary) or int(partition["clients"])
+    clients = cell["clients"]
     datasets, used = _each(cell["dataset"], clients), _each(cell["used"], clients)
     several = isinstance(cell["dataset"], list)
 
@@ -264,11 +263,6 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
 def _each(names: str | list[str], clients: int) -> list[str]:
     """The dataset of every client."""
     return [names] * clients if isinstance(names, str) else (names + [names[-1]] * clients)[:clients]
-
-
-def _clients(summary: Mapping[str, Any] | None) -> int:
-    """The number of clients that a summary tells of; 0 when it tells of none."""
-    return len(((summary or {}).get("clients") or {}).get("accuracy_best") or [])
 
 
 def _values(block: Mapping[str, Any], client: int | None) -> dict[str, float]:

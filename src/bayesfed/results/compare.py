@@ -1,6 +1,7 @@
 """Our numbers beside the printed ones, cell by cell; a verdict only where run and data are the paper's in everything."""
 
 import csv
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,22 +20,44 @@ CLOSE = 1.0
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
-    """The rows of a `<paper>.published.csv`. Raises InputError when it is missing or lacks a column."""
+    """The printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty.
+
+    Raises InputError when it lacks a column, or a value is no number.
+    """
     wanted = ["item", *KEYS, "value"]
     if not path.is_file():
-        raise InputError(f"no printed numbers at {path}; expected a CSV with columns {','.join(wanted)}")
+        return []
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     missing = [name for name in wanted if rows and name not in rows[0]]
     if missing:
-        raise InputError(f"{path}: no column '{missing[0]}'; expected {','.join(wanted)}")
-    return rows
+        raise InputError(f"no column '{missing[0]}'; expected {','.join(wanted)}")
+    printed = [row for row in rows if row["value"]]
+    for row in printed:
+        try:
+            finite = math.isfinite(float(row["value"]))
+        except ValueError:
+            finite = False
+        if not finite:
+            named = ", ".join(f"{key} {row[key]}" for key in ("item", *KEYS) if row[key])
+            raise InputError(f"value '{row['value']}' of {named}: expected a number, or nothing where none is printed")
+    return printed
+
+
+def prints(study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, row: Mapping[str, str]) -> bool:
+    """Whether a row of printed numbers belongs to a cell of the table: its metric, and the cell's keys as labels."""
+    labels = {key: study.label(value) for key, value in cell.keys.items()}
+    return row["metric"] == table["metric"] and all(row.get(key) == value for key, value in labels.items())
 
 
 def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
-    """What may be said of a difference in percentage points (ours minus print; None: no result)."""
+    """What may be said of a difference in percentage points (ours minus print; None: no result, or nothing printed)."""
+    if not any(record.done for record in records):
+        return "not run"
+    if all(record.diverged for record in records if record.done):
+        return cells.DIVERGED
     if difference is None:
-        return cells.DIVERGED if any(record.diverged for record in records) else "not run"
+        return "not printed"
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
     if not all(record.as_printed for record in records):
@@ -50,27 +73,22 @@ def compare(
     """One row a cell of the table, in the paper's order, with the number of `items` that has its keys.
 
     Where a cell has no client but the printed rows have, the printed value is their mean (our number, not the
-    paper's; the note says so). Raises InputError for a cell without a printed number.
+    paper's; the note says so). A cell without a printed number has none, and no verdict.
     """
-    candidates = [row for row in published if row["item"] in items and row["metric"] == table["metric"]]
-    found = []
-    for _, of_row in tables.rows(study, table):
-        for cell in of_row:
-            labels = {key: study.label(value) for key, value in cell.keys.items()}
-            printed = [row for row in candidates if all(row[key] == value for key, value in labels.items())]
-            if not printed:
-                named = ", ".join(f"{key} {value}" for key, value in labels.items())
-                raise InputError(f"no printed number of {' or '.join(items)} for {named}; check table and CSV")
-            found.append(_row(study, table, cell, printed))
-    return found
+    candidates = [row for row in published if row["item"] in items]
+    return [
+        _row(study, table, cell, [row for row in candidates if prints(study, table, cell, row)])
+        for _, of_row in tables.rows(study, table)
+        for cell in of_row
+    ]
 
 
 def _row(
     study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, printed: list[Mapping[str, str]]
 ) -> dict[str, str]:
-    value = statistics.fmean(float(row["value"]) for row in printed)
+    value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
     score = cell.score()
-    difference = None if score.mean is None else 100 * score.mean - value
+    difference = None if score.mean is None or value is None else 100 * score.mean - value
     stand_in = any(record.used != record.dataset for record in cell.records)
     budget = study.budget(cell.records)
     notes = [
@@ -79,10 +97,11 @@ def _row(
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
         table.get("note", ""),
     ]
-    keys = {key: cells.unique(row[key] for row in printed) for key in KEYS}
+    own = {"metric": table["metric"], **{key: study.label(value) for key, value in cell.keys.items()}}
+    keys = {key: cells.unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
     return {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
-        "published": f"{value:.2f}",
+        "published": "" if value is None else f"{value:.2f}",
         "mean": _points(score.mean),
         "sd": _points(score.sd),
         "seeds": str(score.seeds),
@@ -105,8 +124,7 @@ def _points(value: float | None) -> str:
 def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:
     """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper in the plan; returns the files.
 
-    `papers` holds `<paper>.published.csv`; `runs` is as in `tables.write`. Raises InputError when printed
-    numbers are missing, and as `tables.write` does.
+    `papers` holds `<paper>.published.csv`, where a paper prints numbers; `runs` and errors are as in `tables.write`.
     """
     written = []
     for study in cells.studies(plan, runs):

@@ -43,7 +43,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
             continue
         hours, hardware = cost(cell.records)
         verdict = f"**{row['difference']}**" if row["difference"] else ""
-        if not all(record.as_printed for record in cell.records) or not score.seeds:
+        if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
         keys = ", ".join(study.label(value) for value in cell.keys.values())
         last5 = cell.score("last5").percent()

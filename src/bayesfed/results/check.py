@@ -1,0 +1,143 @@
+"""A paper's tables, figures, claims and printed numbers, checked against its grid before anything is run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesfed.errors import InputError, nearest
+from bayesfed.results import cells, claims, compare, tables
+
+TABLE = ("title", "experiment", "metric", "rows", "columns", "published", "note")
+FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "methods")
+CLAIM = ("claim", "by", "kind", "experiments", "metric", "where")
+OF_KIND = {  # what each kind of claim has beside
+    "higher": ("method", "than"),
+    "lower": ("method", "than"),
+    "falls": ("methods", "along"),
+    "smaller gain": ("method", "than", "dataset", "than_dataset"),
+}
+OPTIONAL = ("published", "note", "where")
+LISTS = ("columns", "methods", "experiments", "than", "than_dataset", "published")
+
+
+def paper(study: cells.Study, published: Path) -> None:
+    """Check a paper; the study's records are those of its own grid, none of them run.
+
+    Raises InputError that names the item, what is wrong in it, and the nearest valid name.
+    """
+    spec = study.spec
+    for name, table in spec.get("tables", {}).items():
+        told(f"{study.paper}.yaml, {name}", check_table, study, table)
+    for name, figure in spec.get("figures", {}).items():
+        told(f"{study.paper}.yaml, {name}", check_figure, study, figure)
+    for claim in spec.get("claims", []):
+        words = claim.get("claim", "") if isinstance(claim, Mapping) else claim
+        told(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
+    for name in spec.get("glance", []):
+        told(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
+    told(str(published), check_published, study, published)
+
+
+def told(where: str, check: Any, *arguments: Any) -> None:
+    """Run a check; where it stands is put before what is wrong."""
+    try:
+        check(*arguments)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def one_of(value: object, valid: Iterable[object], what: str) -> None:
+    """Raise InputError where a value is none of the valid ones."""
+    valid = list(valid)
+    if value not in valid:
+        raise InputError(f"no {what} is named '{value}'; {nearest(value, valid)}")
+
+
+def keys(item: object, valid: Sequence[str]) -> Mapping[str, Any]:
+    """The item as a mapping with these keys and no other; raises InputError otherwise."""
+    if not isinstance(item, Mapping):
+        raise InputError(f"expected keys and values, found {item!r}")
+    for key, value in item.items():
+        if key not in valid:
+            raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
+        if key in LISTS and not isinstance(value, list):
+            raise InputError(f"{key}: expected a list, found {value!r}")
+    for key in valid:
+        if key not in item and key not in OPTIONAL:
+            raise InputError(f"{key}: this key is missing")
+    return item
+
+
+def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Record]:
+    """The records of experiments; raises InputError for an unknown one."""
+    names = list(names)
+    for name in names:
+        one_of(name, study.spec["experiments"], "experiment")
+    return cells.select(study.records, {"experiment": names})
+
+
+def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
+    """Raise InputError for a field that records do not have, or a value that none of them has."""
+    for field, value in where.items():
+        for each in value if isinstance(value, list) else [value]:
+            if not cells.select(records, {field: each}):
+                valid = cells.unique(getattr(record, field) for record in records)
+                raise InputError(f"no cell has {field} '{cells.text(each)}'; {nearest(cells.text(each), valid)}")
+
+
+def check_table(study: cells.Study, table: object) -> None:
+    """A table: its experiment and metric, every value of rows and columns, and their crossings."""
+    table = keys(table, TABLE)
+    records, _ = cells.of_metric(of_experiments(study, [table["experiment"]]), table["metric"])
+    for where in ({field: list(each) for field, each in table["rows"].items()}, *table["columns"]):
+        values(records, where)
+    for _, of_row in tables.rows(study, table):
+        for cell in of_row:
+            if not cell.records:
+                crossing = ", ".join(f"{key} {value}" for key, value in cell.keys.items())
+                raise InputError(f"no cell of experiment '{table['experiment']}' has {crossing}")
+
+
+def check_figure(study: cells.Study, figure: object) -> None:
+    """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
+    figure = keys(figure, FIGURE)
+    one_of(figure["accuracy"], ("global", "client"), "accuracy")
+    records = of_experiments(study, [figure["experiment"]])
+    records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best")
+    values(records, {"method": figure["methods"], **figure.get("where", {})})
+    for field in [*figure["rows"], *figure["columns"]]:
+        cells.select(records, {field: []})
+
+
+def check_claim(study: cells.Study, claim: object) -> None:
+    """A claim: all its names, and that the paper's grid has a cell in which it can be tested."""
+    kind = claim.get("kind") if isinstance(claim, Mapping) else None
+    one_of(kind, OF_KIND, "kind of claim")
+    claim = keys(claim, CLAIM + OF_KIND[str(kind)])
+    records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"])
+    methods = [*claim.get("methods", []), *claim.get("than", []), *([claim["method"]] if "method" in claim else [])]
+    datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
+    values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
+    if not claims.tests(study, claim):
+        raise InputError("no cell of these experiments can test it")
+
+
+def check_published(study: cells.Study, published: Path) -> None:
+    """The printed numbers: each a number, of a table, and in a cell of one."""
+    rows = compare.read_published(published)
+    by_item: dict[str, list[Mapping[str, Any]]] = {}
+    for name, table in study.spec.get("tables", {}).items():
+        for item in table.get("published", [name]):
+            by_item.setdefault(item, []).append(table)
+    for row in rows:
+        one_of(row["item"], by_item, "table")
+    for item, of_item in by_item.items():
+        left = [row for row in rows if row["item"] == item]
+        for table in of_item:
+            for _, of_row in tables.rows(study, table):
+                for cell in of_row:
+                    left = [row for row in left if not compare.prints(study, table, cell, row)]
+        if left:
+            row = left[0]
+            named = ", ".join(f"{key} {row[key]}" for key in compare.KEYS if row[key])
+            raise InputError(f"no cell of {item} has {named}, which is printed {row['value']}")

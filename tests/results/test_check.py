@@ -1,0 +1,107 @@
+"""Mistakes in what a paper makes of its runs: each is named at planning, before any run, with the nearest valid name."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayesfed import plan
+from bayesfed.errors import InputError
+
+PAPERS = Path(__file__).parents[2] / "config/papers"
+
+Spec = dict[str, Any]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The real paper and a config of it, in a working folder of its own."""
+    shutil.copytree(PAPERS, tmp_path / plan.PAPERS)
+    monkeypatch.chdir(tmp_path)
+    path = Path("config", "mine.yaml")
+    path.write_text(yaml.safe_dump({"name": "mine", "papers": ["hbfl"], "seeds": [0]}))
+    return path
+
+
+def claim(spec: Spec, **change: Any) -> None:
+    """Change the first claim."""
+    spec["claims"][0].update(change)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda s: s["tables"]["table1"].update(metric="global_acuracy_best"),
+         "hbfl.yaml, table1: unknown metric 'global_acuracy_best'; did you mean 'global_accuracy_best'?"),
+        (lambda s: s["tables"]["table1"]["columns"].append({"method": "FedAvgg"}),
+         "hbfl.yaml, table1: no cell has method 'FedAvgg'"),
+        (lambda s: s["tables"]["table1"].update(experiment="heterogenous"),
+         "hbfl.yaml, table1: no experiment is named 'heterogenous'; did you mean 'heterogeneous'?"),
+        (lambda s: s["tables"]["table1"]["rows"].update(setting=["IID", "Non-IDD"]),
+         "hbfl.yaml, table1: no cell has setting 'Non-IDD'; did you mean 'Non-IID'?"),
+        (lambda s: s["tables"]["table1"]["rows"].update(datset=["cifar10"]),
+         "hbfl.yaml, table1: no field 'datset' of a cell; did you mean 'dataset'?"),
+        (lambda s: s["tables"]["table4"]["columns"].append({"client": 1, "dataset": "cifar100"}),
+         "hbfl.yaml, table4: no cell of experiment 'multitask' has method Independent, client 1, dataset cifar100"),
+        (lambda s: s["tables"]["table1"].update(colums=[]),
+         "hbfl.yaml, table1: colums: unknown key; did you mean 'columns'?"),
+        (lambda s: s["tables"]["table1"].pop("rows"), "hbfl.yaml, table1: rows: this key is missing"),
+        (lambda s: s["tables"]["client_means"].update(published=["table7"]),
+         "no cell of table2 has"),
+        (lambda s: s["figures"]["figure4"].update(methods=["HBFL", "FLM"]),
+         "hbfl.yaml, figure4: no cell has method 'FLM'; did you mean 'FML'?"),
+        (lambda s: s["figures"]["figure4"].update(columns=["seting"]),
+         "hbfl.yaml, figure4: no field 'seting' of a cell; did you mean 'setting'?"),
+        (lambda s: s["figures"]["figure8"].update(where={"stragglers": 0.6}),
+         "hbfl.yaml, figure8: no cell has stragglers '0.6'"),
+        (lambda s: s["figures"]["figure4"].update(accuracy="globl"),
+         "hbfl.yaml, figure4: no accuracy is named 'globl'; did you mean 'global'?"),
+        (lambda s: claim(s, kind="higer"), "no kind of claim is named 'higer'; did you mean 'higher'?"),
+        (lambda s: claim(s, than=["FMl"]), "no cell has method 'FMl'; did you mean 'FML'?"),
+        (lambda s: claim(s, experiments="heterogeneous"), "experiments: expected a list, found 'heterogeneous'"),
+        (lambda s: claim(s, experiments=["grit"]), "no experiment is named 'grit'"),
+        (lambda s: claim(s, method="Independent", than=["FedAvg Adam"], experiments=["multitask", "ablation"],
+                         metric="client_accuracy_best"),
+         "no cell of these experiments can test it"),
+        (lambda s: s.update(glance=["tabel1"]), "hbfl.yaml, glance: no table is named 'tabel1'; did you mean 'table1'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_paper_is_refused_at_planning(config: Path, edit: Callable[[Spec], None], words: str) -> None:
+    path = plan.PAPERS / "hbfl.yaml"
+    spec = yaml.safe_load(path.read_text())
+    edit(spec)
+    if words == "no cell of table2 has":  # the item of printed numbers that no table takes any more
+        spec["tables"]["table2"]["rows"]["client"] = [1, 2]
+        spec["tables"]["client_means"]["published"] = ["table3"]
+    path.write_text(yaml.safe_dump(spec))
+    with pytest.raises(InputError) as error:
+        plan.write(config)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("CIFAR10,IID,100,,,FML", "CIFAR1O,IID,100,,,FML", "no cell of table1 has dataset CIFAR1O, setting IID"),
+        ("table1,CIFAR10", "tabel1,CIFAR10", "no table is named 'tabel1'; did you mean 'table1'?"),
+        ("80.71", "8o.71", "value '8o.71' of item table1"),
+        ("FML,global_accuracy_best,80.71", "FML,global_accuracy_last,80.71", "has dataset CIFAR10"),
+    ],
+)
+def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
+    config: Path, right: str, wrong: str, words: str
+) -> None:
+    path = plan.PAPERS / "hbfl.published.csv"
+    path.write_text(path.read_text().replace(right, wrong, 1))
+    with pytest.raises(InputError, match=r"hbfl\.published\.csv: ") as error:
+        plan.write(config)
+    assert words in str(error.value)
+
+
+def test_the_papers_are_without_mistakes(config: Path) -> None:
+    assert plan.write(config)["runs"]
