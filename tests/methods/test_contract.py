@@ -53,23 +53,52 @@ def test_runs_and_resumes_exactly(name: str, mapping: Make, data_dir: Path, tmp_
     assert all(torch.equal(t, tensors(whole)[key]) for key, t in tensors(resumed).items())
 
 
+def changed(found: dict[str, list[float]], stored: dict[str, list[float]]) -> list[str]:
+    """The names whose figures differ, or that only one of the two has."""
+    return [
+        key
+        for key in found.keys() | stored.keys()
+        if found.get(key) != pytest.approx(stored.get(key, []), rel=1e-8, abs=1e-10)
+    ]
+
+
+def hold_golden(name: str, revisions: list[int], found: dict[str, list[float]], path: Path, write: bool) -> None:
+    """Compare a method's figures with the stored ones, or store them where that is allowed."""
+    again = "run `BAYESFED_GOLDEN=write .venv/bin/pytest tests/methods/test_contract.py -k golden`"
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    known = stored.get(name, {"revisions": None, "figures": {}})
+    if write and known["revisions"] != revisions:
+        stored[name] = known = {"revisions": revisions, "figures": found}
+        path.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+    assert name in stored, f"{name} has no golden results yet: {again}"
+    assert known["revisions"] == revisions, f"{name}: a revision was raised: {again}"
+    differ = changed(found, known["figures"])
+    assert not differ, f"{name}: {', '.join(sorted(differ)[:5])} changed; where that is on purpose, raise its revision"
+
+
 @pytest.mark.parametrize("name", REAL)
 def test_golden_results(name: str, mapping: Make, data_dir: Path) -> None:
-    """Two rounds in float64. After a change of results on purpose: raise the method's (or engine's) revision, and
-    run `BAYESFED_GOLDEN=write pytest tests/methods/test_contract.py -k golden`."""
+    """Two rounds in float64. After a change of results on purpose: raise the method's (or engine's) revision first."""
     revisions = [methods.get(name).revision, ENGINE_REVISION]
     found = figures(play(federation(mapping(name), data_dir), 2))
-    stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
-    if os.environ.get("BAYESFED_GOLDEN") == "write":
-        if name in stored and stored[name]["revisions"] == revisions:
-            assert found == pytest.approx(stored[name]["figures"], rel=1e-8, abs=1e-10), "raise a revision first"
-        stored[name] = {"revisions": revisions, "figures": found}
-        GOLDEN.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
-    assert stored[name]["revisions"] == revisions, "the revision was raised: write the golden results anew"
-    expected = stored[name]["figures"]
-    assert found.keys() == expected.keys()
-    for key, values in found.items():
-        assert values == pytest.approx(expected[key], rel=1e-8, abs=1e-10), f"{name}: {key} changed without a revision"
+    hold_golden(name, revisions, found, GOLDEN, os.environ.get("BAYESFED_GOLDEN") == "write")
+
+
+def test_golden_results_are_guarded(tmp_path: Path) -> None:
+    """A new method is told what to do; stored results change with a revision alone."""
+    path, first, second = tmp_path / "golden.json", {"theta": [1.0, 2.0]}, {"theta": [1.0, 2.1]}
+    with pytest.raises(AssertionError, match="mine has no golden results yet: run"):
+        hold_golden("mine", [1, 1], first, path, write=False)
+    hold_golden("mine", [1, 1], first, path, write=True)
+    hold_golden("mine", [1, 1], first, path, write=True)
+    with pytest.raises(AssertionError, match="mine: theta changed; where that is on purpose, raise its revision"):
+        hold_golden("mine", [1, 1], second, path, write=False)
+    with pytest.raises(AssertionError, match="raise its revision"):
+        hold_golden("mine", [1, 1], second, path, write=True)
+    with pytest.raises(AssertionError, match="mine: a revision was raised: run"):
+        hold_golden("mine", [2, 1], second, path, write=False)
+    hold_golden("mine", [2, 1], second, path, write=True)
+    hold_golden("mine", [2, 1], second, path, write=False)
 
 
 @pytest.mark.usefixtures("toys")
