@@ -7,12 +7,14 @@ reading a plan imports no torch; only making one does, since methods and network
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from bayesfed import files
 from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from bayesfed.methods.base import Method
     from bayesfed.runfile import Run
 
 Tree = Mapping[str, Any]  # what a YAML file holds
@@ -33,20 +36,12 @@ WORKFLOW_KEYS = (
     "precision",
     "runs",
 )  # where and how runs are made: no plan depends on them
+OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
-    "name",
-    "title",
-    "notice",
-    "papers",
-    "seeds",
-    "run",
-    "methods",
-    "datasets",
-    "experiments",
-    *WORKFLOW_KEYS,
-)
+    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS, *WORKFLOW_KEYS,
+)  # fmt: skip
 CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
-AXES = ("dataset", "alpha", "method", "model", "stragglers")
+PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
 
 
 def folder(name: str) -> Path:
@@ -98,17 +93,17 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
 def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
     check_keys(config, CONFIG_KEYS, "config")
+    asked = content_hash(config) if config.get("papers") else ""
     for key in ("name", "papers", "seeds"):
         if not config.get(key):
             raise InputError(f"config.{key}: this key is missing")
     for key in ("papers", "seeds"):
         if not isinstance(config[key], list):
             raise InputError(f"config.{key}: expected a list, found {config[key]!r}")
-    for key in ("run", "methods", "datasets", "experiments"):
+    for key in ("run", "methods", "datasets", "experiments", *OUTPUTS):
         check_mapping(config.get(key, {}), f"config.{key}")
     papers = {name: read_mapping(PAPERS / f"{name}.yaml") for name in config["papers"]}
-    for key in ("experiments", "methods"):
-        check_keys(config.get(key, {}), itertools.chain(*(spec[key] for spec in papers.values())), f"config.{key}")
+    papers, config = with_additions(papers, config)
     cells: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
     for paper, spec in papers.items():
@@ -118,7 +113,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             cells.append(cell)
     plan: dict[str, Any] = {
         "config": config["name"],
-        "hash": content_hash(config),
+        "hash": asked,
         "title": config.get("title", config["name"]),
         "notice": config.get("notice") or "",
         "runs": [
@@ -137,6 +132,37 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
+    """The papers, one of them with what a config adds to it, and what is left of the config: how it changes the papers.
+
+    A config adds methods and experiments of its own, tables and figures.
+
+    A method of the config's own has a `name`, an experiment `axes` or `cases`; all else must be the paper's already.
+    Raises InputError for a name that is neither, and where the config has several papers to choose from.
+    """
+    known = {key: list(itertools.chain(*(spec[key] for spec in papers.values()))) for key in ("methods", "experiments")}
+    new: dict[str, dict[str, Any]] = {key: dict(config.get(key, {})) for key in OUTPUTS}
+    for key, marks in (("methods", ["name"]), ("experiments", ["axes", "cases"])):
+        asked = {
+            name: check_mapping(value or {}, f"config.{key}.{name}") for name, value in config.get(key, {}).items()
+        }
+        new[key] = {
+            name: value
+            for name, value in asked.items()
+            if name not in known[key] and any(mark in value for mark in marks)
+        }
+        check_keys(asked, [*known[key], *new[key]], f"config.{key}")
+    added = [f"config.{key}.{next(iter(values))}" for key, values in new.items() if values]
+    if added and len(papers) != 1:
+        raise InputError(f"{added[0]}: a config of {len(papers)} papers cannot add to them; name one under papers")
+    whole = {
+        paper: spec | {key: {**spec.get(key, {}), **new[key]} for key in new} | {"added": list(new["experiments"])}
+        for paper, spec in papers.items()
+    }
+    left = {key: {name: value for name, value in config.get(key, {}).items() if name not in new[key]} for key in known}
+    return whole, {**config, **left}
 
 
 def check_paper(paper: str, spec: Tree) -> None:
@@ -173,14 +199,15 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
         printed = {frozen(point) for point in grid(experiment, {}, where)}
         shipped = is_shipped(paper, name, spec)
         for point in grid(experiment, change, where):
-            mapping, asked = run_mapping(spec, config, experiment, point)
+            with naming(paper, name, point):
+                mapping, asked = run_mapping(spec, config, experiment, point)
+                theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
-            changes = [] if shipped else [f"{PAPERS}/{paper}.yaml asks for another experiment {name} than the paper's"]
+            changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
                 changes.append(f"{at(point)} (not in the paper)")
-            theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
@@ -188,11 +215,18 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
-    """The run of a mapping; an InputError says which point of which experiment asks for it."""
+    """The run of a mapping; raises InputError as `naming` says."""
     from bayesfed import runfile
 
-    try:
+    with naming(paper, experiment, point):
         return runfile.resolve(mapping)
+
+
+@contextlib.contextmanager
+def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
+    """An InputError inside says which point of which experiment it is about."""
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{paper}, experiment {experiment} ({at(point)}): {error}") from None
 
@@ -239,6 +273,8 @@ def is_shipped(paper: str, name: str, spec: Tree) -> bool:
     A file that says under `shipped` what its experiments asked for cannot pass for the paper's when it is edited; one
     that does not, a user's own, is taken at its word.
     """
+    if name in spec["added"]:  # by a config
+        return False
     return "shipped" not in spec or spec["shipped"].get(name) == experiment_digest(paper, name, spec)
 
 
@@ -255,7 +291,6 @@ def experiment_digest(paper: str, name: str, spec: Tree) -> str:
 def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
     """The points of an experiment: its cases crossed with its axes, as a config changes them."""
     axes = dict(experiment.get("axes", {}))
-    check_keys(axes, AXES, "axes")
     check_keys(change.get("axes", {}), axes, f"{where}.axes")
     axes |= change.get("axes", {})
     cases: list[Tree] = change.get("cases") or experiment.get("cases") or [{}]
@@ -276,15 +311,43 @@ def run_mapping(spec: Tree, config: Tree, experiment: Tree, point: Tree) -> tupl
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
     mapping["method"] = {**spec["methods"][label], **config.get("methods", {}).get(label, {})}
+    method = methods.get(mapping["method"]["name"])
     if "model" in point:
         mapping["models"] = {"global": point["model"]}
-    if not methods.get(mapping["method"]["name"]).local_models:
+    for axis, value in point.items():
+        if axis not in ("dataset", "method", "model"):
+            put(mapping, place_of(axis, method), value)
+    if not method.local_models:
         mapping["models"] = {key: value for key, value in mapping["models"].items() if key != "local"}
-    if "alpha" in point:
-        mapping["partition"] = {**mapping["partition"], "alpha": point["alpha"]}
-    if "stragglers" in point:
-        mapping["stragglers"] = point["stragglers"]
     return mapping, point.get("dataset", mapping.get("dataset"))
+
+
+def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
+    """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
+
+    What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
+    nearest name.
+    """
+    from bayesfed.data.partition import PartitionSpec
+    from bayesfed.runfile import Budget
+
+    places: dict[str, tuple[str, ...]]
+    places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
+    places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
+    places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
+    if axis not in places:
+        raise InputError(f"axis '{axis}': no key of a run file of method '{method.name}'; {nearest(axis, places)}")
+    return places[axis]
+
+
+def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
+    """Set a key of a mapping, or of a mapping in it, which is copied first."""
+    if len(place) == 1:
+        mapping[place[0]] = value
+    else:
+        mapping[place[0]] = {**mapping[place[0]], place[1]: value}
 
 
 def listed(value: Any) -> list[Any]:
@@ -310,6 +373,7 @@ def cell_of(
         "model": point.get("model"),
         "clients": run.partition.clients,
         "stragglers": f"{run.budget.stragglers:g}",
+        "axes": {axis: value for axis, value in point.items() if axis not in PLAIN},
         "seed": run.budget.seed,
         **budget,
         "changes": changes,

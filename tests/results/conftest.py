@@ -48,6 +48,7 @@ class Lab:
             "model": None,
             "clients": 2 if isinstance(dataset, list) else 10,
             "stragglers": "0",
+            "axes": {},
             "seed": 0,
             "rounds": 100,
             "local_epochs": 5,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesfed.errors import InputError
-from bayesfed.results import compare
+from bayesfed.results import claims, compare, tables
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
@@ -128,6 +128,33 @@ def test_a_paper_need_not_print_a_number(lab, stored, rows, tmp_path):
     compare.write(lab.plan, tmp_path / "empty", papers=tmp_path)
     fml, hbfl = rows(tmp_path / "empty/hbfl/table1.compare.csv")[:2]
     assert (fml["published"], hbfl["published"], hbfl["verdict"]) == ("80.71", "", "not printed")
+
+
+def test_a_table_along_any_axis(lab, stored, rows, tmp_path):
+    """Rows by the learning rate, which printed numbers have no column for: an empty cell beside ours."""
+    for lr, best in ((0.1, 0.5), (0.01, 0.7)):
+        stored(lab.cell("homogeneous", "FedAvg", model="mlp", axes={"lr": lr}, alpha=f"{lr}"), [best], [[0.5]])
+    lab.spec["tables"] = {
+        "sweep": {"title": "A sweep", "experiment": "homogeneous", "metric": "global_accuracy_best",
+                  "rows": {"lr": [0.1, 0.01]}, "columns": [{"method": "FedAvg"}]}
+    }  # fmt: skip
+    lab.spec["claims"] = [{"claim": "a smaller rate is worse", "by": "us", "kind": "falls", "along": "lr",
+                           "experiments": ["homogeneous"], "metric": "global_accuracy_best", "methods": ["FedAvg"]}]  # fmt: skip
+    lab.cells = [{**cell, "alpha": "1"} for cell in lab.cells]
+    tables.write(lab.plan, tmp_path)
+    compare.write(lab.plan, tmp_path, papers=PAPERS)
+    claims.write(lab.plan, tmp_path)
+    assert [(row["lr"], row["FedAvg"]) for row in rows(tmp_path / "hbfl/sweep.csv")] == [
+        ("0.1", "50.00"),
+        ("0.01", "70.00"),
+    ]
+    found = rows(tmp_path / "hbfl/sweep.compare.csv")
+    assert [(row["lr"], row["mean"], row["verdict"]) for row in found] == [
+        ("0.1", "50.00", "not printed"), ("0.01", "70.00", "not printed"),
+    ]  # fmt: skip
+    total, cell = rows(tmp_path / "hbfl/claims.csv")
+    assert (cell["than"], cell["difference"], total["verdict"]) == ("lr 0.1 > 0.01", "+20.00", "does not hold")
+    assert {row["axes"] for row in rows(tmp_path / "hbfl/clients.csv")} == {"lr 0.1", "lr 0.01"}
 
 
 def test_a_printed_value_is_a_number(tmp_path):

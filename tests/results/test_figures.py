@@ -15,10 +15,10 @@ def study_of(lab):
 
 
 def series(data):
-    """The curves of a figure: (row, column, method) -> {(seed, round): percent}."""
+    """The curves of a figure: (row, column, curve) -> {(seed, round): percent}."""
     found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
     for row in data.curves.itertuples(index=False):
-        found.setdefault((row.row, row.column, row.method), {})[row.seed, row.round] = round(row.accuracy, 6)
+        found.setdefault((row.row, row.column, row.curve), {})[row.seed, row.round] = round(row.accuracy, 6)
     return found
 
 
@@ -63,7 +63,7 @@ def test_every_figure_takes_its_own_cells(lab, stored):
     assert series(figures.content(study, described["figure9"])) == {("CIFAR10", "IID", "ABAVG"): {("0", 1): 90.0}}
     seventh = figures.content(study, described["figure7"])
     assert seventh.columns == ["client 1, CIFAR10, LeNet5", "client 2, CIFAR100, CNN1"]
-    assert set(seventh.curves["method"]) == {"Independent", "FML", "HBFL"}
+    assert set(seventh.curves["curve"]) == {"Independent", "FML", "HBFL"}
 
 
 def test_the_lines_drawn_are_means_over_seeds(lab, stored):
@@ -116,6 +116,25 @@ def test_a_figure_without_runs_says_so(lab):
     words = [text.get_text() for text in made.texts]
     assert "Nothing to draw: none of its runs is finished." in words
     assert textwrap.fill(lab.notice) in words
+
+
+def test_curves_along_any_axis(lab, stored):
+    """A sweep of the learning rate: one curve a value, labelled with its axis where the paper has no label."""
+    for lr, best in ((0.1, 0.5), (0.01, 0.7)):
+        stored(lab.cell("homogeneous", "FedAvg", model="mlp", axes={"lr": lr}, alpha=f"{lr}"), [0.1, best], [[0.5]])
+    figure = {
+        "title": "A sweep", "experiment": "homogeneous", "accuracy": "global", "curves": "lr", "methods": ["FedAvg"],
+        "rows": [], "columns": ["dataset"],
+    }  # fmt: skip
+    study = study_of(lab)
+    found = figures.content(study, figure)
+    assert found.names == ["0.1", "0.01"]
+    assert series(found) == {
+        ("", "CIFAR10", "0.1"): {("0", 1): 10.0, ("0", 2): 50.0},
+        ("", "CIFAR10", "0.01"): {("0", 1): 10.0, ("0", 2): 70.0},
+    }
+    made = figures.draw(study, figure)
+    assert [text.get_text() for text in made.legends[0].get_texts()] == ["lr 0.1", "lr 0.01"]
 
 
 def test_a_panel_without_runs_says_so(lab, stored):

@@ -8,7 +8,7 @@ from bayesfed.results import cells, runs
 
 ACCURACIES = ("best", "last", "last5")
 METRICS = ("nll", "brier", "ece", "mce")
-RUN = ("experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "method", "seed")
+RUN = ("experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "method", "seed")
 
 Rows = tuple[list[str], list[dict[str, str]]]
 
@@ -30,6 +30,7 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
             "setting": first.setting,
             "alpha": first.alpha,
             "stragglers": first.stragglers,
+            "axes": study.axes(first),
             "method": first.method,
             "seed": first.seed,
             **{field: str(getattr(first, field)) for field in cells.BUDGET},

@@ -24,7 +24,8 @@ STATISTICS = ("best", "last", "last5", "early", "jitter")
 class Record:
     """The server's model (`client` is "global") or a client ("1", "2", ...) in a run that the plan asks for.
 
-    `dataset` is the paper's, `used` the one trained on. `alpha` and `stragglers` are texts, as the plan has
+    `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
+    own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
     them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run.
     """
 
@@ -34,6 +35,7 @@ class Record:
     setting: str
     alpha: str
     stragglers: str
+    axes: Mapping[str, str]
     model: str
     client: str
     method: str
@@ -46,6 +48,10 @@ class Record:
     done: bool
     diverged: int
     summary: Mapping[str, float]
+
+    def field(self, name: str) -> str:
+        """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""
+        return text(getattr(self, name)) if name in FIELDS else self.axes.get(name, "")
 
     @property
     def as_printed(self) -> bool:
@@ -72,6 +78,9 @@ class Record:
         return statistics.stdev(changes) if len(changes) > 1 else None
 
 
+FIELDS = [each.name for each in fields(Record)]
+
+
 @dataclass(frozen=True)
 class Study:
     """One paper as one config runs it: the paper's YAML, the config's notice, and the records."""
@@ -84,6 +93,15 @@ class Study:
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
         return str(self.spec.get("labels", {}).get(str(name), name))
+
+    def labelled(self, field: str, value: str) -> str:
+        """A value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
+        label = self.label(value)
+        return label if label != value or field in FIELDS else f"{field} {value}"
+
+    def axes(self, record: Record) -> str:
+        """The axes of a record that have no field of their own, in words: `lr 0.1, participation 0.5`."""
+        return ", ".join(self.labelled(axis, value) for axis, value in record.axes.items())
 
     def labels(self, names: str) -> str:
         """`label` of names that are joined by `+` (the datasets of a multi-task run)."""
@@ -150,17 +168,18 @@ def score(records: Iterable[Record], statistic: str) -> Score:
 
 
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
-    """The records whose fields equal the values of `where` (a value, or a list of accepted values).
+    """The records whose fields or axes equal the values of `where` (a value, or a list of accepted values).
 
-    Raises InputError for a field that records do not have.
+    Raises InputError for a field or axis that no record has.
     """
-    known = [field.name for field in fields(Record)]
+    records = list(records)
+    known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
     wanted = {}
     for field, value in where.items():
-        if field not in known:
+        if field not in known and records:
             raise InputError(f"no field '{field}' of a cell; {nearest(field, known)}")
         wanted[field] = {text(each) for each in (value if isinstance(value, list) else [value])}
-    return [record for record in records if all(getattr(record, f) in accepted for f, accepted in wanted.items())]
+    return [record for record in records if all(record.field(f) in accepted for f, accepted in wanted.items())]
 
 
 def of_metric(records: Iterable[Record], metric: str) -> tuple[list[Record], str]:
@@ -233,6 +252,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             setting=text(cell.get("setting")),
             alpha=text(cell.get("alpha")),
             stragglers=text(cell.get("stragglers")),
+            axes={axis: text(value) for axis, value in cell["axes"].items()},
             model=text(model),
             client=client,
             method=cell["method"],

@@ -8,7 +8,7 @@ from bayesfed.errors import InputError, nearest
 from bayesfed.results import cells, claims, compare, tables
 
 TABLE = ("title", "experiment", "metric", "rows", "columns", "published", "note")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "methods")
+FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "methods")
 CLAIM = ("claim", "by", "kind", "experiments", "metric", "where")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
@@ -16,7 +16,7 @@ OF_KIND = {  # what each kind of claim has beside
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where")
+OPTIONAL = ("published", "note", "where", "curves")
 LISTS = ("columns", "methods", "experiments", "than", "than_dataset", "published")
 
 
@@ -81,7 +81,7 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
     for field, value in where.items():
         for each in value if isinstance(value, list) else [value]:
             if not cells.select(records, {field: each}):
-                valid = cells.unique(getattr(record, field) for record in records)
+                valid = cells.unique(record.field(field) for record in records)
                 raise InputError(f"no cell has {field} '{cells.text(each)}'; {nearest(cells.text(each), valid)}")
 
 
@@ -105,7 +105,7 @@ def check_figure(study: cells.Study, figure: object) -> None:
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best")
     values(records, {"method": figure["methods"], **figure.get("where", {})})
-    for field in [*figure["rows"], *figure["columns"]]:
+    for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method")]:
         cells.select(records, {field: []})
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from bayesfed.results import cells, csvfile, tables
 
-MATCH = ("dataset", "alpha", "stragglers", "model", "client")
+MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
 COLUMNS = (
     "claim", "by", "kind", "metric", "method", "than", "experiment", "dataset", "dataset_used", "alpha",
-    "stragglers", "model", "client", "holds", "of", "planned", "difference", "verdict", "budget",
+    "stragglers", "axes", "model", "client", "holds", "of", "planned", "difference", "verdict", "budget",
 )  # fmt: skip
 
 
@@ -44,11 +44,15 @@ class Test:
 Claim = Mapping[str, Any]
 
 
-def _groups(records: Iterable[cells.Record], fields: Sequence[str]) -> dict[tuple[str, ...], list[cells.Record]]:
-    """The records by their values of `fields`, in order of first appearance."""
-    found: dict[tuple[str, ...], list[cells.Record]] = {}
+def _groups(
+    records: Iterable[cells.Record], fields: Sequence[str], along: str = ""
+) -> dict[tuple[object, ...], list[cells.Record]]:
+    """The records by their values of `fields`, whatever they have of `along`, in order of first appearance."""
+    found: dict[tuple[object, ...], list[cells.Record]] = {}
     for record in records:
-        found.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
+        axes = tuple((axis, value) for axis, value in record.axes.items() if axis != along)
+        key = (axes if field == "axes" else record.field(field) for field in fields if field != along)
+        found.setdefault(tuple(key), []).append(record)
     return found
 
 
@@ -82,8 +86,8 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: str) -> lis
     along = claim["along"]
     found = []
     chosen = cells.select(records, {"method": claim["methods"]})
-    for of_cell in _groups(chosen, ["method", *(field for field in MATCH if field != along)]).values():
-        steps = sorted({getattr(record, along) for record in of_cell}, key=float, reverse=True)
+    for of_cell in _groups(chosen, ["method", *MATCH], along).values():
+        steps = sorted({record.field(along) for record in of_cell}, key=float, reverse=True)
         if len(steps) < 2:
             continue
         differences: list[float | None] = []
@@ -105,7 +109,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: str)
     for than in claim["than"]:
         for other in claim["than_dataset"]:
             pair = cells.select(records, {"method": [method, than], "dataset": [claim["dataset"], other]})
-            for of_cell in _groups(pair, ["alpha", "stragglers"]).values():
+            for of_cell in _groups(pair, ["alpha", "stragglers", "axes"]).values():
                 wanted = {(name, data) for name in (method, than) for data in (claim["dataset"], other)}
                 if {(record.method, record.dataset) for record in of_cell} != wanted:
                     continue
@@ -163,7 +167,7 @@ def _cell(study: cells.Study, test: Test) -> dict[str, str]:
     """The columns that name a test's cell; what differs within it stays empty."""
     row = {"method": test.method, "than": test.than}
     for field in MATCH:
-        values = cells.unique(getattr(record, field) for record in test.records)
+        values = cells.unique(study.axes(r) if field == "axes" else r.field(field) for r in test.records)
         row[field] = study.labels(values[0]) if len(values) == 1 else ""
     row["dataset"] = " and ".join(cells.unique(study.labels(record.dataset) for record in test.records))
     row["client"] = row["client"].replace("global", "")

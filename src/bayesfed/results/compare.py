@@ -12,7 +12,7 @@ from bayesfed.results import cells, csvfile, tables
 
 KEYS = ("dataset", "setting", "alpha", "client", "model", "method", "metric")
 COLUMNS = (
-    *KEYS, "published", "mean", "sd", "seeds", "rounds", "difference", "verdict",
+    "published", "mean", "sd", "seeds", "rounds", "difference", "verdict",
     "last5", "local_epochs", "batch_size", "dataset_used", "note",
 )  # fmt: skip
 CLOSE = 1.0
@@ -99,6 +99,7 @@ def _row(
     ]
     own = {"metric": table["metric"], **{key: study.label(value) for key, value in cell.keys.items()}}
     keys = {key: cells.unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
+    keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     return {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
         "published": "" if value is None else f"{value:.2f}",
@@ -117,6 +118,12 @@ def _row(
     }
 
 
+def axes_of(table: Mapping[str, Any]) -> list[str]:
+    """The keys of a table that printed numbers have no column for: axes such as `lr`."""
+    asked = [*table["rows"], *(key for column in table["columns"] for key in column)]
+    return [key for key in cells.unique(asked) if key not in KEYS]
+
+
 def _points(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}"
 
@@ -131,5 +138,6 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
         published = read_published(papers / f"{study.paper}.published.csv")
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)
-            written.append(csvfile.write(out / study.paper / f"{name}.compare.csv", COLUMNS, rows))
+            header = [*KEYS, *axes_of(table), *COLUMNS]
+            written.append(csvfile.write(out / study.paper / f"{name}.compare.csv", header, rows))
     return written

@@ -1,4 +1,4 @@
-"""The paper's figures: accuracy over rounds in panels, one curve a method, mean and band over seeds."""
+"""The paper's figures: accuracy over rounds in panels, one curve a method (or value of an axis), mean and band over seeds."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from bayesfed.files import replacing
 from bayesfed.results import cells, runs
 
-COLUMNS = ["row", "column", "method", "seed", "round", "accuracy"]
+COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
 INK, MUTED = "#222222", "#6b6b6b"
@@ -49,32 +49,36 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Content:
-    """What a figure shows: its curves (percent, long form), its panels and its records, run or not."""
+    """What a figure shows: its curves (percent, long form) and their names in order, its panels, its records, run or not."""
 
     curves: pd.DataFrame
+    names: list[str]
     rows: list[str]
     columns: list[str]
     records: list[cells.Record]
 
 
 def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
-    """The data of a figure: columns row, column (panel titles), method, seed, round, accuracy in percent.
+    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent.
 
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
-    `experiment`, `accuracy` (global or client), `where`, `rows`, `columns`, `methods`, `title`.
+    `experiment`, `accuracy` (global or client), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
+    its curves apart; unless given, `method`), `title`.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
     records, _ = cells.of_metric(cells.select(study.records, where), level)
-    data = []
+    axis, data = figure.get("curves", "method"), []
     for record in records:
         curve = runs.curves(record.folder).get(record.client, {}) if record.done else {}
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
         data += [
-            (row, column, record.method, record.seed, round, 100 * value) for round, value in sorted(curve.items())
+            (row, column, record.field(axis), record.seed, round, 100 * value) for round, value in sorted(curve.items())
         ]
+    found = cells.unique(record.field(axis) for record in records)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
+        names=[name for name in figure["methods"] if name in found] if axis == "method" else found,
         rows=cells.unique(panel(study, record, figure["rows"]) for record in records),
         columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
@@ -85,13 +89,13 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
     """A panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
     words = []
     for key in keys:
-        value = getattr(record, key)
+        value = record.field(key)
         if key == "dataset":
             words.append(study.stand_ins([record]) or study.labels(value))
         elif key in ("alpha", "client"):
             words.append(f"{'alpha =' if key == 'alpha' else 'client'} {value}")
         else:
-            words.append(study.label(value))
+            words.append(study.labelled(key, value))
     return ", ".join(words)
 
 
@@ -118,8 +122,8 @@ def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data = content(study, figure)
-    methods = [name for name in figure["methods"] if any(record.method == name for record in data.records)]
-    palette = colours(study.spec["methods"])
+    axis = figure.get("curves", "method")
+    palette = colours(study.spec["methods"] if axis == "method" else data.names)
     with matplotlib.rc_context(STYLE):
         if data.curves.empty:
             return _placeholder(study, figure, data.records)
@@ -127,7 +131,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         flat = len(data.columns) == 1 and len(data.rows) > 2
         if flat:
             swapped = data.curves.rename(columns={"row": "column", "column": "row"})
-            data = Content(swapped, data.columns, data.rows, data.records)
+            data = Content(swapped, data.names, data.columns, data.rows, data.records)
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
@@ -139,10 +143,10 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = data.curves["round"].max() <= 20, set(data.curves["method"])
+        few, drawn = data.curves["round"].max() <= 20, set(data.curves["curve"])
         for i, row in enumerate(data.rows):
             for j, column in enumerate(data.columns):
-                _panel(axes[i, j], data.curves.query("row == @row and column == @column"), methods, palette, few)
+                _panel(axes[i, j], data.curves.query("row == @row and column == @column"), data.names, palette, few)
                 if i == 0:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
@@ -153,10 +157,10 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
         made.legend(
-            handles=[_key(name, palette, few, name in drawn) for name in methods],
+            handles=[_key(study.labelled(axis, name), name, palette, few, name in drawn) for name in data.names],
             loc="upper left",
             bbox_to_anchor=(0.11 / width, 1 - 0.34 / total),
-            ncols=len(methods),
+            ncols=len(data.names),
             frameon=False,
             fontsize=8.5,
             borderaxespad=0,
@@ -168,9 +172,9 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     return made
 
 
-def colours(methods: Iterable[str]) -> dict[str, Any]:
-    """A colour for each method of a paper, the same in all its figures and apart for colour-blind readers."""
-    names = list(methods)
+def colours(curves: Iterable[str]) -> dict[str, Any]:
+    """A colour for each curve, a method's the same in all figures of a paper, and apart for colour-blind readers."""
+    names = list(curves)
     base = sns.color_palette("colorblind", max(len(names), 1))
     # The paper's own method comes first and takes the strong vermilion; the rest follow in order.
     ordered = [base[3], *base[:3], *base[4:]] if len(base) > 3 else base
@@ -182,28 +186,28 @@ def _width(name: str, palette: Mapping[str, Any]) -> float:
     return 1.9 if name == next(iter(palette)) else 1.3
 
 
-def _key(name: str, palette: Mapping[str, Any], few: bool, drawn: bool) -> Line2D:
-    """A method's entry in the legend."""
-    label, marker = name if drawn else f"{name} (not run)", "o" if few else "None"
+def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, drawn: bool) -> Line2D:
+    """A curve's entry in the legend."""
+    label, marker = label if drawn else f"{label} (not run)", "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
 
 
-def _panel(axes: Axes, data: pd.DataFrame, methods: list[str], palette: Mapping[str, Any], few: bool) -> None:
+def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool) -> None:
     """One panel: the paper's own method on top."""
     if data.empty:
         axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return
-    over = data.groupby(["method", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
-    order = [name for name in reversed(methods) if name in set(over["method"])]
+    over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
+    order = [name for name in reversed(names) if name in set(over["curve"])]
     sns.lineplot(
         data=over,
         x="round",
         y="mean",
-        hue="method",
+        hue="curve",
         hue_order=order,
         palette={name: palette[name] for name in order},
-        size="method",
+        size="curve",
         size_order=order,
         sizes={name: _width(name, palette) for name in order},
         estimator=None,
@@ -214,7 +218,7 @@ def _panel(axes: Axes, data: pd.DataFrame, methods: list[str], palette: Mapping[
         ax=axes,
     )
     for name in order:
-        curve = over[over["method"] == name]
+        curve = over[over["curve"] == name]
         if (curve["count"] > 1).all():
             # An accuracy ends at 0 and 100 %, whatever its spread.
             low, high = (curve["mean"] - curve["std"]).clip(0), (curve["mean"] + curve["std"]).clip(upper=100)

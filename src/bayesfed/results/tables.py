@@ -25,7 +25,7 @@ class Cell:
 
 def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
     """A column's title from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
-    words = [study.label(cells.text(value)) for key, value in keys.items() if key != "client"]
+    words = [study.labelled(key, cells.text(value)) for key, value in keys.items() if key != "client"]
     client = f"client {keys['client']}" if "client" in keys else ""
     return ": ".join(part for part in (client, ", ".join(words)) if part)
 
