@@ -66,6 +66,7 @@ class Graph:
         pool.graphs, pool.ever = pool.graphs + 1, pool.ever + 1
         self.workspaces = self.stream.workspaces
         self.cuda.recordings += 1
+        self.cuda.late += self.cuda.replaying
         self.operators = Operators()
         self.operators.__enter__()
 
@@ -74,6 +75,7 @@ class Graph:
 
     @torch.no_grad()
     def replay(self) -> None:
+        self.cuda.replaying = True
         assert self.stream is self.cuda.current, "replayed on another lane"
         assert self.workspaces == self.stream.workspaces, "its workspace was freed with another graph"
         for func, args, kwargs, result in self.operators.calls:
@@ -99,7 +101,8 @@ class FakeCuda:
     """What stands in for torch.cuda."""
 
     def __init__(self) -> None:
-        self.recordings = 0
+        self.recordings = self.late = 0  # late: after the first replay
+        self.replaying = False
         self.default = self.current = Stream()
 
     @contextlib.contextmanager
