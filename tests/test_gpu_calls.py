@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,14 +18,14 @@ import yaml
 
 from bayesfed.data.fetch import fetch
 from bayesfed.errors import InputError
-from benchmarks.gpu import compare, parcel, real
+from benchmarks.gpu import call, compare, parcel, real, smoke, speed
 
 ROOT = Path(__file__).parent.parent
 # What a GPU node may lack. A name that is None in sys.modules cannot be imported.
 HEAVY = ("pandas", "seaborn", "matplotlib", "sklearn", "pooch", "torchvision", "snakemake", "tqdm", "PIL", "scipy")
 LIGHT = f"import runpy, sys; sys.modules.update(dict.fromkeys({HEAVY})); "
 Rows = list[dict[str, Any]]
-Call = Callable[..., Rows]
+Make = Callable[..., Rows]
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def python(place: Path, code: str, *arguments: str) -> "subprocess.CompletedProc
 
 
 @pytest.fixture
-def call(place: Path) -> Call:
+def make(place: Path) -> Make:
     """A function that makes a call and gives its rows."""
 
     def run(name: str, *options: str) -> Rows:
@@ -61,13 +62,21 @@ def call(place: Path) -> Call:
     return run
 
 
+def test_the_page_explains_every_part() -> None:
+    page = (ROOT / "docs/gpu.md").read_text()
+    everything = call.Task("speed", Path("out"), "cuda", call.FULL, None, 0.0)
+    for part in (*smoke.PARTS, *speed.parts(everything)):
+        name = re.sub(r"^(profile|run)-.*", r"\1-*", part.name)
+        assert f"\n| `{name}` | " in page
+
+
 def members(path: Path) -> set[str]:
     with tarfile.open(path) as tar:
         return set(tar.getnames())
 
 
-def test_smoke_runs_to_its_end(call: Call, place: Path) -> None:
-    rows = call("smoke")
+def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
+    rows = make("smoke")
     assert [row["part"] for row in rows] == sorted(
         (row["part"] for row in rows),
         key=["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels"].index,
@@ -79,8 +88,8 @@ def test_smoke_runs_to_its_end(call: Call, place: Path) -> None:
     assert {"smoke.jsonl", "smoke.log"} <= members(place / "out/smoke.tar.gz")
 
 
-def test_speed_runs_to_its_end(call: Call, place: Path) -> None:
-    rows = call("speed")
+def test_speed_runs_to_its_end(make: Make, place: Path) -> None:
+    rows = make("speed")
     assert {row["part"].split("-")[0] for row in rows} == {"ceilings", "profile", "layouts", "run", "lanes"}
     runs = {row["case"]: row for row in rows if row["part"].startswith("run-")}
     assert runs["fedavg cnn2 alpha 0.05 fp32"]["rounds"] == 2
@@ -89,7 +98,7 @@ def test_speed_runs_to_its_end(call: Call, place: Path) -> None:
     assert "speed.jsonl" in members(place / "out/speed.tar.gz")
 
 
-def test_real_trains_what_is_open_and_brings_records_home(call: Call, place: Path) -> None:
+def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Path) -> None:
     case = {"dataset": "mnist", "model": "mlp"}
     config = {
         "name": "small", "papers": ["hbfl"], "seeds": [0, 1],
@@ -100,7 +109,7 @@ def test_real_trains_what_is_open_and_brings_records_home(call: Call, place: Pat
         },
     }  # fmt: skip
     (place / "config.yaml").write_text(yaml.safe_dump(config))
-    rows = call("real", "--config", "config.yaml", "--jobs", "2")
+    rows = make("real", "--config", "config.yaml", "--jobs", "2")
     assert [rows[0][key] for key in ("waiting", "without_data", "of")] == [2, 2, 4]  # no CIFAR-10 there
     assert [row["exit_code"] for row in rows[1:]] == [0, 0]
     home = members(place / "out/real.tar.gz")
@@ -133,6 +142,9 @@ call.MARGIN = 1
 def first(task):
     task.row("known", value=1)
 
+def left(task):
+    task.row("left", child=subprocess.Popen(["sleep", "600"]).pid)
+
 def second(task):
     task.row("begun", child=subprocess.Popen(["sleep", "600"]).pid)
     time.sleep(600)
@@ -147,7 +159,7 @@ def wrong(task):
 def task(name, seconds):
     return call.Task(name, Path("out"), "cpu", call.SMALL, None, time.monotonic() + seconds)
 
-parts = [call.Part("first", first), call.Part("second", second), call.Part("third", third)]
+parts = [call.Part("first", first), call.Part("left", left), call.Part("second", second), call.Part("third", third)]
 print(call.run(task("cut", 5), parts, stop_at_failure=False))
 print(call.run(task("stop", 60), [call.Part("wrong", wrong), call.Part("third", third)], stop_at_failure=True))
 """
@@ -160,14 +172,15 @@ def test_nothing_outlives_the_deadline_and_a_failure_stops_smoke(place: Path) ->
     assert time.monotonic() - started < 60
     said = done.stdout.splitlines()
     assert said[0] == "cut first: done"
-    assert said[1].startswith("cut second: stopped after")
-    assert said[2:5] == ["cut third: not begun, the time is over", "out/cut.tar.gz", "2"]
-    assert said[5] == "stop wrong: FAILED after 0 s"
-    assert said[6:] == ["stop stops here; see out/stop.log", "out/stop.tar.gz", "1"]
+    assert said[1] == "cut left: done"
+    assert said[2].startswith("cut second: stopped after")
+    assert said[3:6] == ["cut third: not begun, the time is over", "out/cut.tar.gz", "2"]
+    assert said[6].startswith("stop wrong: FAILED after")
+    assert said[6].endswith("Failed: wrong, wrong")
+    assert said[7:] == ["stop stops here; out/stop.log has more", "out/stop.tar.gz", "1"]
     rows = [json.loads(line) for line in (place / "out/cut.jsonl").read_text().splitlines()]
-    assert [row["case"] for row in rows] == ["known", "begun"]
-    assert "sleep" not in cmdline(rows[1]["child"])
-    assert "Failed: wrong, wrong" in (place / "out/stop.log").read_text()
+    assert [row["case"] for row in rows] == ["known", "left", "begun"]
+    assert [cmdline(row["child"]) for row in rows[1:]] == ["", ""]  # neither outlives its part
     assert {"cut.jsonl", "cut.log"} <= members(place / "out/cut.tar.gz")
 
 

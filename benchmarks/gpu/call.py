@@ -108,7 +108,7 @@ def run(task: Task, parts: list[Part], stop_at_failure: bool) -> int:
                 print(f"{task.call} {part.name}: {told}", flush=True)
                 bad += told != "done"
                 if told != "done" and stop_at_failure:
-                    print(f"{task.call} stops here; see {task.out / task.call}.log", flush=True)
+                    print(f"{task.call} stops here; {task.out / task.call}.log has more", flush=True)
                     break
         except KeyboardInterrupt:
             print(f"{task.call}: stopped by a signal", flush=True)
@@ -138,7 +138,7 @@ def run_part(task: Task, part: Part) -> str:
     A fork: this process has loaded torch, which takes seconds, and has not asked for a GPU, which a fork would break.
     """
     now = time.monotonic()
-    end = min(task.until, now + part.seconds)
+    end = min(task.until, now + part.seconds) if task.device == "cuda" else task.until
     child = multiprocessing.get_context("fork").Process(
         target=within, args=(replace(task, part=part.name, until=end - MARGIN), part)
     )
@@ -147,14 +147,14 @@ def run_part(task: Task, part: Part) -> str:
     try:
         child.join(end - now)
     finally:
-        if child.is_alive():  # with all that it has started
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.join()
-    took = f"{time.monotonic() - now:.0f} s"
-    return {0: "done", 1: f"FAILED after {took}", 3: f"out of time after {took}"}.get(
-        child.exitcode or 0, f"stopped after {took}"
-    )
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # it, where it still runs, and all that it has started
+        child.kill()
+        child.join()
+    took = f"after {time.monotonic() - now:.0f} s"
+    if child.exitcode == 1:
+        return f"FAILED {took}: {(task.out / f'{task.call}.log').read_text().splitlines()[-1]}"
+    return {0: "done", 3: f"out of time {took}"}.get(child.exitcode or 0, f"stopped {took}")
 
 
 def within(task: Task, part: Part) -> None:
@@ -187,10 +187,11 @@ def bring_home(task: Task) -> Path:
         for file in sorted(task.out.iterdir()):
             if file.suffix in (".jsonl", ".log", ".csv"):
                 tar.add(file, file.name)
-        for row in map(json.loads, rows.read_text().splitlines() if rows.exists() else []):
-            for record in sorted(Path(row.get("records", "")).glob("*")) if "records" in row else []:
-                if record.suffix in (".yaml", ".csv", ".json", ".log"):
-                    tar.add(record)
+        known = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+        for folder in [Path(row["records"]) for row in known if "records" in row]:
+            for file in sorted(folder.iterdir()):
+                if file.suffix in (".yaml", ".csv", ".json", ".log"):
+                    tar.add(file)
     return path
 
 

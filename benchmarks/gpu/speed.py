@@ -24,7 +24,7 @@ from bayesfed.models import Network, build
 from bayesfed.models.network import Conv
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import OutOfTime, Part, Task, used_mib
+from benchmarks.gpu.call import FULL, OutOfTime, Part, Task, used_mib
 
 # Whole runs, the most wanted first: method, networks, alpha, precision, whether a long one, and seconds at most.
 RUNS = [
@@ -174,17 +174,17 @@ def work_of(of: Federation, rounds: int) -> dict[str, float]:
     return {"tera_operations": epochs * work / 1e12, "gigabytes": epochs * moved / 1e9}
 
 
-def real_or_noise(task: Task) -> store.Dataset:
-    """CIFAR-10 where the data folder has it, and the call is not a small one."""
-    if task.data and (task.data / "cifar10" / "dataset.json").exists() and task.scale.many[0] == 50_000:
-        return store.load("cifar10", task.data)
-    return common.random_images(*task.scale.many)
+def real_or_noise(task: Task) -> tuple[store.Dataset, bool]:
+    """CIFAR-10 where the data folder has it and the call is no small one, else noise; and whether it is real."""
+    if task.data and (task.data / "cifar10" / "dataset.json").exists() and task.scale is FULL:
+        return store.load("cifar10", task.data), True
+    return common.random_images(*task.scale.many), False
 
 
 def whole_run(method: str, model: str, alpha: float, precision: str, long: bool, task: Task) -> None:
     """Rounds of a cell at the paper's size, each evaluated, beside one eager round in fp32; a row also if cut short."""
     before = used_mib()
-    images = real_or_noise(task)
+    images, real = real_or_noise(task)
     of = compare.paper_run(method, model, alpha, images, compare.compute(task.device, precision), task.scale.epochs)
     if task.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -210,8 +210,7 @@ def whole_run(method: str, model: str, alpha: float, precision: str, long: bool,
         f"{method} {model} alpha {alpha:g} {precision}", rounds=len(took), of_rounds=wanted, seconds=sum(took),
         first_round_seconds=took[0] if took else None, round_seconds=typical, eager_round_seconds=eager_seconds,
         times_eager=eager_seconds / typical if eager_seconds and typical else None,
-        real_images=images.source.name == "cifar10" and task.data is not None and task.scale.many[0] == 50_000,
-        best_accuracy=max(accuracy, default=None), last_accuracy=accuracy[-1] if accuracy else None,
+        real_images=real, best_accuracy=max(accuracy, default=None), last_accuracy=accuracy[-1] if accuracy else None,
         **memory, **work_of(of, len(took)),
     )  # fmt: skip
     if over:
@@ -219,9 +218,12 @@ def whole_run(method: str, model: str, alpha: float, precision: str, long: bool,
 
 
 def memory_now(task: Task, before: int | None) -> dict[str, int | None]:
-    """Peak memory in MiB: of torch's allocator (tensors and recorded steps' pools), and of the device, which counts
-    CUDA's context, libraries and the graphs themselves too, and other processes' changes. Nothing is given back to a
-    device, so what this process has taken is its peak."""
+    """Peak memory in MiB, by torch's allocator and by the device.
+
+    The allocator counts tensors and the pools of recorded steps; the device also CUDA's context, libraries and the
+    graphs themselves, and whatever other processes have done since `before`. This process gives nothing back to the
+    device, so what it has taken there is its peak.
+    """
     if task.device == "cpu":
         return {"resident_mib": common.peak_resident_mib()}
     after = used_mib()
