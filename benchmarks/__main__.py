@@ -1,6 +1,6 @@
 """Every benchmark, one after another, and README's tables: `make bench`. Each says what it does and where its table is.
 
-Apart from these: `benchmarks.gpu`, every check of a GPU in one call, and `benchmarks.precision`, an hour of training.
+Apart from these: `benchmarks.gpu`, what needs a GPU (`docs/gpu.md`), and `benchmarks.precision`, an hour of training.
 """
 
 import subprocess

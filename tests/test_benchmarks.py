@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from bayesfed import methods
-from bayesfed.engine.federation import Compute
 from bayesfed.models import build
-from benchmarks import gpu, readme
+from benchmarks import readme
+from benchmarks.gpu import speed
 
 
 def test_readme_shows_the_stored_tables() -> None:
@@ -26,21 +24,11 @@ def test_operations_of_a_network_are_those_that_torch_counts() -> None:
         counter = FlopCounterMode(display=False)
         with counter:
             network(torch.zeros(network.parameters), torch.zeros(1, 3, 32, 32))
-        assert gpu.operations(network) == counter.get_total_flops()
-
-
-def test_the_gpu_checks_hold_as_far_as_a_cpu_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script cannot be tried without a GPU; what it does there is tried here, with steps that are not recorded."""
-    monkeypatch.setattr(methods, "names", lambda: ["fedavg"])
-    monkeypatch.setattr(gpu, "SMALL", (200, 40))
-    monkeypatch.setattr(gpu, "BOUNDS", {"fp64": 1e-9})
-    monkeypatch.setattr(gpu, "compute", lambda precision: Compute(torch.device("cpu"), torch.float64, torch.float64))
-    assert gpu.equivalence()["failed"] == []
-    assert gpu.resume()["failed"] == []
+        assert speed.operations(network) == counter.get_total_flops()
 
 
 def test_every_benchmark_is_one_of_make_bench_or_says_why_not() -> None:
-    run = (Path(gpu.__file__).parent / "__main__.py").read_text()
-    others = {"common", "__init__", "__main__", "gpu", "precision"}  # the last two take a GPU, or an hour
-    for file in Path(gpu.__file__).parent.glob("*.py"):
+    run = (Path(readme.__file__).parent / "__main__.py").read_text()
+    others = {"common", "__init__", "__main__", "precision"}  # the last takes an hour; gpu/ takes a GPU
+    for file in Path(readme.__file__).parent.glob("*.py"):
         assert file.stem in others or f'"{file.stem}"' in run

@@ -8,6 +8,7 @@ import torch
 from playing import federation, play, tensors
 
 from bayesfed import methods
+from bayesfed.engine import sharing
 from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.executors.base import CHUNK, Mixer, Result
@@ -37,10 +38,10 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[2, graphs_module.LANES], ids=lambda lanes: f"{lanes}-lanes")
+@pytest.fixture(params=[2, sharing.LANES], ids=lambda lanes: f"{lanes}-lanes")
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
-    monkeypatch.setattr(graphs_module, "lanes_of", lambda device: request.param)
+    monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: request.param)
     monkeypatch.setattr(graphs_module, "KINDS", 1 if request.param == 2 else 8)
 
 

@@ -19,7 +19,7 @@ import yaml
 from safetensors import safe_open
 
 from bayesfed import cli, files, runfolder
-from bayesfed.engine import device, rounds
+from bayesfed.engine import lease, rounds
 from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Node, State
@@ -280,11 +280,11 @@ def test_a_device_is_leased_before_torch_looks_for_one(
     happened: list[str] = []
 
     @contextlib.contextmanager
-    def lease(wanted: str, slots: int) -> Iterator[str]:
+    def note(wanted: str, slots: int) -> Iterator[str]:
         happened.append(f"lease for {wanted}")
         yield ""
 
-    monkeypatch.setattr(device, "lease", lease)
+    monkeypatch.setattr(lease, "lease", note)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: happened.append("torch asked") or False)
     assert train(mapping(rounds=1)) == 0
     assert happened[0] == "lease for auto"

@@ -28,11 +28,15 @@ EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
 
 @dataclass(frozen=True)
 class Compute:
-    """Where and in which precision a run computes: states in `dtype`, forward and backward passes in `cast`."""
+    """Where and in which precision a run computes: states in `dtype`, forward and backward passes in `cast`.
+
+    `slots`: how many jobs may share the GPU, this one included.
+    """
 
     device: torch.device
     dtype: torch.dtype = torch.float32
     cast: torch.dtype = torch.float32
+    slots: int = 1
 
     def place(self, array: np.ndarray) -> Tensor:
         """The array on the device; a GPU fetches it while the host goes on."""

@@ -18,7 +18,7 @@ import yaml
 import bayesfed
 from bayesfed import files, runfile, runfolder
 from bayesfed.data import partition, store
-from bayesfed.engine import checkpoint, device
+from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
@@ -61,7 +61,7 @@ def train(run: Run, place: Place) -> None:
         if (place.out / runfolder.SUMMARY).exists():
             print(f"{place.out}: done already", file=sys.stderr)
             return
-        with device.lease(place.device, slots=place.gpu_slots):  # before torch looks, which fixes what it sees
+        with lease.lease(place.device, slots=place.gpu_slots):  # before torch looks, which fixes what it sees
             train_locked(run, place)
 
 
@@ -86,7 +86,7 @@ def train_locked(run: Run, place: Place) -> None:
             )
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
-        federation = assemble(run, place, device.compute(on, record.precision))
+        federation = assemble(run, place, device.compute(on, record.precision, place.gpu_slots))
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
             progress = rounds(federation, progress or begin(federation), place, record, report)

@@ -46,7 +46,10 @@ class Executor(ABC):
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
-        """For each client: begin its job, run the phases, end it; gives the results as they come, in any order."""
+        """For each client: begin its job, run the phases, end it; gives the results as they come, in any order.
+
+        `begin` changes nothing but the job that it gives, and may be called more often.
+        """
 
 
 @dataclass

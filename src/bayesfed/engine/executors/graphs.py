@@ -1,9 +1,10 @@
 """Steps recorded once as CUDA graphs and replayed, with several clients at once on streams of their own.
 
 A network of the papers' size leaves a GPU idle: launching its kernels one by one costs more than running them. So a
-mini-batch is one replay, and up to LANES clients replay side by side. A lane is a stream with fixed buffers: a client
+mini-batch is one replay, and up to sixteen clients replay side by side. A lane is a stream with fixed buffers: a client
 is copied in, its steps are replayed, its state is copied out; a thousand clients need no more lanes than ten. The
-host only queues work, a burst for each lane in turn, so that no lane waits behind another's queue.
+host only queues work, a burst for each lane in turn, so that no lane waits behind another's queue. What a run needs is
+recorded at its start; a recording that proves necessary later holds up its own lane and the host, not other lanes.
 
 On a CPU nothing can be recorded: there a step runs each time it would be replayed, and all else is the same.
 """
@@ -20,23 +21,61 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from bayesfed.engine import sharing
 from bayesfed.engine.executors.base import CHUNK, Chunk, Executor, Job, Mixer, Result, epoch_hooks, phase_shard
-from bayesfed.engine.federation import Federation
+from bayesfed.engine.federation import SERVER, Compute, Federation
+from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
-LANES = 16  # clients at once, at most
-LANE_MEMORY = 2**30  # bytes for a lane and networks of the papers' size, estimated, so a small GPU has fewer lanes
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
 KINDS = 8  # of networks and states that a lane keeps recorded
+STEPS = 16  # different steps of a kind, at most: where there are more, each round makes its own
 TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded
+
+
+class Recorder:
+    """A stream, and the graphs recorded on it, which share a pool of memory since they never overlap."""
+
+    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
+        """`generator`: what recorded steps draw from; it may be seeded between replays."""
+        self.stream = torch.cuda.Stream(device)
+        self.generator = generator
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def record(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Record what a step does on this stream, which must be the current one; gives its replay.
+
+        torch.cuda.graph() would wait for the whole device and empty both of torch's caches, lanes that are training
+        included; nothing but memory asks for that. Only this thread is forbidden what would spoil a recording:
+        gradients are computed by another one.
+        """
+        for _ in range(2):  # libraries set themselves up in their first calls, which cannot be recorded
+            step()
+        self.stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+        try:
+            step()
+        finally:
+            graph.capture_end()
+        return cast(Callable[[], None], graph.replay)
+
+
+def recorder_of(device: torch.device, generator: torch.Generator) -> Recorder | None:
+    """A lane's recorder; none on a CPU."""
+    return Recorder(device, generator) if device.type == "cuda" else None
 
 
 @dataclass
 class Kind:
-    """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them."""
+    """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
+
+    `recorded`: by step, then by size and whether the batch is filled up.
+    """
 
     learner: Learner
-    recorded: dict[Any, Callable[[], None]] = field(default_factory=dict)
+    recorded: dict[Any, dict[tuple[int, bool], Callable[[], None]]] = field(default_factory=dict)
 
 
 class Lane:
@@ -47,10 +86,10 @@ class Lane:
         self.federation = federation
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
         self.size = federation.run.budget.batch_size
-        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self.pool = torch.cuda.graph_pool_handle() if self.stream else None  # the graphs of a lane never overlap
         self.generator = torch.Generator(self.device)
+        self.recorder = recorder_of(self.device, self.generator)
         self.kinds: dict[Any, Kind] = {}
+        self.kind: Kind  # of the client that is here
         self.images: dict[tuple[int, int], Tensor] = {}
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
         self.position = torch.zeros((), dtype=torch.int64, device=self.device)  # of the next batch in the chunk
@@ -61,7 +100,17 @@ class Lane:
 
     def on(self) -> contextlib.AbstractContextManager[object]:
         """Work inside is queued on the lane's stream."""
-        return torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext()
+        return torch.cuda.stream(self.recorder.stream) if self.recorder else contextlib.nullcontext()
+
+    def follow(self) -> None:
+        """What is queued on the lane from now on waits for what the device has been asked so far."""
+        if self.recorder:
+            self.recorder.stream.wait_stream(torch.cuda.current_stream())
+
+    def lead(self) -> None:
+        """What the device is asked from now on waits for what is queued on the lane."""
+        if self.recorder:
+            torch.cuda.current_stream().wait_stream(self.recorder.stream)
 
     def knows(self, client: int) -> bool:
         """Whether steps for the client's networks have been recorded here."""
@@ -70,24 +119,7 @@ class Lane:
     def load(self, job: Job) -> None:
         """Copy a client in: its node works on the lane's buffers from now on."""
         node = job.node
-        layout = tuple((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items())
-        key = (self.federation.networks[node.client], layout)
-        if key not in self.kinds:
-            if len(self.kinds) == KINDS:
-                if self.stream:
-                    self.stream.synchronize()  # until no replay is left that uses them
-                self.kinds.clear()
-            self.kinds[key] = self.kind_of(node)
-        self.kind = self.kinds[key]
-        images = self.federation.shards[node.client].train_images
-        shape = (images.size, images.channels)
-        if shape not in self.images:
-            self.images[shape] = torch.zeros((len(self.y), images.size, *shape), dtype=self.cast, device=self.device)
-        self.x = self.images[shape]
-        for phase in job.phases:
-            full, tail = divmod(len(phase_shard(self.federation, node, phase).train), self.size)
-            for size in [self.size] * bool(full) + [tail] * bool(tail):
-                self.replay_of(phase, size)
+        self.prepare(job)
         state = self.kind.learner.state
         for name, tensor in node.state.items():
             state[name].copy_(tensor)
@@ -96,6 +128,43 @@ class Lane:
         node.state = cast(State, MappingProxyType(state))
         node.generator = self.generator
         node.reseed("noise")
+
+    def prepare(self, job: Job) -> None:
+        """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""
+        node, networks = job.node, self.federation.networks
+        # Sorted, since a checkpoint gives a client's tensors back in another order.
+        layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
+        key = (networks[node.client], layout)
+        alike = [node.client]
+        if key not in self.kinds:
+            if len(self.kinds) == KINDS:
+                self.forget()
+            self.kinds[key] = self.kind_of(node)
+            alike = [client for client in range(len(networks)) if networks[client] == networks[node.client]]
+        self.kind = self.kinds[key]
+        images = self.federation.shards[node.client].train_images
+        shape = (images.size, images.channels)
+        if shape not in self.images:
+            self.images[shape] = torch.zeros((len(self.y), images.size, *shape), dtype=self.cast, device=self.device)
+        self.x = self.images[shape]
+        for phase in job.phases:
+            phase_shard(self.federation, node, phase)
+            for client in alike if phase.data == "own" else [SERVER]:
+                full, tail = divmod(len(self.federation.shards[client].train), self.size)
+                for size in [self.size] * bool(full) + [tail] * bool(tail):
+                    self.record(phase, *self.form(size))
+
+    def forget(self) -> None:
+        """Let all recordings go, once no replay of them is left.
+
+        All at once: from torch 2.13 on, the end of one graph frees the workspaces that cuBLAS has on its stream, also
+        those that other graphs recorded there still write to. And torch refuses a pool whose last graph has gone.
+        """
+        if self.recorder:
+            self.recorder.stream.synchronize()
+            self.recorder.pool = torch.cuda.graph_pool_handle()
+        self.kinds.clear()
+        del self.kind
 
     def kind_of(self, node: Node) -> Kind:
         """New buffers in the shapes of a node's state."""
@@ -115,19 +184,25 @@ class Lane:
         """The next mini-batch of the chunk, of `size` images."""
         if size < self.size:
             self.tail.fill_(size)
-        self.replay_of(phase, size)()
+        self.kind.recorded[phase.step][self.form(size)]()
 
-    def replay_of(self, phase: Phase, size: int) -> Callable[[], None]:
-        """The recorded step of a phase for batches of that size; records it where it is not."""
-        filled = min(-(-size // TAIL) * TAIL, self.size)
-        key = (phase.step, filled, size < self.size)
-        recorded = self.kind.recorded
-        if key not in recorded:
-            recorded[key] = self.record(phase, filled, size < self.size)
-        return recorded[key]
+    def form(self, size: int) -> tuple[int, bool]:
+        """How a batch of that size is run: filled up to so many images, and whether it must be told its own size."""
+        return min(-(-size // TAIL) * TAIL, self.size), size < self.size
 
-    def record(self, phase: Phase, filled: int, weighted: bool) -> Callable[[], None]:
-        """Record a step on the buffers as they are; what they hold is lost."""
+    def record(self, phase: Phase, filled: int, weighted: bool) -> None:
+        """Record a step for batches of that form, where it is not; the buffers lose what they hold.
+
+        Raises InputError where the steps are made anew in every round, and would be recorded without end.
+        """
+        steps = self.kind.recorded
+        if phase.step not in steps and len(steps) == STEPS:
+            raise InputError(
+                f"method '{self.federation.method.name}': its phases have had more than {STEPS} different steps; give "
+                f"methods of the class, not a lambda or partial of each round, so that a recorded step serves them all"
+            )
+        if (filled, weighted) in steps.setdefault(phase.step, {}):
+            return
         learner, images = self.kind.learner, self.x
 
         def body() -> None:
@@ -139,46 +214,39 @@ class Lane:
             phase.step(learner, Batch(x, self.y.index_select(0, rows), weight))
             self.position += filled
 
-        if self.stream is None:
-            return body
-        for _ in range(2):  # libraries set themselves up in their first calls, which cannot be recorded
-            self.position.zero_()
-            body()
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            body()
-        return cast(Callable[[], None], graph.replay)
+        self.position.zero_()
+        steps[phase.step][filled, weighted] = self.recorder.record(body) if self.recorder else body
 
 
-def lanes_of(device: torch.device) -> int:
-    """How many lanes a device has room for, by its whole memory."""
-    if device.type != "cuda":
-        return LANES
-    return max(1, min(LANES, torch.cuda.get_device_properties(device).total_memory // LANE_MEMORY))
+def lanes_of(compute: Compute) -> int:
+    """How many lanes a job has room for, by the whole memory of its GPU and the jobs that may share it."""
+    if compute.device.type != "cuda":
+        return sharing.LANES
+    return sharing.lanes(torch.cuda.get_device_properties(compute.device).total_memory, compute.slots)
 
 
 class GraphExecutor(Executor):
-    """Trains up to LANES clients at once by recorded steps."""
+    """Trains up to sixteen clients at once by recorded steps."""
 
     name = "graphs"
 
     def __init__(self, federation: Federation, check: Callable[[], None], lanes: int | None = None) -> None:
         """`lanes`: how many clients at once; what the device has room for, unless given."""
         super().__init__(federation, check)
-        self.most = lanes or lanes_of(federation.compute.device)
+        self.most = lanes or lanes_of(federation.compute)
         self.lanes: list[Lane] = []
 
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
+        if not self.lanes:
+            self.prepare(clients, begin)
         waiting, active = deque(clients), deque[tuple[Lane, Job, Iterator[None]]]()
         while waiting or active:
             while waiting and len(active) < self.most:
                 client = waiting.popleft()
                 lane = self.idle_lane(client, [lane for lane, *_ in active])
-                if lane.stream:
-                    lane.stream.wait_stream(torch.cuda.current_stream())  # the server's message is made there
+                lane.follow()  # the server's message has just been made
                 with lane.on():
                     job = begin(client)
                     lane.load(job)
@@ -192,8 +260,23 @@ class GraphExecutor(Executor):
             else:
                 active.append((lane, job, bursts))
         for lane in self.lanes:
-            if lane.stream:
-                torch.cuda.current_stream().wait_stream(lane.stream)
+            lane.lead()
+
+    def prepare(self, clients: Sequence[int], begin: Callable[[int], Job]) -> None:
+        """Make the lanes, and record on each what it will need, while nothing is training.
+
+        Where every client has a lane, that is what one of them needs; else any client may come to any lane. So a
+        client is begun here to see its state and steps, and again to be trained.
+        """
+        count = min(self.most, len(clients))
+        for place in range(count):
+            lane = Lane(self.federation)
+            lane.follow()
+            with lane.on():
+                for client in clients if count < self.federation.clients else clients[place : place + 1]:
+                    if not lane.knows(client) and len(lane.kinds) < KINDS:
+                        lane.prepare(begin(client))
+            self.lanes.append(lane)
 
     def idle_lane(self, client: int, busy: list[Lane]) -> Lane:
         """A lane that is free, best one whose recordings fit the client's networks."""

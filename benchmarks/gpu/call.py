@@ -1,0 +1,210 @@
+"""One call: parts in processes of their own under one deadline, every row written when it is known, a tar at the end."""
+
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tarfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesfed import files
+from bayesfed.engine import device as devices
+from bayesfed.engine import lease
+
+MARGIN = 5  # seconds before a part's end at which it is to stop by itself, with a row of what it has
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a call is."""
+
+    few: tuple[int, int]  # training and test images of a comparison
+    many: tuple[int, int]  # of whole rounds
+    epochs: int  # local ones of whole rounds
+    rounds: int  # of HBFL and FedAvg
+    other_rounds: int  # of other cells
+    short_rounds: int  # where a few rounds say enough
+    precisions: tuple[str, ...]
+    methods: tuple[str, ...]  # all where empty
+    resumed_rounds: int
+    lanes: tuple[int, ...]
+
+
+FULL = Scale((2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), (), 20, (1, 2, 4, 6, 10))
+SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), 2, (1, 2))
+
+
+class Failed(Exception):
+    """A check does not hold."""
+
+
+class OutOfTime(Exception):
+    """The part's time is over."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a part is to do its work with."""
+
+    call: str
+    out: Path
+    device: str
+    scale: Scale
+    data: Path | None
+    until: float  # of time.monotonic(): when a part is to stop by itself
+    part: str = ""
+
+    def row(self, case: str, **values: Any) -> None:
+        """Write a row now."""
+        row = {"part": self.part, "case": case} | values | {
+            "torch": torch.__version__, "hardware": hardware(self.device), "time": time.strftime("%H:%M:%S"),
+        }  # fmt: skip
+        with (self.out / f"{self.call}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps({"part": self.part, "case": case} | values), flush=True)
+
+    def check(self, case: str, holds: bool, **values: Any) -> None:
+        """Write a row that says whether something holds; raises Failed where it does not."""
+        self.row(case, holds=holds, **values)
+        if not holds:
+            raise Failed(f"{self.part}, {case}")
+
+    def in_time(self) -> None:
+        """Raise OutOfTime at the end of the part's time; the engine asks before each mini-batch."""
+        if time.monotonic() > self.until:
+            raise OutOfTime
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a call; at most so many seconds of it."""
+
+    name: str
+    work: Callable[[Task], None]
+    seconds: float = float("inf")
+    leases: bool = True  # false where it starts trainings, which lease a GPU themselves
+
+
+def run(task: Task, parts: list[Part], stop_at_failure: bool) -> int:
+    """Run the parts until the deadline `task.until`, then write the tar; gives how many failed or were not begun."""
+    task.out.mkdir(parents=True, exist_ok=True)
+    bad = 0
+    with stop_signals():
+        try:
+            for part in parts:
+                told = "not begun, the time is over"
+                if time.monotonic() < task.until - 2 * MARGIN:
+                    told = run_part(task, part)
+                print(f"{task.call} {part.name}: {told}", flush=True)
+                bad += told != "done"
+                if told != "done" and stop_at_failure:
+                    print(f"{task.call} stops here; {task.out / task.call}.log has more", flush=True)
+                    break
+        except KeyboardInterrupt:
+            print(f"{task.call}: stopped by a signal", flush=True)
+            bad += 1
+        finally:
+            print(bring_home(task), flush=True)
+    return bad
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[None]:
+    """SIGTERM ends a call as Ctrl-C does: parts are stopped, and the tar is written."""
+
+    def stop(*signal: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_part(task: Task, part: Part) -> str:
+    """Run a part in a process of its own; says how it ended.
+
+    A fork: this process has loaded torch, which takes seconds, and has not asked for a GPU, which a fork would break.
+    """
+    now = time.monotonic()
+    end = min(task.until, now + part.seconds) if task.device == "cuda" else task.until
+    child = multiprocessing.get_context("fork").Process(
+        target=within, args=(replace(task, part=part.name, until=end - MARGIN), part)
+    )
+    child.start()
+    assert child.pid is not None
+    try:
+        child.join(end - now)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # it, where it still runs, and all that it has started
+        child.kill()
+        child.join()
+    took = f"after {time.monotonic() - now:.0f} s"
+    if child.exitcode == 1:
+        return f"FAILED {took}: {(task.out / f'{task.call}.log').read_text().splitlines()[-1]}"
+    return {0: "done", 3: f"out of time {took}"}.get(child.exitcode or 0, f"stopped {took}")
+
+
+def within(task: Task, part: Part) -> None:
+    """The work of a part's process."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with (task.out / f"{task.call}.log").open("a") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    print(f"== {part.name}", flush=True)
+    code = 0
+    try:
+        with lease.lease(task.device) if part.leases else contextlib.nullcontext():
+            part.work(task)
+    except OutOfTime:
+        code = 3
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def bring_home(task: Task) -> Path:
+    """Write one tar of all that a call has so far: rows, logs, and the records that rows name."""
+    path = task.out / f"{task.call}.tar.gz"
+    rows = task.out / f"{task.call}.jsonl"
+    with files.replacing(path) as scratch, tarfile.open(scratch, "w:gz") as tar:
+        for file in sorted(task.out.iterdir()):
+            if file.suffix in (".jsonl", ".log", ".csv"):
+                tar.add(file, file.name)
+        known = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+        for folder in [Path(row["records"]) for row in known if "records" in row]:
+            for file in sorted(folder.iterdir()):
+                if file.suffix in (".yaml", ".csv", ".json", ".log"):
+                    tar.add(file)
+    return path
+
+
+@functools.cache
+def hardware(device: str) -> str:
+    """The name of the processor or GPU, without starting CUDA: a call may have nothing there but its trainings."""
+    if device == "cpu":
+        return devices.hardware(device)
+    return (lease.nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines() or ["a GPU"])[0]
+
+
+def used_mib() -> int | None:
+    """MiB taken of the GPU by everyone, as nvidia-smi has it; None where nothing tells."""
+    visible = lease.visible_devices()
+    total, free = lease.memory(visible[0]) if visible else (0, 0)
+    return (total - free) // 2**20 if total else None

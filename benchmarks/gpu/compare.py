@@ -1,0 +1,76 @@
+"""Runs of a few rounds in one process, and how far two of them lie apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesfed import methods
+from bayesfed.data import store
+from bayesfed.engine import device as devices
+from bayesfed.engine.executors import GraphExecutor
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.rounds import Progress, Trainer, begin
+from benchmarks import common
+
+
+def compute(device: str, precision: str) -> Compute:
+    """Where and how a run computes; fp64 too, for comparisons."""
+    if precision == "fp64":
+        devices.compute(device, "fp32")
+        return Compute(torch.device(device), torch.float64, torch.float64)
+    return devices.compute(device, precision)
+
+
+def small(method: str, where: Compute, images: tuple[int, int]) -> Federation:
+    """Four mixed clients with uneven shards, stragglers, and batches that do not divide them."""
+    networks: dict[str, Any] = {"global": "cnn2"}
+    if methods.get(method).local_models:
+        networks["local"] = ["mlp", "lenet5", "cnn1", "cnn2"]
+    return common.federation(
+        with_options(method, images[0]), networks, common.random_images(*images), where, clients=4, alpha=0.3,
+        stragglers=0.5, local_epochs=2, batch_size=100, rounds=2,
+    )  # fmt: skip
+
+
+def paper_run(method: str, model: str, alpha: float, images: store.Dataset, where: Compute, epochs: int) -> Federation:
+    """Ten clients of the paper on all images."""
+    of = with_options(method, len(images.train_labels))
+    return common.federation(of, common.models(model, method), images, where, alpha=alpha, local_epochs=epochs)
+
+
+def with_options(method: str, images: int) -> dict[str, Any]:
+    """The `method` of a run file; ABAVG's server takes fewer images than its default where there are few."""
+    return {"name": method} | ({"validation_images": images // 20} if method == "abavg" and images < 40_000 else {})
+
+
+def play(of: Federation, executor: str, rounds: int, check: Callable[[], None], lanes: int | None = None) -> Progress:
+    """A run of so many rounds."""
+    trainer, progress = Trainer(of, executor, check, lambda: None), begin(of)
+    if lanes:
+        trainer.executor = GraphExecutor(of, check, lanes)
+    for _ in range(rounds):
+        progress = trainer.play(progress)
+    return progress
+
+
+def tensors(progress: Progress) -> dict[str, Tensor]:
+    """All of a progress, on the host."""
+    return {name: tensor.cpu() for name, tensor in progress.tensors().items()}
+
+
+def same(found: Progress, expected: Progress) -> bool:
+    """Whether two runs are equal to the last bit, in tensors and metrics."""
+    theirs, ours = tensors(found), tensors(expected)
+    equal = all(torch.equal(theirs[name], tensor) for name, tensor in ours.items())
+    return theirs.keys() == ours.keys() and equal and found.history == expected.history
+
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest distance of two tensors relative to the norm of the expected one; nan where anything is nan."""
+    apart = [
+        (found[name].double() - tensor.double()).norm() / tensor.double().norm().clamp(min=1e-12)
+        for name, tensor in expected.items()
+    ]
+    return float(torch.stack(apart).max())  # Python's max([0.1, nan]) would be 0.1

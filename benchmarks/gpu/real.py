@@ -1,0 +1,121 @@
+"""`real`: the paper's runs, several at once on one GPU, in order of priority until the deadline."""
+
+import contextlib
+import functools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bayesfed import plan as planning
+from benchmarks.gpu.call import Failed, Part, Task, bring_home
+
+GRACE = 15  # seconds that trainings have to write a checkpoint before they are killed
+
+
+def open_runs(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of a plan that are not finished: the highest priority first, then in the plan's order."""
+    waiting = [one for one in plan["runs"] if not (folder(plan, one) / "summary.json").exists()]
+    return sorted(waiting, key=lambda one: -one.get("priority", 0))
+
+
+def folder(plan: dict[str, Any], run: dict[str, Any]) -> Path:
+    """Where the workflow looks for the run."""
+    return Path("results", plan["config"], "runs", run["folder"])
+
+
+def train(config: Path, jobs: int, task: Task) -> None:
+    """Train the open runs of a config, `jobs` at once, until the time is over; every record is brought home at once."""
+    plan = planning.write(config)
+    data = task.data or Path("data")
+    waiting, without = [], []
+    for run in open_runs(plan):
+        there = all((data / name / "dataset.json").exists() for name in run["datasets"])
+        (waiting if there else without).append(run)
+    task.row("plan", config=str(config), waiting=len(waiting), without_data=len(without), of=len(plan["runs"]))
+    if not waiting:
+        raise Failed(f"real: no run of {config} is open whose data are in {data}")
+    running: dict[subprocess.Popen[bytes], tuple[dict[str, Any], float]] = {}
+    done = failed = 0
+    last = task.until - GRACE
+    with memory_log(task):
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs and time.monotonic() < last:
+                    run = waiting.pop(0)
+                    running[start(plan, run, data, jobs, task)] = run, time.monotonic()
+                for trainer in [one for one in running if one.poll() is not None]:
+                    run, began = running.pop(trainer)
+                    note(plan, run, task, seconds=time.monotonic() - began, exit_code=trainer.returncode)
+                    done, failed = done + (trainer.returncode == 0), failed + (trainer.returncode != 0)
+                if failed >= jobs and not done:
+                    raise Failed("real: the first runs all fail")
+                if time.monotonic() >= last:
+                    break
+                time.sleep(0.1)
+        finally:
+            stop(running)
+    for run, began in running.values():
+        note(plan, run, task, seconds=time.monotonic() - began, unfinished=True)
+    if failed:
+        raise Failed(f"real: {failed} runs failed")
+
+
+def start(plan: dict[str, Any], run: dict[str, Any], data: Path, jobs: int, task: Task) -> "subprocess.Popen[bytes]":
+    """Start a training as the workflow would."""
+    checkpoint = Path("results", plan["config"], "checkpoints", f"{run['folder']}.safetensors")
+    options = ["--out", str(folder(plan, run)), "--checkpoint", str(checkpoint), "--data", str(data)]
+    options += ["--device", task.device, "--gpu-slots", str(jobs)]
+    return subprocess.Popen([sys.executable, "-m", "bayesfed", "train", run["runfile"], *options])
+
+
+def note(plan: dict[str, Any], run: dict[str, Any], task: Task, **values: Any) -> None:
+    """A row for a run, with its records where it is finished; the tar is written anew, in case this is the end."""
+    where = folder(plan, run)
+    with contextlib.suppress(FileNotFoundError):
+        summary = json.loads((where / "summary.json").read_text())
+        values |= {"records": str(where), "train_seconds": summary["train_seconds"], "accuracy": summary["global"]}
+    task.row(run["folder"], priority=run.get("priority", 0), **values)
+    bring_home(task)
+
+
+def stop(trainers: "dict[subprocess.Popen[bytes], Any]") -> None:
+    """Let trainings write their checkpoints and end; kill what does not."""
+    end = time.monotonic() + GRACE
+    for trainer in trainers:
+        trainer.send_signal(signal.SIGTERM)
+    for trainer in trainers:
+        try:
+            trainer.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            trainer.kill()
+            trainer.wait()
+
+
+@contextlib.contextmanager
+def memory_log(task: Task) -> Iterator[None]:
+    """The GPU's memory and use, once a second, in `memory.csv`; nothing where there is no nvidia-smi."""
+    asked = "timestamp,index,memory.used,memory.total,utilization.gpu"
+    try:
+        with (task.out / "memory.csv").open("a") as log:
+            watcher = subprocess.Popen(
+                ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,nounits", "-l", "1"], stdout=log,
+                stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        watcher.terminate()
+        watcher.wait()
+
+
+def parts(config: Path, jobs: int) -> list[Part]:
+    """The one part."""
+    return [Part("runs", functools.partial(train, config, jobs), leases=False)]

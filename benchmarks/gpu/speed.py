@@ -1,0 +1,273 @@
+"""`speed`: where the time of a round goes, and whole runs in rounds a second beside eager rounds and the floor."""
+
+import functools
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as record
+
+from bayesfed import methods
+from bayesfed.data import store
+from bayesfed.engine import device as devices
+from bayesfed.engine.executors import EXECUTORS, GraphExecutor
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.rounds import Trainer, begin
+from bayesfed.methods.steps import cross_entropy, grad, leaves
+from bayesfed.models import Network, build
+from bayesfed.models.network import Conv
+from benchmarks import common
+from benchmarks.gpu import compare
+from benchmarks.gpu.call import FULL, OutOfTime, Part, Task, used_mib
+
+# Whole runs, the most wanted first: method, networks, alpha, precision, whether a long one, and seconds at most.
+RUNS = [
+    ("hbfl", "mixed", 0.05, "fp32", True, 240), ("fedavg", "cnn2", 0.05, "fp32", True, 120),
+    ("hbfl", "mixed", 100.0, "fp32", False, 60), ("fml", "mixed", 0.05, "fp32", False, 60),
+    ("hbfl", "mixed", 0.05, "bf16", False, 60), ("fedavg", "cnn2", 0.05, "bf16", False, 60),
+    ("fedprox", "cnn2", 0.05, "fp32", False, 60), ("abavg", "cnn2", 0.05, "fp32", False, 60),
+    ("hbfl", "mixed", 0.05, "tf32", False, 60), ("fedavg", "cnn2", 0.05, "tf32", False, 60),
+    ("fedavg", "cnn2", 100.0, "fp32", False, 60), ("fml", "mixed", 100.0, "fp32", False, 60),
+]  # fmt: skip
+
+
+def operations(network: Network) -> int:
+    """Floating-point operations of one image's forward pass, products and convolutions alone."""
+    side, total = 32, 0
+    for layer, shape in zip(network.layers, network.shapes[::2], strict=True):
+        size = 1
+        for length in shape:
+            size *= length
+        if isinstance(layer, Conv):
+            side = side - layer.kernel + 1
+            total += 2 * size * side * side
+            side //= layer.pool
+        else:
+            total += 2 * size
+    return total
+
+
+def seconds(work: Callable[[], Any], device: str, times: int = 10) -> float:
+    """Seconds of one call, the median, by events on a GPU."""
+    work()
+    values = []
+    for _ in range(times):
+        if device == "cuda":
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            work()
+            end.record()
+            torch.cuda.synchronize()
+            values.append(start.elapsed_time(end) / 1e3)
+        else:
+            started = time.perf_counter()
+            work()
+            values.append(time.perf_counter() - started)
+    return statistics.median(values)
+
+
+def ceilings(task: Task) -> None:
+    """What the device does at best: products in each precision, and copies (read plus write)."""
+    side = 8192 if task.device == "cuda" else 256
+    for precision in task.scale.precisions:
+        devices.compute(task.device, precision)
+        a, b = (torch.randn(side, side, device=task.device, dtype=devices.PRECISIONS[precision]) for _ in range(2))
+        rate = 2 * side**3 / seconds(lambda a=a, b=b: a @ b, task.device) / 1e12
+        task.row(f"products {precision}", tera_operations_per_second=rate)
+    x = torch.randn(side * side * 4, device=task.device)
+    y = torch.empty_like(x)
+    rate = 2 * x.numel() * 4 / seconds(lambda: y.copy_(x), task.device) / 1e9
+    task.row("copies", gigabytes_per_second=rate)
+
+
+def layouts(task: Task) -> None:
+    """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first."""
+    for precision in task.scale.precisions:
+        where = compare.compute(task.device, precision)
+        network = build("cnn2", 10, 3, 32)
+        theta = torch.randn(network.parameters, device=task.device) / 50
+        images = torch.randn(128, 3, 32, 32, device=task.device, dtype=where.cast)
+        y = torch.zeros(128, dtype=torch.int64, device=task.device)
+        for name, layout in (("NHWC", torch.channels_last), ("NCHW", torch.contiguous_format)):
+            x = images.contiguous(memory_format=layout)
+
+            step = training_step(network, theta, x, y, where)
+            took = seconds(recorded(step) if task.device == "cuda" else step, task.device)
+            task.row(f"cnn2 {precision} {name}", microseconds_a_step=1e6 * took)
+
+
+def training_step(network: Network, theta: Tensor, x: Tensor, y: Tensor, where: Compute) -> Callable[[], None]:
+    """A forward and a backward pass."""
+
+    def step() -> None:
+        (leaf,) = leaves(theta)
+        grad(cross_entropy(network(leaf.to(where.cast), x).to(where.dtype), y).mean(), leaf)
+
+    return step
+
+
+def recorded(step: Callable[[], None]) -> Callable[[], None]:
+    """The step as a CUDA graph, so that launches do not count."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    return graph.replay
+
+
+def profile(method: str, model: str, precision: str, task: Task) -> None:
+    """What a round of local training is made of, recorded and eager: kernels, and the time that they take together."""
+    images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
+    for executor in ("graphs", "eager"):
+        of = compare.paper_run(method, model, 100.0, images, compare.compute(task.device, precision), epochs=1)
+        block = common.local_training(of, EXECUTORS[executor](of, task.in_time))
+        block()
+        started = time.perf_counter()
+        block()
+        wall = time.perf_counter() - started
+        on_gpu = task.device == "cuda"
+        with record(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiled:
+            block()
+        wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
+        every = [one for one in profiled.key_averages() if one.device_type == wanted]
+
+        def spent(one: Any, on_gpu: bool = on_gpu) -> float:
+            return float(one.self_device_time_total if on_gpu else one.self_cpu_time_total) / 1e6
+
+        total = sum(map(spent, every))
+        top = sorted(every, key=lambda one: -spent(one))[:25]
+        task.row(
+            f"{method} {model} {precision} {executor}", wall_seconds=wall, kernel_seconds=total, at_once=total / wall,
+            kernels=sum(one.count for one in every),
+            top=[(one.key[:90], one.count, round(spent(one), 5)) for one in top],
+        )  # fmt: skip
+
+
+# Forward passes of the travelling and of the own model in a step; a backward pass counts as two.
+PASSES = {"fedavg": (3, 0), "fml": (3, 3), "hbfl": (4, 3)}
+VECTORS = {"fedavg": 5, "fml": 10, "hbfl": 21}  # reads and writes of parameter-sized vectors a step cannot avoid
+
+
+def work_of(of: Federation, rounds: int) -> dict[str, float]:
+    """The operations and the bytes that no program avoids in so many rounds; with the ceilings they give a floor."""
+    if of.method.name not in PASSES:
+        return {}
+    travelling, own = PASSES[of.method.name]
+    share = [len(of.shards[k].train) for k in range(of.clients)]
+    epochs = of.run.budget.local_epochs * rounds
+    work = sum(
+        n * (travelling * operations(net) + (own * operations(local) if local else 0))
+        for n, (net, local) in zip(share, of.networks, strict=True)
+    )
+    steps = sum(-(-n // of.run.budget.batch_size) for n in share)
+    moved = sum(share) * 3072 + steps * VECTORS[of.method.name] * of.networks[0][0].parameters * 4
+    return {"tera_operations": epochs * work / 1e12, "gigabytes": epochs * moved / 1e9}
+
+
+def real_or_noise(task: Task) -> tuple[store.Dataset, bool]:
+    """CIFAR-10 where the data folder has it and the call is no small one, else noise; and whether it is real."""
+    if task.data and (task.data / "cifar10" / "dataset.json").exists() and task.scale is FULL:
+        return store.load("cifar10", task.data), True
+    return common.random_images(*task.scale.many), False
+
+
+def whole_run(method: str, model: str, alpha: float, precision: str, long: bool, task: Task) -> None:
+    """Rounds of a cell at the paper's size, each evaluated, beside one eager round in fp32; a row also if cut short."""
+    before = used_mib()
+    images, real = real_or_noise(task)
+    of = compare.paper_run(method, model, alpha, images, compare.compute(task.device, precision), task.scale.epochs)
+    if task.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    trainer, progress, took = Trainer(of, "graphs", task.in_time, lambda: None), begin(of), list[float]()
+    wanted = task.scale.rounds if long else task.scale.other_rounds
+    eager_seconds, over = None, False
+    try:
+        for _ in range(wanted):
+            started = time.perf_counter()
+            progress = trainer.play(progress)
+            took.append(time.perf_counter() - started)
+        memory = memory_now(task, before)
+        if precision == "fp32" and alpha == 0.05:
+            eager = Trainer(of, "eager", task.in_time, lambda: None)
+            started = time.perf_counter()
+            eager.play(progress)
+            eager_seconds = time.perf_counter() - started
+    except OutOfTime:
+        memory, over = memory_now(task, before), True
+    accuracy = [row.value for row in progress.history if (row.model, row.metric) == ("global", "test_accuracy")]
+    typical = statistics.median(took[1:] or took) if took else None
+    task.row(
+        f"{method} {model} alpha {alpha:g} {precision}", rounds=len(took), of_rounds=wanted, seconds=sum(took),
+        first_round_seconds=took[0] if took else None, round_seconds=typical, eager_round_seconds=eager_seconds,
+        times_eager=eager_seconds / typical if eager_seconds and typical else None,
+        real_images=real, best_accuracy=max(accuracy, default=None), last_accuracy=accuracy[-1] if accuracy else None,
+        **memory, **work_of(of, len(took)),
+    )  # fmt: skip
+    if over:
+        raise OutOfTime
+
+
+def memory_now(task: Task, before: int | None) -> dict[str, int | None]:
+    """Peak memory in MiB, by torch's allocator and by the device.
+
+    The allocator counts tensors and the pools of recorded steps; the device also CUDA's context, libraries and the
+    graphs themselves, and whatever other processes have done since `before`. This process gives nothing back to the
+    device, so what it has taken there is its peak.
+    """
+    if task.device == "cpu":
+        return {"resident_mib": common.peak_resident_mib()}
+    after = used_mib()
+    return {
+        "allocator_mib": torch.cuda.max_memory_reserved() // 2**20,
+        "device_mib": after - before if after is not None and before is not None else None,
+    }
+
+
+def lanes(task: Task) -> None:
+    """Local training of HBFL by the number of lanes, in turns."""
+    images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
+    for alpha in (100.0, 0.05):
+        of = compare.paper_run("hbfl", "mixed", alpha, images, compare.compute(task.device, "fp32"), epochs=1)
+        # No more lanes in all than torch has streams, 32: the end of one's graphs would spoil another's on its stream.
+        ways = {str(n): common.local_training(of, GraphExecutor(of, task.in_time, n)) for n in task.scale.lanes}
+        for n, values in common.alternate(ways, 3 if task.device == "cuda" else 1).items():
+            task.row(f"hbfl mixed alpha {alpha:g}, {n} lanes", seconds=statistics.median(values))
+        ways.clear()
+        gc.collect()
+
+
+def parts(task: Task) -> list[Part]:
+    """The parts, the most wanted first."""
+
+    def wanted(method: str, precision: str) -> bool:
+        return precision in task.scale.precisions and method in (task.scale.methods or methods.names())
+
+    runs = [
+        Part(
+            f"run-{method}-{alpha:g}-{precision}",
+            functools.partial(whole_run, method, model, alpha, precision, long),
+            most,
+        )
+        for method, model, alpha, precision, long, most in RUNS
+        if wanted(method, precision)
+    ]
+    profiles = [
+        Part(f"profile-{method}-{precision}", functools.partial(profile, method, model, precision), 40)
+        for method, model in (("hbfl", "mixed"), ("fedavg", "cnn2"))
+        for precision in ("fp32", "bf16")
+        if wanted(method, precision)
+    ]
+    return [
+        Part("ceilings", ceilings, 30), *profiles, Part("layouts", layouts, 30), *runs[:4], Part("lanes", lanes, 60),
+        *runs[4:],
+    ]  # fmt: skip

@@ -1,0 +1,25 @@
+"""What a training job takes of a GPU, so that several that share one fit beside each other.
+
+All sizes are in bytes. The two estimates are for networks and batches of the papers' size.
+"""
+
+from __future__ import annotations
+
+LANES = 16  # clients that a job trains at once, at most
+LANE = 13 * 2**30 // 20  # 0.65 GiB: a lane's chunk of images, activations of training and of evaluation, recorded steps
+RESERVE = 3 * 2**30 // 2  # 1.5 GiB of a job beside its lanes: CUDA's context, libraries, and all images
+
+
+def lanes(total: int, slots: int = 1) -> int:
+    """How many lanes a job has on a GPU with `total` bytes that it may share with slots - 1 others; at least one."""
+    return max(1, min(LANES, (total // slots - RESERVE) // LANE))
+
+
+def memory(total: int, slots: int = 1) -> int:
+    """What such a job takes once it trains: no more than its part of the GPU, unless that is too small for any job."""
+    return RESERVE + lanes(total, slots) * LANE
+
+
+def jobs(total: int, slots: int) -> int:
+    """How many of the slots the GPU has memory for; at least one."""
+    return max(1, min(slots, total // memory(total, slots)))

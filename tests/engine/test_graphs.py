@@ -1,0 +1,114 @@
+"""Recorded steps, as far as graphs played on a CPU can tell."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fake_cuda import FakeCuda
+from playing import federation, play, tensors
+
+from bayesfed import methods
+from bayesfed.engine.executors import graphs as graphs_module
+from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Phase
+
+Make = Callable[..., dict[str, Any]]
+NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
+UNEVEN = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 64}
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """The executor records on a CPU."""
+    fake = FakeCuda()
+    fake.stand_in(monkeypatch)
+    monkeypatch.setattr(graphs_module, "recorder_of", graphs_module.Recorder)
+    return fake
+
+
+@pytest.fixture
+def uneven(mapping: Make, data_dir: Any) -> Callable[..., Federation]:
+    """A function that gives a federation with uneven shards, stragglers and mixed networks."""
+    return lambda name, **changes: federation(mapping(name, **(UNEVEN | changes)), data_dir, torch.float32)
+
+
+def assert_equal(found: Progress, expected: Progress) -> None:
+    """To the last bit."""
+    assert tensors(found).keys() == tensors(expected).keys()
+    assert [key for key, tensor in tensors(expected).items() if not torch.equal(tensors(found)[key], tensor)] == []
+    assert found.history == expected.history
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_steps_equal_unrecorded_ones(
+    name: str, uneven: Callable[..., Federation], request: pytest.FixtureRequest
+) -> None:
+    of = uneven(name, local_epochs=1)
+    unrecorded = play(of, 2, executor="graphs")
+    fake: FakeCuda = request.getfixturevalue("cuda")
+    assert_equal(play(of, 2, executor="graphs"), unrecorded)
+    assert fake.recordings
+
+
+def test_evicted_recordings_leave_the_rest_alone(
+    uneven: Callable[..., Federation], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lanes, each with room for one of three kinds of networks: recordings go, with their pool, and others come."""
+    of = uneven("hbfl")
+    whole = play(of, 2, executor="graphs")
+    recorded = cuda.recordings
+    monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: 2)
+    monkeypatch.setattr(graphs_module, "KINDS", 1)
+    assert_equal(play(of, 2, executor="graphs"), whole)
+    assert cuda.recordings > 2 * recorded
+
+
+@pytest.mark.parametrize("lanes", [2, 16])
+def test_all_is_recorded_at_the_start(
+    lanes: int, uneven: Callable[..., Federation], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stragglers change the order of clients, and with it their lanes and the sizes of last batches there."""
+    monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: lanes)
+    monkeypatch.setattr(graphs_module, "TAIL", 4)  # so that hardly two clients have a last batch of the same form
+    play(uneven("hbfl", rounds=4), 4, executor="graphs")
+    assert cuda.recordings
+    assert cuda.late == 0
+
+
+def test_a_checkpoints_order_of_names_needs_no_new_recordings(
+    uneven: Callable[..., Federation], cuda: FakeCuda
+) -> None:
+    of = uneven("hbfl", partition={"alpha": 1.0, "clients": 4}, stragglers=0.0)
+    trainer = Trainer(of, "graphs", lambda: None, lambda: None)
+    progress = trainer.play(begin(of))
+    recorded = cuda.recordings
+    for client, state in progress.clients.items():
+        assert list(state) != sorted(state)
+        progress.clients[client] = dict(sorted(state.items()))
+    trainer.play(progress)
+    assert cuda.recordings == recorded
+
+
+@pytest.mark.usefixtures("toys")
+def test_steps_made_anew_in_every_round_are_refused(
+    uneven: Callable[..., Federation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = uneven("toy", rounds=graphs_module.STEPS + 1)
+    step = of.method.step
+    monkeypatch.setattr(of.method, "phases", lambda c: [Phase(lambda c, batch: step(c, batch), epochs=1)])
+    with pytest.raises(
+        InputError, match="method 'toy': its phases have had more than 16 different steps; give methods"
+    ):
+        play(of, graphs_module.STEPS + 1, executor="graphs")
+
+
+def test_lanes_follow_from_memory_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=24 * 2**30))
+    assert graphs_module.lanes_of(Compute(torch.device("cuda"))) == 16
+    assert graphs_module.lanes_of(Compute(torch.device("cuda"), slots=3)) == 10
+    assert graphs_module.lanes_of(Compute(torch.device("cpu"), slots=3)) == 16

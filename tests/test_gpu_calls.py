@@ -1,0 +1,229 @@
+"""The three calls for a GPU, run on a CPU with small numbers, and what they promise: a deadline, rows, a tar."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from bayesfed.data.fetch import fetch
+from bayesfed.errors import InputError
+from benchmarks.gpu import call, compare, parcel, real, smoke, speed
+
+ROOT = Path(__file__).parent.parent
+# What a GPU node may lack. A name that is None in sys.modules cannot be imported.
+HEAVY = ("pandas", "seaborn", "matplotlib", "sklearn", "pooch", "torchvision", "snakemake", "tqdm", "PIL", "scipy")
+LIGHT = f"import runpy, sys; sys.modules.update(dict.fromkeys({HEAVY})); "
+Rows = list[dict[str, Any]]
+Make = Callable[..., Rows]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with the configs, digits, a nvidia-smi that logs, and nothing installed."""
+    (tmp_path / "config").symlink_to(ROOT / "config")
+    fetch("digits", tmp_path / "data")
+    script = tmp_path / "bin" / "nvidia-smi"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho '12:00:00, 0, 1000, 141000, 7'\nexec sleep 60\n")
+    script.chmod(0o755)
+    return tmp_path
+
+
+def python(place: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run code there, with the sources on PYTHONPATH alone."""
+    path = os.pathsep.join([str(place / "bin"), os.environ["PATH"]])
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def make(place: Path) -> Make:
+    """A function that makes a call and gives its rows."""
+
+    def run(name: str, *options: str) -> Rows:
+        arguments = [name, "--device", "cpu", "--small", "--data", "data", "--out", "out", *options]
+        done = python(place, LIGHT + "runpy.run_module('benchmarks.gpu', run_name='__main__')", *arguments)
+        log = place / f"out/{name}.log"
+        assert done.returncode == 0, done.stdout + done.stderr + (log.read_text() if log.exists() else "")
+        return [json.loads(line) for line in (place / f"out/{name}.jsonl").read_text().splitlines()]
+
+    return run
+
+
+def test_the_page_explains_every_part() -> None:
+    page = (ROOT / "docs/gpu.md").read_text()
+    everything = call.Task("speed", Path("out"), "cuda", call.FULL, None, 0.0)
+    for part in (*smoke.PARTS, *speed.parts(everything)):
+        name = re.sub(r"^(profile|run)-.*", r"\1-*", part.name)
+        assert f"\n| `{name}` | " in page
+
+
+def members(path: Path) -> set[str]:
+    with tarfile.open(path) as tar:
+        return set(tar.getnames())
+
+
+def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
+    rows = make("smoke")
+    assert [row["part"] for row in rows] == sorted(
+        (row["part"] for row in rows),
+        key=["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels"].index,
+    )
+    assert {row["part"] for row in rows if row.get("holds")} == {
+        "recorded", "lanes", "noise", "eviction", "resume", "kernels",
+    }  # fmt: skip
+    assert all(row["torch"] == torch.__version__ and row.get("holds", True) for row in rows)
+    assert {"smoke.jsonl", "smoke.log"} <= members(place / "out/smoke.tar.gz")
+
+
+def test_speed_runs_to_its_end(make: Make, place: Path) -> None:
+    rows = make("speed")
+    assert {row["part"].split("-")[0] for row in rows} == {"ceilings", "profile", "layouts", "run", "lanes"}
+    runs = {row["case"]: row for row in rows if row["part"].startswith("run-")}
+    assert runs["fedavg cnn2 alpha 0.05 fp32"]["rounds"] == 2
+    assert runs["fedavg cnn2 alpha 0.05 fp32"]["times_eager"] > 0
+    assert {row["case"] for row in rows if row["part"] == "layouts"} == {"cnn2 fp32 NHWC", "cnn2 fp32 NCHW"}
+    assert "speed.jsonl" in members(place / "out/speed.tar.gz")
+
+
+def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Path) -> None:
+    case = {"dataset": "mnist", "model": "mlp"}
+    config = {
+        "name": "small", "papers": ["hbfl"], "seeds": [0, 1],
+        "run": {"rounds": 1, "local_epochs": 1, "batch_size": 64}, "datasets": {"mnist": "digits"},
+        "experiments": {
+            **{name: {"skip": True} for name in ("heterogeneous", "ablation", "multitask", "stragglers")},
+            "homogeneous": {"cases": [case, case | {"dataset": "cifar10"}], "axes": {"alpha": [1], "method": ["FedAvg"]}},
+        },
+    }  # fmt: skip
+    (place / "config.yaml").write_text(yaml.safe_dump(config))
+    rows = make("real", "--config", "config.yaml", "--jobs", "2")
+    assert [rows[0][key] for key in ("waiting", "without_data", "of")] == [2, 2, 4]  # no CIFAR-10 there
+    assert [row["exit_code"] for row in rows[1:]] == [0, 0]
+    home = members(place / "out/real.tar.gz")
+    for row in rows[1:]:
+        assert {f"{row['records']}/{name}" for name in ("summary.json", "metrics.csv", "provenance.json")} <= home
+    assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
+
+
+def test_runs_come_by_priority_then_as_planned_and_only_open_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = {
+        "config": "paper",
+        "runs": [{"folder": "a"}, {"folder": "b", "priority": 2}, {"folder": "c"}, {"folder": "d", "priority": 9}],
+    }
+    assert [run["folder"] for run in real.open_runs(plan)] == ["d", "b", "a", "c"]
+    done = tmp_path / "results/paper/runs/d"
+    done.mkdir(parents=True)
+    (done / "summary.json").write_text("{}")
+    assert [run["folder"] for run in real.open_runs(plan)] == ["b", "a", "c"]
+
+
+DEADLINE = """
+import subprocess, time
+from pathlib import Path
+from benchmarks.gpu import call
+call.MARGIN = 1
+
+def first(task):
+    task.row("known", value=1)
+
+def left(task):
+    task.row("left", child=subprocess.Popen(["sleep", "600"]).pid)
+
+def second(task):
+    task.row("begun", child=subprocess.Popen(["sleep", "600"]).pid)
+    time.sleep(600)
+
+def third(task):
+    task.row("never")
+
+def wrong(task):
+    task.check("right", True)
+    task.check("wrong", False)
+
+def task(name, seconds):
+    return call.Task(name, Path("out"), "cpu", call.SMALL, None, time.monotonic() + seconds)
+
+parts = [call.Part("first", first), call.Part("left", left), call.Part("second", second), call.Part("third", third)]
+print(call.run(task("cut", 5), parts, stop_at_failure=False))
+print(call.run(task("stop", 60), [call.Part("wrong", wrong), call.Part("third", third)], stop_at_failure=True))
+"""
+
+
+def test_nothing_outlives_the_deadline_and_a_failure_stops_smoke(place: Path) -> None:
+    started = time.monotonic()
+    done = python(place, DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 60
+    said = done.stdout.splitlines()
+    assert said[0] == "cut first: done"
+    assert said[1] == "cut left: done"
+    assert said[2].startswith("cut second: stopped after")
+    assert said[3:6] == ["cut third: not begun, the time is over", "out/cut.tar.gz", "2"]
+    assert said[6].startswith("stop wrong: FAILED after")
+    assert said[6].endswith("Failed: wrong, wrong")
+    assert said[7:] == ["stop stops here; out/stop.log has more", "out/stop.tar.gz", "1"]
+    rows = [json.loads(line) for line in (place / "out/cut.jsonl").read_text().splitlines()]
+    assert [row["case"] for row in rows] == ["known", "left", "begun"]
+    assert [cmdline(row["child"]) for row in rows[1:]] == ["", ""]  # neither outlives its part
+    assert {"cut.jsonl", "cut.log"} <= members(place / "out/cut.tar.gz")
+
+
+def cmdline(pid: int) -> str:
+    """What a process was started as; nothing where it is over."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_difference_sees_what_is_no_number() -> None:
+    right = {"a": torch.ones(2), "b": torch.ones(2)}
+    assert compare.difference({"a": torch.ones(2), "b": torch.tensor([1.0, 1.5])}, right) == pytest.approx(0.5 / 2**0.5)
+    for name in right:
+        wrong = right | {name: torch.tensor([1.0, math.nan])}
+        assert not compare.difference(wrong, right) <= 1e9
+        assert not compare.difference(right, wrong) <= 1e9
+
+
+def test_data_come_in_parts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcel, "MIB", 2**15)
+    parts = parcel.pack(["digits"], place / "data", tmp_path / "parts", 1)
+    assert [part.name for part in parts] == [f"digits-{n}-of-{len(parts)}.part" for n in range(1, len(parts) + 1)]
+    assert len(parts) > 2
+    assert max(part.stat().st_size for part in parts) == 2**15
+    into = tmp_path / "there"
+    assert parcel.unpack(parts[1], into).startswith(f"missing: {parts[0].name}, ")
+    for part in parts[2:]:
+        parcel.unpack(part, into)
+    assert parcel.unpack(parts[0], into) == "complete and verified: digits"
+    assert {path.name for path in into.rglob("*") if path.is_file()} == {"train.npz", "test.npz", "dataset.json"}
+    with pytest.raises(InputError, match="expected a part that `pack` has written"):
+        parcel.unpack(into / "digits" / "train.npz", into)
+
+
+def test_a_damaged_part_is_seen(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcel, "MIB", 2**15)
+    parts = parcel.pack(["digits"], place / "data", tmp_path / "parts", 1)
+    content = bytearray(parts[1].read_bytes())
+    content[100] ^= 1
+    parts[1].write_bytes(content)
+    for part in parts[:-1]:
+        parcel.unpack(part, tmp_path / "there")
+    with pytest.raises(InputError, match="is changed"):
+        parcel.unpack(parts[-1], tmp_path / "there")
