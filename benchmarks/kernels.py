@@ -13,6 +13,7 @@ Rows of other versions stay in benchmarks/kernels.csv, so that a change can be c
 sources of an older version first on PYTHONPATH, `--version` names them.
 """
 
+import argparse
 import csv
 from typing import Any
 
@@ -96,7 +97,7 @@ def step_of(method: str, model: str, precision: str) -> Counter:
 
 def main() -> None:
     """Count every case and write the table."""
-    parser = common.parser(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", default="now", help="what the rows are called")
     version = parser.parse_args().version
     rows: list[dict[str, Any]] = []

@@ -45,12 +45,23 @@ def test_computes_what_torch_modules_compute(name: str, classes: int, channels: 
     theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()
     network = build(name, classes, channels, size)
     assert network.parameters == theta.numel()
-    x = torch.randn(3, channels, size, size, dtype=torch.float64)
-    ours, theirs = network(theta, x), module(x)
-    torch.testing.assert_close(ours, theirs)
-    (g,) = torch.autograd.grad(ours.square().sum(), theta)
-    theirs.square().sum().backward()
-    torch.testing.assert_close(g, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(3, channels, size, size, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
+        ours, theirs = network(theta, x), module(x)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        with torch.no_grad():
+            assert torch.equal(network(theta, x), ours)
+        g, g_x = torch.autograd.grad(ours.square().sum(), (theta, x))
+        *expected, expected_x = torch.autograd.grad(theirs.square().sum(), (*module.parameters(), x))
+        torch.testing.assert_close(g, torch.cat([part.flatten() for part in expected]), rtol=0, atol=1e-12)
+        torch.testing.assert_close(g_x, expected_x, rtol=0, atol=1e-12)
+
+
+def test_gradient_of_a_gradient_is_refused() -> None:
+    network = build("lenet5", 10, 1, 32)
+    theta = torch.ones(network.parameters, requires_grad=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(network(theta, torch.ones(2, 1, 32, 32)).sum(), theta, create_graph=True)
 
 
 def test_convolutions_come_first() -> None:
