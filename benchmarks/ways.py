@@ -71,7 +71,7 @@ def stacked(of: Federation) -> tuple[Callable[[], None], int]:
         (theta,) = leaves(row["theta"])
         logits = stacked_logits(network, theta.to(compute.cast), x).to(compute.dtype)
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(-1)
-        sgd.step(row, "theta", *grad(losses, theta))  # type: ignore[arg-type]
+        sgd.step(row, theta=grad(losses, theta)[0])  # type: ignore[arg-type]
 
     step = recorded(step) if compute.device.type == "cuda" else step
 

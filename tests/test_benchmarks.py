@@ -4,9 +4,7 @@ from pathlib import Path
 
 import torch
 
-from bayesfed.models import build
-from benchmarks import readme
-from benchmarks.gpu import speed
+from benchmarks import kernels, readme
 
 
 def test_readme_shows_the_stored_tables() -> None:
@@ -16,15 +14,21 @@ def test_readme_shows_the_stored_tables() -> None:
     assert readme.with_tables(stored) == stored
 
 
-def test_operations_of_a_network_are_those_that_torch_counts() -> None:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    for name in ("cnn2", "lenet5", "cnn1", "mlp"):
-        network = build(name, 10, 3, 32)
-        counter = FlopCounterMode(display=False)
-        with counter:
-            network(torch.zeros(network.parameters), torch.zeros(1, 3, 32, 32))
-        assert speed.operations(network) == counter.get_total_flops()
+def test_kernels_are_operators_that_are_no_views() -> None:
+    images = torch.zeros(2, 3, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight, bias = torch.zeros(5, 3, 3, 3, requires_grad=True), torch.zeros(5, requires_grad=True)
+    with kernels.Counter() as forward:
+        y = torch.conv2d(images, weight, bias)
+    assert forward.kernels == 3  # the weights' copy, the convolution, the bias
+    with kernels.Counter() as backward:
+        torch.autograd.grad(y, (images, weight, bias), torch.zeros_like(y))
+    assert backward.kernels == 1 + 4  # the zeros; the weights' copy and three gradients
+    with kernels.Counter() as views:
+        torch.zeros(4).view(2, 2).t()[0].detach()
+    assert (views.kernels, views.random) == (1, 0)
+    with kernels.Counter() as noise:
+        torch.randn(3).add_(1)
+    assert (noise.kernels, noise.random) == (2, 1)
 
 
 def test_every_benchmark_is_one_of_make_bench_or_says_why_not() -> None:

@@ -21,7 +21,6 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.methods.steps import cross_entropy, grad, leaves
 from bayesfed.models import Network, build
-from bayesfed.models.network import Conv
 from benchmarks import common
 from benchmarks.gpu import compare
 from benchmarks.gpu.call import FULL, OutOfTime, Part, Task, used_mib
@@ -35,22 +34,6 @@ RUNS = [
     ("hbfl", "mixed", 0.05, "tf32", False, 60), ("fedavg", "cnn2", 0.05, "tf32", False, 60),
     ("fedavg", "cnn2", 100.0, "fp32", False, 60), ("fml", "mixed", 100.0, "fp32", False, 60),
 ]  # fmt: skip
-
-
-def operations(network: Network) -> int:
-    """Floating-point operations of one image's forward pass, products and convolutions alone."""
-    side, total = 32, 0
-    for layer, shape in zip(network.layers, network.shapes[::2], strict=True):
-        size = 1
-        for length in shape:
-            size *= length
-        if isinstance(layer, Conv):
-            side = side - layer.kernel + 1
-            total += 2 * size * side * side
-            side //= layer.pool
-        else:
-            total += 2 * size
-    return total
 
 
 def seconds(work: Callable[[], Any], device: str, times: int = 10) -> float:
@@ -166,7 +149,7 @@ def work_of(of: Federation, rounds: int) -> dict[str, float]:
     share = [len(of.shards[k].train) for k in range(of.clients)]
     epochs = of.run.budget.local_epochs * rounds
     work = sum(
-        n * (travelling * operations(net) + (own * operations(local) if local else 0))
+        n * (travelling * 2 * net.operations + (own * 2 * local.operations if local else 0))
         for n, (net, local) in zip(share, of.networks, strict=True)
     )
     steps = sum(-(-n // of.run.budget.batch_size) for n in share)

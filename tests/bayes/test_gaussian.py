@@ -4,7 +4,15 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
-from bayesfed.bayes.gaussian import entropy, log_precision_spread, product, softplus, weighted_mean
+from bayesfed.bayes.gaussian import (
+    entropy,
+    log_precision_spread,
+    product,
+    rho_gradient,
+    sample,
+    softplus,
+    weighted_mean,
+)
 
 
 def gaussians(seed: int, clients: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -50,6 +58,19 @@ def test_entropy_and_its_gradient() -> None:
     # d/drho log softplus(rho) = sigmoid(rho) / softplus(rho)
     (g,) = torch.autograd.grad(entropy(sigma), rho)
     torch.testing.assert_close(g, (torch.sigmoid(rho) / softplus(rho)).detach())
+
+
+def test_a_draw_and_its_gradient_are_autograds() -> None:
+    torch.manual_seed(0)
+    mu, eps, h = torch.randn(3, 9, dtype=torch.float64)
+    rho = torch.linspace(-6, 25, 9, dtype=torch.float64).requires_grad_()
+    weight = torch.tensor(0.3, dtype=torch.float64)
+    sigma = softplus(rho)
+    theta = mu + sigma * eps
+    (expected,) = torch.autograd.grad((h * theta.square()).sum() / 2 - weight * sigma.log().sum(), rho)
+    torch.testing.assert_close(sample(mu, sigma, eps), theta, rtol=0, atol=1e-12)
+    found = rho_gradient((h * theta).detach(), eps, rho.detach(), sigma.detach(), weight)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_spread_of_log_precisions() -> None:

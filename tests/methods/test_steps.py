@@ -1,7 +1,6 @@
 """Losses and optimisers of the methods against torch's own and against numbers worked out by hand."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from bayesfed import methods
 from bayesfed.methods.base import Batch
 from bayesfed.methods.hbfl import HBFL
-from bayesfed.methods.steps import SGD, Adam, grad, kl, leaves
+from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, kl, leaves, loss_gradient
 
 
 class FakeNode(dict):
@@ -34,10 +33,32 @@ def test_optimisers_are_torchs(ours: SGD | Adam, theirs) -> None:
     optimiser = theirs([reference])
     for _ in range(20):
         g = torch.randn(30, dtype=torch.float64)
-        ours.step(node, "theta", g)
+        ours.step(node, theta=g)
         reference.grad = g.clone()
         optimiser.step()
     torch.testing.assert_close(node["theta"], reference.detach(), rtol=1e-10, atol=1e-12)
+
+
+def test_one_step_moves_several_vectors() -> None:
+    """As one of torch's optimisers with a group for each weight decay does."""
+    torch.manual_seed(0)
+    starts = {"mu": torch.randn(30, dtype=torch.float64), "rho": torch.randn(20, dtype=torch.float64)}
+    for ours in (Adam(0.01, 5e-4, undecayed=("rho",)), Adam(0.01, 5e-4), SGD(0.1, 0.9, 5e-4)):
+        node, references = FakeNode(), {}
+        for name, start in starts.items():
+            node |= {name: start.clone()} | ours.start(name, start)
+            references[name] = start.clone().requires_grad_()
+        decays = {"rho": 0.0} if getattr(ours, "undecayed", ()) else {}
+        groups = [{"params": [p], "weight_decay": decays.get(name, 5e-4)} for name, p in references.items()]
+        optimiser = torch.optim.Adam(groups, 0.01) if isinstance(ours, Adam) else torch.optim.SGD(groups, 0.1, 0.9)
+        for _ in range(20):
+            gradients = {name: torch.randn_like(start) for name, start in starts.items()}
+            ours.step(node, **gradients)
+            for name, p in references.items():
+                p.grad = gradients[name].clone()
+            optimiser.step()
+        for name, p in references.items():
+            torch.testing.assert_close(node[name], p.detach(), rtol=0, atol=1e-12)
 
 
 def test_kl_is_torchs_batch_mean_and_spares_the_teacher() -> None:
@@ -51,48 +72,76 @@ def test_kl_is_torchs_batch_mean_and_spares_the_teacher() -> None:
     assert to_student.abs().sum() > 0
 
 
-def test_both_losses_of_fml_by_hand() -> None:
+@pytest.mark.parametrize("filled_up", [False, True])
+@pytest.mark.parametrize(
+    ("ce", "kl_weight", "temperature"),
+    [(1.0, 0.0, 1.0), (0.5, 0.5, 1.0), (0.9, 0.3, 1.0), (0.2, 7.2, 3.0), (0.0, 1.0, 2.0)],
+)
+def test_loss_gradient_is_autograds(ce: float, kl_weight: float, temperature: float, filled_up: bool) -> None:
+    torch.manual_seed(0)
+    teacher, student = torch.randn(2, 6, 5, dtype=torch.float64).mul(3)
+    weight = torch.tensor([0.25, 0.25, 0.25, 0.25, 0, 0], dtype=torch.float64) if filled_up else None
+    batch = Batch(torch.zeros(6), torch.tensor([0, 4, 4, 2, 1, 3]), weight)
+    (z,) = leaves(student)
+    loss = batch.mean(ce * cross_entropy(z, batch.y) + kl_weight * kl(teacher, z, temperature))
+    if kl_weight:
+        ours = loss_gradient(batch, z, ce=ce, kl=kl_weight, teacher=teacher, temperature=temperature)
+    else:
+        ours = loss_gradient(batch, z)
+    torch.testing.assert_close(ours, *grad(loss, z), rtol=0, atol=1e-12)
+
+
+def test_gradient_through_logits_is_that_of_the_loss() -> None:
+    torch.manual_seed(0)
+    (weights,) = leaves(torch.randn(4, 5, dtype=torch.float64))
+    batch = Batch(torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 3]))
+    logits = batch.x @ weights
+    (through,) = grad(logits, weights, at=loss_gradient(batch, logits))
+    (plain,) = grad(batch.mean(cross_entropy(batch.x @ weights, batch.y)), weights)
+    torch.testing.assert_close(through, plain, rtol=0, atol=1e-12)
+
+
+def test_gradients_of_both_losses_of_fml_by_hand() -> None:
     fml = methods.get("fml")(methods.get("fml").Options(alpha=0.25, beta=0.5))
     meme = torch.tensor([[math.log(0.8), math.log(0.2)], [math.log(0.5), math.log(0.5)]], dtype=torch.float64)
     local = torch.tensor([[math.log(0.6), math.log(0.4)], [math.log(0.9), math.log(0.1)]], dtype=torch.float64)
     batch = Batch(torch.zeros(2), torch.tensor([0, 1]))
-    loss_meme, loss_local = fml.losses(batch, meme, local)
-    ce_meme = -(math.log(0.8) + math.log(0.5)) / 2
-    ce_local = -(math.log(0.6) + math.log(0.1)) / 2
-    kl_to_meme = (
-        0.6 * math.log(0.6 / 0.8) + 0.4 * math.log(0.4 / 0.2) + 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5)
-    ) / 2
-    kl_to_local = (
-        0.8 * math.log(0.8 / 0.6) + 0.2 * math.log(0.2 / 0.4) + 0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1)
-    ) / 2
-    assert float(loss_meme) == pytest.approx(0.5 * ce_meme + 0.5 * kl_to_meme)
-    assert float(loss_local) == pytest.approx(0.25 * ce_local + 0.75 * kl_to_local)
+    at_meme, at_local = fml.gradients(batch, meme, local)
+    # softmax less beta (alpha) of the label and the rest of the other model, over two images
+    expected_meme = [[0.8 - 0.5 - 0.5 * 0.6, 0.2 - 0.5 * 0.4], [0.5 - 0.5 * 0.9, 0.5 - 0.5 - 0.5 * 0.1]]
+    expected_local = [[0.6 - 0.25 - 0.75 * 0.8, 0.4 - 0.75 * 0.2], [0.9 - 0.75 * 0.5, 0.1 - 0.25 - 0.75 * 0.5]]
+    torch.testing.assert_close(at_meme, torch.tensor(expected_meme, dtype=torch.float64) / 2, rtol=0, atol=1e-12)
+    torch.testing.assert_close(at_local, torch.tensor(expected_local, dtype=torch.float64) / 2, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("weight", "factor"), [("T/n", 1e-4 / 50), ("T", 1e-4), ("1", 1.0)])
-def test_entropy_term_of_hbfl_has_its_closed_gradient(weight: str, factor: float) -> None:
-    hbfl = HBFL(HBFL.Options(entropy_weight=weight))
-    (rho,) = leaves(torch.linspace(-6, 2, 9, dtype=torch.float64))
-    node = SimpleNamespace(n=torch.tensor(50.0, dtype=torch.float64))
-    loss = hbfl.loss_meme(node, torch.zeros((), dtype=torch.float64), F.softplus(rho))
-    (g,) = grad(loss, rho)
-    torch.testing.assert_close(g, -factor * torch.sigmoid(rho.detach()) / F.softplus(rho.detach()))
+class Client(FakeNode):
+    """A client of HBFL with 50 images."""
+
+    n = torch.tensor(50.0, dtype=torch.float64)
 
 
-def test_hbfl_reading_1_is_reading_t_over_n_times_a_factor() -> None:
-    node = SimpleNamespace(n=torch.tensor(50.0, dtype=torch.float64))
-    ce, sigma = torch.tensor(1.3, dtype=torch.float64), torch.rand(9, dtype=torch.float64)
-    scaled, literal = (HBFL(HBFL.Options(entropy_weight=w)).loss_meme(node, ce, sigma) for w in ("T/n", "1"))
-    torch.testing.assert_close(literal, scaled * 50 / 1e-4)
+@pytest.mark.parametrize("weight", ["T/n", "T", "1"])
+def test_meme_gradient_of_hbfl_is_that_of_eq_4_1(weight: str) -> None:
+    T, hbfl = 1e-4, HBFL(HBFL.Options(entropy_weight=weight))
+    torch.manual_seed(0)
+    c = Client(mu=torch.randn(9, dtype=torch.float64), rho=torch.linspace(-6, 2, 9, dtype=torch.float64))
+    eps, h = torch.randn(2, 9, dtype=torch.float64)
+    mu, rho = leaves(c["mu"], c["rho"])
+    sigma = F.softplus(rho)
+    theta = mu + sigma * eps
+    ce = (h * theta.square()).sum() / 2  # stands for the cross-entropy
+    entropy = sigma.log().sum()
+    losses = {"T/n": ce - T / 50 * entropy, "T": ce - T * entropy, "1": 50 / T * ce - entropy}
+    expected = grad(losses[weight], mu, rho)
+    found = hbfl.gradient_meme(c, (h * theta).detach(), eps, sigma.detach())
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_stationary_sigma_of_a_quadratic_loss() -> None:
     """With CE replaced by h/2 theta^2, E over eps gives h/2 (mu^2 + sigma^2): sigma^2 = T/(n h) is stationary."""
     h, n, T = 0.01, 50.0, 1e-4
-    hbfl = HBFL(HBFL.Options(temperature=T))
-    sigma_star = math.sqrt(T / (n * h))
-    (rho,) = leaves(torch.tensor([math.log(math.expm1(sigma_star))], dtype=torch.float64))
-    sigma = F.softplus(rho)
-    loss = hbfl.loss_meme(SimpleNamespace(n=torch.tensor(n)), h / 2 * sigma.square().sum(), sigma)
-    (g,) = grad(loss, rho)
-    assert abs(g.item()) < 1e-12
+    sigma = torch.tensor([math.sqrt(T / (n * h))], dtype=torch.float64)
+    c, eps = Client(rho=sigma.expm1().log()), torch.ones(1, dtype=torch.float64)  # E eps^2 = 1
+    _, g_rho = HBFL(HBFL.Options(temperature=T)).gradient_meme(c, h * sigma * eps, eps, sigma)
+    assert abs(g_rho.item()) < 1e-12

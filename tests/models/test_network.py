@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
@@ -46,19 +46,31 @@ def test_computes_what_torch_modules_compute(name: str, classes: int, channels: 
     theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()
     network = build(name, classes, channels, size)
     assert network.parameters == theta.numel()
-    x = torch.randn(3, channels, size, size, dtype=torch.float64)
-    ours, theirs = network(theta, x), module(x)
-    torch.testing.assert_close(ours, theirs)
-    (g,) = torch.autograd.grad(ours.square().sum(), theta)
-    theirs.square().sum().backward()
-    torch.testing.assert_close(g, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(3, channels, size, size, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
+        ours, theirs = network(theta, x), module(x)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        with torch.no_grad():
+            assert torch.equal(network(theta, x), ours)
+        g, g_x = torch.autograd.grad(ours.square().sum(), (theta, x))
+        *expected, expected_x = torch.autograd.grad(theirs.square().sum(), (*module.parameters(), x))
+        torch.testing.assert_close(g, torch.cat([part.flatten() for part in expected]), rtol=0, atol=1e-12)
+        torch.testing.assert_close(g_x, expected_x, rtol=0, atol=1e-12)
+
+
+def test_gradient_of_a_gradient_is_refused() -> None:
+    network = build("lenet5", 10, 1, 32)
+    theta = torch.ones(network.parameters, requires_grad=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(network(theta, torch.ones(2, 1, 32, 32)).sum(), theta, create_graph=True)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_operations_are_those_that_torch_counts(name: str) -> None:
-    """torch counts a multiplication and an addition as two."""
-    network = build(name, 10, 3, 32)
-    with FlopCounterMode(display=False) as counter:
+    """torch counts a multiplication and an addition as two, but does not know the product with ReLU in it."""
+    aten, network = torch.ops.aten, build(name, 10, 3, 32)
+    with_relu = {aten._addmm_activation: flop_registry[aten.addmm].__wrapped__}
+    with FlopCounterMode(display=False, custom_mapping=with_relu) as counter:
         network(torch.zeros(network.parameters), torch.zeros(1, 3, 32, 32))
     assert counter.get_total_flops() == 2 * network.operations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -41,6 +42,24 @@ def entropy(sigma: Tensor) -> Tensor:
 def softplus(rho: Tensor) -> Tensor:
     """sigma = log(1 + exp(rho))."""
     return F.softplus(rho)
+
+
+def sample(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
+    """mu + sigma eps: a draw of N(mu, diag sigma^2) from a standard normal one, in one pass."""
+    return torch.addcmul(mu, sigma, eps)
+
+
+def rho_gradient(g: Tensor, eps: Tensor, rho: Tensor, sigma: Tensor, entropy_weight: Tensor) -> Tensor:
+    """d/drho of L(mu + sigma eps) - w sum_i log sigma_i with sigma = softplus(rho), from g = L'(mu + sigma eps):
+
+        (g eps - w / sigma) sigmoid(rho).
+
+    All (P,), the entropy's weight w ().
+    """
+    g_sigma = torch.addcdiv(g * eps, entropy_weight, sigma, value=-1)
+    return torch.ops.aten.softplus_backward.default(
+        g_sigma, rho, 1, 20
+    )  # times sigmoid(rho); 1 and 20 as in F.softplus
 
 
 def log_precision_spread(sigmas: Tensor) -> Tensor:

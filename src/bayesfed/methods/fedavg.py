@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, leaves
+from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 
@@ -54,14 +54,15 @@ class FedAvg(Method):
         fresh = self.options.optimizer_state == "fresh"
         return {"theta": theta} | (self.optimizer.start("theta", theta) if fresh else {})
 
-    def loss(self, c: Learner, theta: Tensor, batch: Batch) -> Tensor:
-        """CE(f(x; theta), y), the batch mean."""
-        return batch.mean(cross_entropy(c.model(theta, batch.x), batch.y))
+    def gradient(self, c: Learner, batch: Batch) -> Tensor:
+        """Of CE(f(x; theta), y), the batch mean."""
+        (theta,) = leaves(c["theta"])
+        logits = c.model(theta, batch.x)
+        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        return g
 
     def step(self, c: Learner, batch: Batch) -> None:
-        (theta,) = leaves(c["theta"])
-        (g,) = grad(self.loss(c, theta, batch), theta)
-        self.optimizer.step(c, "theta", g)
+        self.optimizer.step(c, theta=self.gradient(c, batch))
 
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}

@@ -32,9 +32,8 @@ class FedProx(FedAvg):
     def start(self, c: Node, message: State) -> State:
         return super().start(c, message) | {"theta_t": message["theta"].clone()}
 
-    def loss(self, c: Learner, theta: Tensor, batch: Batch) -> Tensor:
-        proximal = (theta - c["theta_t"]).square().sum(-1)
-        return super().loss(c, theta, batch) + self.options.mu / 2 * proximal
+    def gradient(self, c: Learner, batch: Batch) -> Tensor:
+        return super().gradient(c, batch) + self.options.mu * (c["theta"] - c["theta_t"])
 
 
 METHOD = FedProx

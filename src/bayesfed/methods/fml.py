@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, cross_entropy, grad, kl, leaves
+from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 
@@ -70,20 +70,20 @@ class FML(Method):
             state |= {"phi": phi} | self.sgd.start("phi", phi)
         return state
 
-    def losses(self, batch: Batch, meme: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        """L_meme and L_local from both models' logits (B, classes) on the same batch."""
-        alpha, beta, y = self.options.alpha, self.options.beta, batch.y
-        loss_meme = batch.mean(beta * cross_entropy(meme, y) + (1 - beta) * kl(local, meme))
-        loss_local = batch.mean(alpha * cross_entropy(local, y) + (1 - alpha) * kl(meme, local))
-        return loss_meme, loss_local
+    def gradients(self, batch: Batch, meme: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of L_meme and L_local at both models' logits (B, classes) on the same batch."""
+        alpha, beta = self.options.alpha, self.options.beta
+        at_meme = loss_gradient(batch, meme, ce=beta, kl=1 - beta, teacher=local)
+        at_local = loss_gradient(batch, local, ce=alpha, kl=1 - alpha, teacher=meme)
+        return at_meme, at_local
 
     def step(self, c: Learner, batch: Batch) -> None:
         theta, phi = leaves(c["theta"], c["phi"])
-        loss_meme, loss_local = self.losses(batch, c.model(theta, batch.x), c.local_model(phi, batch.x))
-        (g_theta,) = grad(loss_meme, theta)
-        (g_phi,) = grad(loss_local, phi)
-        self.sgd.step(c, "theta", g_theta)
-        self.sgd.step(c, "phi", g_phi)
+        meme, local = c.model(theta, batch.x), c.local_model(phi, batch.x)
+        at_meme, at_local = self.gradients(batch, meme, local)
+        (g_theta,) = grad(meme, theta, at=at_meme)
+        (g_phi,) = grad(local, phi, at=at_local)
+        self.sgd.step(c, theta=g_theta, phi=g_phi)
 
     def finish(self, c: Node) -> State:
         c["theta.own"].copy_(c.own(c["theta"]))

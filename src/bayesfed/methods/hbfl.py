@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import log_precision_spread, product, softplus, weighted_mean
+from bayesfed.bayes.gaussian import log_precision_spread, product, rho_gradient, sample, softplus, weighted_mean
 from bayesfed.methods.base import (
     Batch,
     Learner,
@@ -36,7 +36,7 @@ from bayesfed.methods.base import (
     softmax_average,
     softmax_of,
 )  # fmt: skip
-from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, kl, leaves
+from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 SAMPLES = 10  # weight samples of the averaged predictions
@@ -82,8 +82,7 @@ class HBFL(Method):
     def __init__(self, options: HBFL.Options) -> None:
         super().__init__(options)
         o = options
-        self.adam_mu = Adam(o.lr, o.weight_decay)
-        self.adam_rho = Adam(o.lr, o.weight_decay if o.decay_rho else 0.0)
+        self.adam = Adam(o.lr, o.weight_decay, undecayed=() if o.decay_rho else ("rho",))
         self.sgd = SGD(o.local_lr, o.momentum, o.weight_decay)
 
     def evaluate_each_epoch(self) -> bool:
@@ -103,7 +102,7 @@ class HBFL(Method):
         if self.options.sigma == "kept":
             kept["rho"] = self.fresh_rho(mu)
         if self.options.adam_state == "kept":
-            kept |= self.adam_mu.start("mu", mu) | self.adam_rho.start("rho", mu)
+            kept |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
         return kept
 
     def message(self, server: Node, client: int) -> State:
@@ -115,39 +114,43 @@ class HBFL(Method):
         if self.options.sigma == "reset":
             state["rho"] = self.fresh_rho(mu)
         if self.options.adam_state == "fresh":
-            state |= self.adam_mu.start("mu", mu) | self.adam_rho.start("rho", mu)
+            state |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
         if self.options.local_start == "reset":
             phi = c.local_initial()
             state |= {"phi": phi} | self.sgd.start("phi", phi)
         return state
 
-    def loss_meme(self, c: Learner, ce: Tensor, sigma: Tensor) -> Tensor:
-        """Eq. 4.1 up to a factor and a constant, from the mean CE of the noisy network and sigma."""
-        T, sum_log_sigma = self.options.temperature, sigma.log().sum(-1)
+    def gradient_meme(self, c: Learner, g: Tensor, eps: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of eq. 4.1, up to a factor, in mu and rho, from g, that of the mean CE at theta = mu + sigma eps:
+
+        dL/dmu = g,    dL/drho = (g eps - T/n_k / sigma) sigmoid(rho)
+        """
+        T, n = self.options.temperature, c.n
         if self.options.entropy_weight == "T/n":
-            return ce - T / c.n * sum_log_sigma
-        if self.options.entropy_weight == "T":
-            return ce - T * sum_log_sigma
-        return c.n / T * ce - sum_log_sigma
+            weight = T / n
+        elif self.options.entropy_weight == "T":
+            weight = torch.full_like(n, T)
+        else:
+            g, weight = n / T * g, torch.ones_like(n)
+        return g, rho_gradient(g, eps, c["rho"], sigma, weight)
 
     def step(self, c: Learner, batch: Batch) -> None:
-        x, y = batch.x, batch.y
-        mu, rho = leaves(c["mu"], c["rho"])
-        sigma = softplus(rho)
-        ce = batch.mean(cross_entropy(c.model(mu + sigma * c.noise(mu), x), y))
-        g_mu, g_rho = grad(self.loss_meme(c, ce, sigma), mu, rho)
-        self.adam_mu.step(c, "mu", g_mu)
-        self.adam_rho.step(c, "rho", g_rho)
+        mu, sigma, eps = c["mu"], softplus(c["rho"]), c.noise(c["mu"])
+        (theta,) = leaves(sample(mu, sigma, eps))
+        noisy = c.model(theta, batch.x)
+        (g,) = grad(noisy, theta, at=loss_gradient(batch, noisy))
+        g_mu, g_rho = self.gradient_meme(c, g, eps, sigma)
+        self.adam.step(c, mu=g_mu, rho=g_rho)
 
         with torch.no_grad():
-            meme = c.model(c["mu"], x)
+            meme = c.model(mu, batch.x)
         alpha, T_d = self.options.alpha, self.options.distillation_temperature
         scale = T_d**2 if self.options.distillation_squared else 1.0
         (phi,) = leaves(c["phi"])
-        local = c.local_model(phi, x)
-        loss_local = batch.mean(alpha * cross_entropy(local, y) + (1 - alpha) * scale * kl(meme, local, T_d))
-        (g_phi,) = grad(loss_local, phi)
-        self.sgd.step(c, "phi", g_phi)
+        local = c.local_model(phi, batch.x)
+        at_local = loss_gradient(batch, local, ce=alpha, kl=(1 - alpha) * scale, teacher=meme, temperature=T_d)
+        (g_phi,) = grad(local, phi, at=at_local)
+        self.sgd.step(c, phi=g_phi)
 
     def finish(self, c: Node) -> State:
         c["mu.own"].copy_(c.own(c["mu"]))
@@ -167,7 +170,7 @@ class HBFL(Method):
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
-            return c["mu"] + softplus(c["rho"]) * c.noise(c["mu"])
+            return sample(c["mu"], softplus(c["rho"]), c.noise(c["mu"]))
 
         return [
             softmax_of("meme", c.model, c["mu"]),
@@ -177,7 +180,7 @@ class HBFL(Method):
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
-            return server["mu"] + server["sigma"] * server.noise(server["mu"])
+            return sample(server["mu"], server["sigma"], server.noise(server["mu"]))
 
         return [
             softmax_of("global", server.model, server["mu"]),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, softmax_of
-from bayesfed.methods.steps import SGD, cross_entropy, grad, leaves
+from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 
@@ -42,8 +42,9 @@ class Independent(Method):
 
     def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
-        (g,) = grad(batch.mean(cross_entropy(c.local_model(theta, batch.x), batch.y)), theta)
-        self.sgd.step(c, "theta", g)
+        logits = c.local_model(theta, batch.x)
+        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        self.sgd.step(c, theta=g)
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         return [softmax_of("local", c.local_model, c["theta"])]

@@ -1,14 +1,20 @@
-"""The pieces that steps are made of: gradients, losses per image, and optimisers on flat parameter vectors."""
+"""The pieces that steps are made of: gradients, losses per image, and optimisers on flat parameter vectors.
+
+A step is a mini-batch of a small network, so what it costs on a GPU is the number of its kernels, and on a CPU the passes
+over memory. A loss of the usual kind has its gradient at the logits in closed form, `loss_gradient`, and no value; any
+other is written with `cross_entropy`, `kl` and `batch.mean` and left to autograd. `grad` takes either.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.methods.base import Learner, State
+from bayesfed.methods.base import Batch, Learner, State
 
 PIECE = 8192  # entries of a vector for one block of a GPU
 
@@ -18,9 +24,10 @@ def leaves(*tensors: Tensor) -> list[Tensor]:
     return [tensor.detach().requires_grad_() for tensor in tensors]
 
 
-def grad(loss: Tensor, *wrt: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a loss with respect to `leaves`."""
-    return torch.autograd.grad(loss.sum(), wrt)
+def grad(output: Tensor, *wrt: Tensor, at: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The gradients of a loss with respect to `leaves`: of the loss `output`, or of the one whose gradient at `output`,
+    the logits, is `at`."""
+    return torch.autograd.grad(output.sum() if at is None and output.dim() else output, wrt, at)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -38,12 +45,35 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def pieces(vector: Tensor) -> list[Tensor]:
-    """The vector as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
+def loss_gradient(
+    batch: Batch, logits: Tensor, *, ce: float = 1.0, kl: float = 0.0, teacher: Tensor | None = None,
+    temperature: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """The gradient at the logits z of batch.mean(ce CE(z, y) + kl KL(softmax(t/T) || softmax(z/T))), t the teacher's:
+
+        (ce (softmax(z) - onehot(y)) + kl/T (softmax(z/T) - softmax(t/T))) / B
+
+    in a few passes over (B, classes), without the value of the loss.
+    """
+    z, T = logits.detach(), temperature
+    share = 1.0 if batch.weight is not None else 1 / len(batch.y)
+    ce, kl = ce * share, kl / T * share
+    if teacher is None:
+        g = F.softmax(z, -1).mul_(ce)
+    elif T == 1:
+        g = F.softmax(z, -1).mul_(ce + kl).sub_(F.softmax(teacher.detach(), -1), alpha=kl)
+    else:
+        g = F.softmax(z / T, -1).sub_(F.softmax(teacher.detach() / T, -1)).mul_(kl).add_(F.softmax(z, -1), alpha=ce)
+    g.scatter_(1, batch.y[:, None], -ce, reduce="add")
+    return g if batch.weight is None else g.mul_(batch.weight[:, None])
+
+
+def pieces(vectors: Iterable[Tensor]) -> list[Tensor]:
+    """The vectors as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
 
     One block works on up to 65536 entries of a tensor: a network of the papers' size would keep two blocks busy.
     """
-    return list(vector.split(PIECE)) if vector.is_cuda else [vector]
+    return [piece for vector in vectors for piece in (vector.split(PIECE) if vector.is_cuda else [vector])]
 
 
 @dataclass(frozen=True)
@@ -59,11 +89,12 @@ class SGD:
         return {f"{name}.momentum": torch.zeros_like(theta)}
 
     @torch.no_grad()
-    def step(self, c: Learner, name: str, gradient: Tensor) -> None:
-        """Move the node's vector `name` and its momentum, in place, in one pass over memory."""
-        momentum = pieces(c[f"{name}.momentum"]) if self.momentum else []
+    def step(self, c: Learner, **gradients: Tensor) -> None:
+        """Move the node's vectors, each by the gradient under its name, and their momenta, in place, in one pass."""
+        theta = pieces(c[name] for name in gradients)
+        momentum = pieces(c[f"{name}.momentum"] for name in gradients) if self.momentum else []
         torch._fused_sgd_(
-            pieces(c[name]), pieces(gradient), momentum, lr=self.lr, momentum=self.momentum,
+            theta, pieces(gradients.values()), momentum, lr=self.lr, momentum=self.momentum,
             weight_decay=self.weight_decay, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
 
@@ -74,6 +105,7 @@ class Adam:
 
     lr: float
     weight_decay: float
+    undecayed: tuple[str, ...] = ()  # vectors without weight decay
 
     def start(self, name: str, theta: Tensor) -> State:
         """A fresh state for the vector `name`: both moments, and the count of steps."""
@@ -81,10 +113,21 @@ class Adam:
         return {f"{name}.m": zeros, f"{name}.v": zeros.clone(), f"{name}.t": torch.zeros((), device=theta.device)}
 
     @torch.no_grad()
-    def step(self, c: Learner, name: str, gradient: Tensor) -> None:
-        """Move the node's vector `name` and its moments, in place, in one pass over memory."""
-        theta, t = pieces(c[name]), c[f"{name}.t"].add_(1)
+    def step(self, c: Learner, **gradients: Tensor) -> None:
+        """Move the node's vectors, each by the gradient under its name, and their moments, in place, in one pass over
+        those with weight decay and one over those without."""
+        torch._foreach_add_([c[f"{name}.t"] for name in gradients], 1)
+        undecayed = {name: gradients.pop(name) for name in self.undecayed if name in gradients}
+        for decay, vectors in ((self.weight_decay, gradients), (0.0, undecayed)):
+            if vectors:
+                self.move(c, vectors, decay)
+
+    def move(self, c: Learner, gradients: dict[str, Tensor], decay: float) -> None:
+        """`step` with the same weight decay for all vectors."""
+        theta = pieces(c[name] for name in gradients)
+        m, v = (pieces(c[f"{name}.{moment}"] for name in gradients) for moment in "mv")
+        t = [c[f"{name}.t"] for name, g in gradients.items() for _ in pieces([g])]
         torch._fused_adam_(
-            theta, pieces(gradient), pieces(c[f"{name}.m"]), pieces(c[f"{name}.v"]), [], [t] * len(theta), lr=self.lr,
-            beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=1e-8, amsgrad=False, maximize=False,
+            theta, pieces(gradients.values()), m, v, [], t, lr=self.lr, beta1=0.9, beta2=0.999, weight_decay=decay,
+            eps=1e-8, amsgrad=False, maximize=False,
         )  # fmt: skip

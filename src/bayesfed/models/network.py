@@ -1,15 +1,27 @@
-"""A network as a pure function of one flat parameter vector, so that a paper's theta and mu are vectors in code too."""
+"""A network as a pure function of one flat parameter vector, so that a paper's theta and mu are vectors in code too.
+
+Its gradient is written out, layer by layer, in place of autograd's: fewer and smaller passes over memory. The weights
+of a vector are put into channels-last order all at once, the gradient back all at once. A convolution's bias gets its
+gradient behind the pooling, from a quarter of the values. What a convolution gives is not kept, only where its maxima are.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from bayesfed.errors import InputError
+
+# What autograd itself calls.
+convolution_backward = torch.ops.aten.convolution_backward.default
+pool_backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+relu_backward = torch.ops.aten.threshold_backward.default
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,25 @@ class Linear:
     """A fully connected layer; the first one flattens what it gets."""
 
     out: int
+
+
+class Pass(torch.autograd.Function):
+    """A network's logits, whose gradient it computes itself."""
+
+    @staticmethod
+    def forward(ctx: Any, network: Network, theta: Tensor, images: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        logits = network.forward(theta, images, kept)
+        ctx.network, ctx.shape = network, images.shape
+        ctx.save_for_backward(*kept)
+        return logits
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor, Tensor | None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the gradient of a network cannot be differentiated again (create_graph)")
+        g_theta, g_images = ctx.network.backward(g, list(ctx.saved_tensors), ctx.needs_input_grad[2])
+        return None, g_theta, None if g_images is None else g_images.view(ctx.shape)
 
 
 class Network:
@@ -47,10 +78,12 @@ class Network:
         self.shapes: list[tuple[int, ...]] = []
         self.convolution_parameters = 0
         self.operations = 0
+        self.channel_shapes: list[tuple[int, ...]] = []  # with the channels of the layer's input apart
         side, width, flat = size, channels, False
         for layer in layers:
             if isinstance(layer, Conv):
                 self.shapes += [(layer.out, width, layer.kernel, layer.kernel), (layer.out,)]
+                self.channel_shapes += [self.shapes[-2], (layer.out, 1)]
                 side = side - layer.kernel + 1
                 self.operations += math.prod(self.shapes[-2]) * max(side, 0) ** 2
                 side //= layer.pool
@@ -61,13 +94,15 @@ class Network:
                     )
                 self.convolution_parameters = sum(math.prod(shape) for shape in self.shapes)
             else:
+                self.channel_shapes += [(layer.out, width, 1 if flat else side * side), (layer.out, 1)]
                 if not flat:
-                    width, flat = width * side * side, True
+                    width, flat, self.flattened = width * side * side, True, (side, side)
                 self.shapes += [(layer.out, width), (layer.out,)]
                 self.operations += layer.out * width
             width = layer.out
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.parameters = sum(self.sizes)
+        self.orders: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases.
@@ -80,22 +115,88 @@ class Network:
             parts += [generator.uniform(-bound, bound, math.prod(shape)) for shape in (weight, bias)]
         return np.concatenate(parts).astype(np.float32)
 
-    def __call__(self, theta: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,)."""
-        # One split for all layers: its backward pass is one concatenation, where ten slices would cost ten.
-        views = iter(theta.split(self.sizes))
+    def __call__(self, theta: Tensor, images: Tensor) -> Tensor:
+        """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
+
+        They can be differentiated with respect to both, once.
+        """
+        if torch.is_grad_enabled() and (theta.requires_grad or images.requires_grad):
+            return Pass.apply(self, theta, images)  # type: ignore[no-any-return, no-untyped-call]
+        return self.forward(theta, images)
+
+    def order(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where in theta the entries of the vector in channels-last order come from, and the way back: (parameters,)."""
+        if device not in self.orders:
+            order = []
+            for part, shape in zip(torch.arange(self.parameters).split(self.sizes), self.channel_shapes, strict=True):
+                order.append(part.view(shape).movedim(1, -1).flatten())
+            there = torch.cat(order).int()
+            self.orders[device] = there.to(device), there.argsort().int().to(device)
+        return self.orders[device]
+
+    def forward(self, theta: Tensor, images: Tensor, kept: list[Tensor] | None = None) -> Tensor:
+        """The logits. What `backward` needs is appended to `kept`: for each layer its input, its weight, and where the
+        maxima are that its pooling took."""
+        if self.convolution_parameters:
+            theta = theta.index_select(0, self.order(theta.device)[0])
+        parts = iter(theta.split(self.sizes))
         x, last = images, len(self.layers) - 1
         for depth, (layer, shape) in enumerate(zip(self.layers, self.shapes[::2], strict=True)):
-            weight, bias = next(views).view(shape), next(views)
+            weight, bias = next(parts), next(parts)
             if isinstance(layer, Conv):
+                weight = weight.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+                keep = [x, weight]
                 x = F.conv2d(x, weight, bias)
-                if layer.pool > 1:
-                    x = F.max_pool2d(x, layer.pool)  # before ReLU: the same values from a quarter of the work
+                if layer.pool > 1:  # before ReLU: the same values from a quarter of the work
+                    x, places = F.max_pool2d(x, layer.pool, return_indices=True)
+                    keep.append(places)
+                x = x.relu_()
             else:
-                x = F.linear(x.flatten(1), weight, bias)
-            if depth < last:
-                x = F.relu(x)
+                if x.dim() > 2:
+                    x = (x.permute(0, 2, 3, 1) if depth else x).flatten(1)
+                weight = weight.view(shape)
+                keep = [x, weight]
+                linear = torch._addmm_activation if depth < last else torch.addmm  # the first with ReLU in one kernel
+                x = linear(bias, x, weight.t())
+            if kept is not None:
+                kept += keep
         return x
+
+    def backward(self, g: Tensor, kept: list[Tensor], to_images: bool) -> tuple[Tensor, Tensor | None]:
+        """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes)."""
+        parts: list[Tensor] = []  # of the gradient, from the last layer to the first
+        for depth in reversed(range(len(self.layers))):
+            layer = self.layers[depth]
+            places = kept.pop() if isinstance(layer, Conv) and layer.pool > 1 else None
+            weight, x = kept.pop(), kept.pop()
+            to_input = depth > 0 or to_images
+            if isinstance(layer, Conv):
+                parts.append(g.sum((0, 2, 3)))
+                if places is not None:
+                    g = unpool(
+                        g, places, layer.pool, [len(x), layer.out, *(side - layer.kernel + 1 for side in x.shape[2:])]
+                    )
+                g, g_weight, _ = convolution_backward(
+                    g, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [to_input, True, False]
+                )
+                parts.append(g_weight.permute(0, 2, 3, 1))
+            else:
+                parts += [g.sum(0), g.t() @ x]
+                g = g @ weight if to_input else g
+            if depth:
+                g = relu_backward(g, x, 0)
+                if isinstance(layer, Linear) and isinstance(self.layers[depth - 1], Conv):
+                    g = g.view(len(g), *self.flattened, -1).permute(0, 3, 1, 2)
+        g_theta = torch.cat([part.flatten() for part in reversed(parts)])
+        if self.convolution_parameters:
+            g_theta = g_theta.index_select(0, self.order(g_theta.device)[1])
+        return g_theta, g if to_images else None
+
+
+def unpool(g: Tensor, places: Tensor, pool: int, shape: list[int]) -> Tensor:
+    """The gradient of max-pooling with respect to its input of that shape, in channels-last memory."""
+    like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)  # for its shape alone
+    return pool_backward(g, like, [pool, pool], [pool, pool], [0, 0], [1, 1], False, places)
 
 
 def smallest_size(layers: tuple[Conv | Linear, ...]) -> int:
