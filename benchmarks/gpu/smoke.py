@@ -21,6 +21,7 @@ from bayesfed.data.sources import SOURCES
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
+from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
@@ -97,13 +98,9 @@ def eviction(task: Task) -> None:
 
 def resume(task: Task) -> None:
     """A training that SIGTERM stops, and that is started again, equals one that was left alone."""
-    if task.data is None:
-        raise Failed("resume: needs --data, a folder with any dataset")
-    found = [name for name in SOURCES if (task.data / name / "dataset.json").exists()]
-    if not found:
-        raise Failed(f"resume: --data {task.data} holds no dataset; see `bayesfed fetch`")
+    found = dataset(task.data)
     run = {
-        "dataset": found[0], "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
+        "dataset": found, "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
         "models": {"global": "lenet5", "local": ["mlp", "lenet5", "mlp", "lenet5"]}, "batch_size": 128,
         "rounds": task.scale.resumed_rounds, "local_epochs": 1,
     }  # fmt: skip
@@ -126,7 +123,15 @@ def resume(task: Task) -> None:
         where = rounds_done(parts / "run.log")
         finish(start(parts), task)
         equal = stored(whole) == stored(parts)
-        task.check(f"hbfl on {found[0]}", stopped and equal, stopped=stopped, after_round=where, equal=equal)
+        task.check(f"hbfl on {found}", stopped and equal, stopped=stopped, after_round=where, equal=equal)
+
+
+def dataset(data: Path | None) -> str:
+    """A dataset of the folder, CIFAR-10 best; raises InputError where there is none."""
+    for name in SOURCES:
+        if data and (data / name / "dataset.json").exists():
+            return name
+    raise InputError(f"--data {data}: smoke needs a folder with a dataset, digits will do; see `bayesfed fetch`")
 
 
 def finish(trainer: "subprocess.Popen[bytes]", task: Task) -> None:
@@ -199,12 +204,15 @@ def one_step(of: Federation) -> Callable[[], None]:
     return lambda: phase.step(learner, batch)
 
 
-PARTS = [
-    Part("recorded", recorded, 150),
-    Part("lanes", lanes, 60),
-    Part("noise", noise, 60),
-    Part("eviction", eviction, 30),
-    Part("resume", resume, 120, leases=False),
-    Part("rounds", rounds, 120),
-    Part("kernels", kernels, 60),
-]
+def parts(task: Task) -> list[Part]:
+    """The parts in order; raises InputError at once where `resume` would find no data."""
+    dataset(task.data)
+    return [
+        Part("recorded", recorded, 150),
+        Part("lanes", lanes, 60),
+        Part("noise", noise, 60),
+        Part("eviction", eviction, 30),
+        Part("resume", resume, 120, leases=False),
+        Part("rounds", rounds, 120),
+        Part("kernels", kernels, 60),
+    ]
