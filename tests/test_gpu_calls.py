@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 # What a GPU node may lack. A name that is None in sys.modules cannot be imported.
 HEAVY = ("pandas", "seaborn", "matplotlib", "sklearn", "pooch", "torchvision", "snakemake", "tqdm", "PIL", "scipy")
 LIGHT = f"import runpy, sys; sys.modules.update(dict.fromkeys({HEAVY})); "
+RUN = "runpy.run_module('benchmarks.gpu', run_name='__main__')"
 Rows = list[dict[str, Any]]
 Make = Callable[..., Rows]
 
@@ -54,7 +55,7 @@ def make(place: Path) -> Make:
 
     def run(name: str, *options: str) -> Rows:
         arguments = [name, "--device", "cpu", "--small", "--data", "data", "--out", "out", *options]
-        done = python(place, LIGHT + "runpy.run_module('benchmarks.gpu', run_name='__main__')", *arguments)
+        done = python(place, LIGHT + RUN, *arguments)
         log = place / f"out/{name}.log"
         assert done.returncode == 0, done.stdout + done.stderr + (log.read_text() if log.exists() else "")
         return [json.loads(line) for line in (place / f"out/{name}.jsonl").read_text().splitlines()]
@@ -62,10 +63,17 @@ def make(place: Path) -> Make:
     return run
 
 
-def test_the_page_explains_every_part() -> None:
+def test_smoke_asks_for_data_before_any_work(place: Path) -> None:
+    done = python(place, LIGHT + RUN, "smoke", "--device", "cpu", "--data", "nowhere", "--out", "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("benchmarks.gpu: --data nowhere: smoke needs a folder with a dataset")
+    assert not (place / "out").exists()
+
+
+def test_the_page_explains_every_part(place: Path) -> None:
     page = (ROOT / "docs/gpu.md").read_text()
-    everything = call.Task("speed", Path("out"), "cuda", call.FULL, None, 0.0)
-    for part in (*smoke.PARTS, *speed.parts(everything)):
+    everything = call.Task("speed", Path("out"), "cuda", call.FULL, place / "data", 0.0)
+    for part in (*smoke.parts(everything), *speed.parts(everything)):
         name = re.sub(r"^(profile|run)-.*", r"\1-*", part.name)
         assert f"\n| `{name}` | " in page
 

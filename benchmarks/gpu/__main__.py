@@ -56,7 +56,7 @@ def measure(args: argparse.Namespace) -> int:
     scale = call.SMALL if args.small else call.FULL
     task = call.Task(args.command, args.out, args.device, scale, args.data, until)
     parts = {
-        "smoke": lambda: smoke.PARTS,
+        "smoke": lambda: smoke.parts(task),
         "speed": lambda: speed.parts(task),
         "real": lambda: real.parts(args.config, args.jobs),
     }[args.command]()

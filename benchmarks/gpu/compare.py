@@ -1,10 +1,11 @@
 """Runs of a few rounds in one process, and how far two of them lie apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 
 from bayesfed import methods
 from bayesfed.data import store
@@ -74,3 +75,15 @@ def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
         for name, tensor in expected.items()
     ]
     return float(torch.stack(apart).max())  # Python's max([0.1, nan]) would be 0.1
+
+
+def profiler(device: str) -> torch.autograd.profiler.profile:
+    """Records kernels, or on a CPU operators. torch.profiler is this too, but takes seconds to load torch's compiler."""
+    on_gpu = device == "cuda"
+    return torch.autograd.profiler.profile(use_kineto=True, use_cpu=not on_gpu, use_device=device if on_gpu else None)
+
+
+def events(recorded: Iterable[Any], device: str) -> list[Any]:
+    """What the device did itself, without the calls of CUDA's own functions on the host."""
+    wanted = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
+    return [one for one in recorded if one.device_type == wanted]

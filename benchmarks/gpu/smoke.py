@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -16,16 +15,13 @@ import torch
 import yaml
 from safetensors import safe_open
 from torch import Tensor
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity
-from torch.profiler import profile as record
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesfed import methods
 from bayesfed.data.sources import SOURCES
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
+from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
@@ -95,20 +91,16 @@ def noise(task: Task) -> None:
 def eviction(task: Task) -> None:
     """A lane that must let recordings go for others computes the same, to the last bit."""
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
-    whole = compare.play(of, "graphs", 3, task.in_time)
+    whole = compare.play(of, "graphs", 2, task.in_time)
     with mock.patch(f"{GRAPHS}.KINDS", 1):
-        task.check("hbfl", compare.same(compare.play(of, "graphs", 3, task.in_time, lanes=2), whole))
+        task.check("hbfl", compare.same(compare.play(of, "graphs", 2, task.in_time, lanes=2), whole))
 
 
 def resume(task: Task) -> None:
     """A training that SIGTERM stops, and that is started again, equals one that was left alone."""
-    if task.data is None:
-        raise Failed("resume: needs --data, a folder with any dataset")
-    found = [name for name in SOURCES if (task.data / name / "dataset.json").exists()]
-    if not found:
-        raise Failed(f"resume: --data {task.data} holds no dataset; see `bayesfed fetch`")
+    found = dataset(task.data)
     run = {
-        "dataset": found[0], "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
+        "dataset": found, "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
         "models": {"global": "lenet5", "local": ["mlp", "lenet5", "mlp", "lenet5"]}, "batch_size": 128,
         "rounds": task.scale.resumed_rounds, "local_epochs": 1,
     }  # fmt: skip
@@ -131,7 +123,15 @@ def resume(task: Task) -> None:
         where = rounds_done(parts / "run.log")
         finish(start(parts), task)
         equal = stored(whole) == stored(parts)
-        task.check(f"hbfl on {found[0]}", stopped and equal, stopped=stopped, after_round=where, equal=equal)
+        task.check(f"hbfl on {found}", stopped and equal, stopped=stopped, after_round=where, equal=equal)
+
+
+def dataset(data: Path | None) -> str:
+    """A dataset of the folder, CIFAR-10 best; raises InputError where there is none."""
+    for name in SOURCES:
+        if data and (data / name / "dataset.json").exists():
+            return name
+    raise InputError(f"--data {data}: smoke needs a folder with a dataset, digits will do; see `bayesfed fetch`")
 
 
 def finish(trainer: "subprocess.Popen[bytes]", task: Task) -> None:
@@ -175,35 +175,20 @@ def rounds(task: Task) -> None:
 
 
 def kernels(task: Task) -> None:
-    """Kernels of one mini-batch step of every method, by the profiler; on a CPU, operators."""
+    """Kernels of one mini-batch step of every method, by the profiler; on a CPU, operators that call no others."""
     for name in names(task):
         of = compare.small(name, compare.compute(task.device, "fp32"), task.scale.few)
         step = one_step(of)
         for _ in range(2):
             step()
         of.compute.synchronise()
-        if task.device == "cpu":
-            with Operators() as operators:
-                step()
-            task.check(name, operators.count > 0, operators=operators.count)
-            continue
-        with record(activities=[ProfilerActivity.CUDA]) as profiled:
+        with compare.profiler(task.device) as profiled:
             step()
             of.compute.synchronise()
-        every = [one for one in profiled.key_averages() if one.device_type == DeviceType.CUDA]
-        copies = sum(one.count for one in every if one.key.startswith(("Memcpy", "Memset")))
-        count = sum(one.count for one in every) - copies
-        task.check(name, count > 0, kernels=count, copies_and_fills=copies)
-
-
-class Operators(TorchDispatchMode):
-    """Counts operators."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
+        every = [one.key for one in compare.events(profiled.function_events, task.device) if not one.cpu_children]
+        what = "kernels" if task.device == "cuda" else "operators"
+        copies = sum(key.startswith(("Memcpy", "Memset")) for key in every)
+        task.check(name, len(every) > 0, **{what: len(every) - copies}, copies_and_fills=copies)
 
 
 def one_step(of: Federation) -> Callable[[], None]:
@@ -219,12 +204,15 @@ def one_step(of: Federation) -> Callable[[], None]:
     return lambda: phase.step(learner, batch)
 
 
-PARTS = [
-    Part("recorded", recorded, 150),
-    Part("lanes", lanes, 60),
-    Part("noise", noise, 60),
-    Part("eviction", eviction, 30),
-    Part("resume", resume, 120, leases=False),
-    Part("rounds", rounds, 120),
-    Part("kernels", kernels, 60),
-]
+def parts(task: Task) -> list[Part]:
+    """The parts in order; raises InputError at once where `resume` would find no data."""
+    dataset(task.data)
+    return [
+        Part("recorded", recorded, 150),
+        Part("lanes", lanes, 60),
+        Part("noise", noise, 60),
+        Part("eviction", eviction, 30),
+        Part("resume", resume, 120, leases=False),
+        Part("rounds", rounds, 120),
+        Part("kernels", kernels, 60),
+    ]

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity
-from torch.profiler import profile as record
 
 from bayesfed import methods
 from bayesfed.data import store
@@ -36,11 +33,11 @@ RUNS = [
 ]  # fmt: skip
 
 
-def seconds(work: Callable[[], Any], device: str, times: int = 10) -> float:
+def seconds(work: Callable[[], Any], device: str) -> float:
     """Seconds of one call, the median, by events on a GPU."""
     work()
     values = []
-    for _ in range(times):
+    for _ in range(10 if device == "cuda" else 2):
         if device == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
@@ -118,14 +115,12 @@ def profile(method: str, model: str, precision: str, task: Task) -> None:
         started = time.perf_counter()
         block()
         wall = time.perf_counter() - started
-        on_gpu = task.device == "cuda"
-        with record(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiled:
+        with compare.profiler(task.device) as profiled:
             block()
-        wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
-        every = [one for one in profiled.key_averages() if one.device_type == wanted]
+        every = compare.events(profiled.key_averages(), task.device)
 
-        def spent(one: Any, on_gpu: bool = on_gpu) -> float:
-            return float(one.self_device_time_total if on_gpu else one.self_cpu_time_total) / 1e6
+        def spent(one: Any) -> float:
+            return float(one.self_device_time_total if task.device == "cuda" else one.self_cpu_time_total) / 1e6
 
         total = sum(map(spent, every))
         top = sorted(every, key=lambda one: -spent(one))[:25]
