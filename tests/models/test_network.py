@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
+from bayesfed.models import network as network_module
 from bayesfed.models.network import Conv, smallest_size
 
 
@@ -38,9 +39,13 @@ def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequentia
     return nn.Sequential(*parts)
 
 
+@pytest.mark.parametrize("gathered", [set(), {"cpu"}], ids=["weight by weight", "gathered"])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize(("classes", "channels", "size"), [(10, 3, 32), (100, 1, 32), (7, 3, 40)])
-def test_computes_what_torch_modules_compute(name: str, classes: int, channels: int, size: int) -> None:
+def test_computes_what_torch_modules_compute(
+    name: str, classes: int, channels: int, size: int, gathered: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "GATHERED", gathered)
     torch.manual_seed(0)
     module = as_module(name, classes, channels, size).double()
     theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()

@@ -1,8 +1,8 @@
 """A network as a pure function of one flat parameter vector, so that a paper's theta and mu are vectors in code too.
 
-Its gradient is written out, layer by layer, in place of autograd's: fewer and smaller passes over memory. The weights
-of a vector are put into channels-last order all at once, the gradient back all at once. A convolution's bias gets its
-gradient behind the pooling, from a quarter of the values. What a convolution gives is not kept, only where its maxima are.
+Its gradient is written out, layer by layer, in place of autograd's: fewer and smaller passes over memory. A convolution's
+bias gets its gradient behind the pooling, from a quarter of the values. What a convolution gives is not kept, only where
+its maxima are. On a GPU the weights of a vector are put into channels-last order all at once, and the gradient back.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from bayesfed.errors import InputError
 convolution_backward = torch.ops.aten.convolution_backward.default
 pool_backward = torch.ops.aten.max_pool2d_with_indices_backward.default
 relu_backward = torch.ops.aten.threshold_backward.default
+
+# Where a gather of all weights costs less than a copy for each convolution; a CPU copies small weights faster.
+GATHERED = {"cuda"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Network:
             else:
                 self.channel_shapes += [(layer.out, width, 1 if flat else side * side), (layer.out, 1)]
                 if not flat:
-                    width, flat, self.flattened = width * side * side, True, (side, side)
+                    width, flat, self.flattened = width * side * side, True, side
                 self.shapes += [(layer.out, width), (layer.out,)]
                 self.operations += layer.out * width
             width = layer.out
@@ -124,6 +127,10 @@ class Network:
             return Pass.apply(self, theta, images)  # type: ignore[no-any-return, no-untyped-call]
         return self.forward(theta, images)
 
+    def gathered(self, beside: Tensor) -> bool:
+        """Whether weights are put into channels-last order all at once, on the device of a tensor."""
+        return self.convolution_parameters > 0 and beside.device.type in GATHERED
+
     def order(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Where in theta the entries of the vector in channels-last order come from, and the way back: (parameters,)."""
         if device not in self.orders:
@@ -137,14 +144,16 @@ class Network:
     def forward(self, theta: Tensor, images: Tensor, kept: list[Tensor] | None = None) -> Tensor:
         """The logits. What `backward` needs is appended to `kept`: for each layer its input, its weight, and where the
         maxima are that its pooling took."""
-        if self.convolution_parameters:
+        if gathered := self.gathered(theta):
             theta = theta.index_select(0, self.order(theta.device)[0])
         parts = iter(theta.split(self.sizes))
         x, last = images, len(self.layers) - 1
         for depth, (layer, shape) in enumerate(zip(self.layers, self.shapes[::2], strict=True)):
             weight, bias = next(parts), next(parts)
             if isinstance(layer, Conv):
-                weight = weight.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+                weight = (
+                    weight.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2) if gathered else weight.view(shape)
+                )
                 keep = [x, weight]
                 x = F.conv2d(x, weight, bias)
                 if layer.pool > 1:  # before ReLU: the same values from a quarter of the work
@@ -153,7 +162,7 @@ class Network:
                 x = x.relu_()
             else:
                 if x.dim() > 2:
-                    x = (x.permute(0, 2, 3, 1) if depth else x).flatten(1)
+                    x = (x.permute(0, 2, 3, 1) if gathered else x).flatten(1)
                 weight = weight.view(shape)
                 keep = [x, weight]
                 linear = torch._addmm_activation if depth < last else torch.addmm  # the first with ReLU in one kernel
@@ -164,6 +173,7 @@ class Network:
 
     def backward(self, g: Tensor, kept: list[Tensor], to_images: bool) -> tuple[Tensor, Tensor | None]:
         """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes)."""
+        gathered = self.gathered(g)
         parts: list[Tensor] = []  # of the gradient, from the last layer to the first
         for depth in reversed(range(len(self.layers))):
             layer = self.layers[depth]
@@ -179,16 +189,21 @@ class Network:
                 g, g_weight, _ = convolution_backward(
                     g, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [to_input, True, False]
                 )
-                parts.append(g_weight.permute(0, 2, 3, 1))
+                parts.append(g_weight.permute(0, 2, 3, 1) if gathered else g_weight)
             else:
                 parts += [g.sum(0), g.t() @ x]
                 g = g @ weight if to_input else g
             if depth:
                 g = relu_backward(g, x, 0)
                 if isinstance(layer, Linear) and isinstance(self.layers[depth - 1], Conv):
-                    g = g.view(len(g), *self.flattened, -1).permute(0, 3, 1, 2)
+                    side = self.flattened
+                    g = (
+                        g.view(len(g), side, side, -1).permute(0, 3, 1, 2)
+                        if gathered
+                        else g.view(len(g), -1, side, side)
+                    )
         g_theta = torch.cat([part.flatten() for part in reversed(parts)])
-        if self.convolution_parameters:
+        if gathered:
             g_theta = g_theta.index_select(0, self.order(g_theta.device)[1])
         return g_theta, g if to_images else None
 
