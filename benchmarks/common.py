@@ -128,9 +128,13 @@ def peak_resident_mib() -> int:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A CSV with the keys of the first row as columns."""
+    """Put the rows into a CSV, in place of what it has from the same hardware."""
+    if path.exists():
+        stored = csv.DictReader(path.read_text().splitlines())
+        rows = [row for row in stored if row["hardware"] != rows[0]["hardware"]] + rows
+    columns = dict.fromkeys(key for row in reversed(rows) for key in row)  # those of today first
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(path)

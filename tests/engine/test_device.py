@@ -97,10 +97,44 @@ def start_jobs(leases: Path) -> Iterator[Callable[[list[str], int], Jobs]]:
 StartJobs = Callable[[list[str], int], Jobs]
 
 
-def test_bf16_is_chosen_by_capability_alone() -> None:
-    assert device.has_bf16("fpu avx512f avx512_bf16")
-    assert device.has_bf16("fpu amx_bf16 amx_tile")
-    assert not device.has_bf16("fpu avx2 avx512f")
+CPUINFO = """processor\t: 0
+vendor_id\t: {vendor}
+model name\t: {model}
+flags\t\t: fpu vme sse2 avx2 {flags}
+"""
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "flags", "precision"),
+    [
+        ("GenuineIntel", "Cascade Lake", "avx512f avx512_vnni", "fp32"),
+        ("GenuineIntel", "Cooper Lake", "avx512f avx512_vnni avx512_bf16", "fp32"),
+        ("GenuineIntel", "Sapphire Rapids", "avx512f avx512_bf16 amx_bf16 amx_tile amx_int8", "bf16"),
+        ("AuthenticAMD", "Zen 3", "", "fp32"),
+        ("AuthenticAMD", "Zen 4", "avx512f avx512_bf16 avx512_vnni", "bf16"),
+    ],
+)
+def test_precision_follows_the_processor(
+    vendor: str, model: str, flags: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = CPUINFO.format(vendor=vendor, model=model, flags=flags)
+    monkeypatch.setattr(Path, "read_text", lambda path: cpuinfo)
+    assert device.choose_precision("auto", "cpu") == precision
+
+
+def test_precision_of_other_processors_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = "processor\t: 0\nBogoMIPS\t: 2100.00\nFeatures\t: fp asimd sve bf16 svebf16\nCPU implementer\t: 0x41\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: arm)
+    assert device.choose_precision("auto", "cpu") == "fp32"
+
+    def missing(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert device.choose_precision("auto", "cpu") == "fp32"
+
+
+def test_asked_precision_stands() -> None:
     assert device.choose_precision("fp32", "cpu") == "fp32"
     assert device.choose_precision("bf16", "cuda") == "bf16"
     assert device.choose_precision("auto", "cuda") == "fp32"

@@ -30,18 +30,22 @@ def choose_device(wanted: str) -> str:
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def has_bf16(flags: str | None = None) -> bool:
-    """Whether the processor multiplies bfloat16 in hardware; `flags` as in /proc/cpuinfo."""
-    if flags is None:
+def gains_by_bf16(cpuinfo: str | None = None) -> bool:
+    """Whether a processor computes networks faster in bfloat16 than in fp32, by the text of /proc/cpuinfo.
+
+    It does with AMX, and on AMD with AVX512-BF16. Intel's AVX512-BF16 without AMX is slower than its fp32.
+    """
+    if cpuinfo is None:
         try:
-            flags = Path("/proc/cpuinfo").read_text()
+            cpuinfo = Path("/proc/cpuinfo").read_text()
         except OSError:
             return False
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+    words = set(cpuinfo.split())
+    return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words
 
 
 def choose_precision(wanted: str, device: str) -> str:
-    """The precision for `auto`, by the device's capabilities: bf16 on a CPU that has units for it, else fp32.
+    """The precision for `auto`, by what the device is: bf16 on a CPU that gains by it, else fp32.
 
     Raises InputError for tf32 on a CPU.
     """
@@ -49,7 +53,7 @@ def choose_precision(wanted: str, device: str) -> str:
         raise InputError("--precision tf32: only GPUs compute in TF32; use auto, fp32 or bf16 on a CPU")
     if wanted != "auto":
         return wanted
-    return "bf16" if device == "cpu" and has_bf16() else "fp32"
+    return "bf16" if device == "cpu" and gains_by_bf16() else "fp32"
 
 
 def compute(device: str, precision: str) -> Compute:
