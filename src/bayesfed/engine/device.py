@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -18,6 +19,7 @@ from bayesfed.engine.federation import Compute
 from bayesfed.errors import InputError
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 LEASE_POLL = 0.5  # seconds between looks for a free device
 ROOM = 8 * 1024  # MiB that must be free on a GPU before a job joins others there
 ROOM_SECONDS = 5  # for nvidia-smi to say so
@@ -60,14 +62,28 @@ def compute(device: str, precision: str) -> Compute:
     """The device and the precision as the engine needs them; sets torch to repeat itself on a GPU.
 
     fp32 on a GPU is plain fp32; tf32 rounds the inputs of products and convolutions to 10 bits of mantissa. cuDNN
-    takes deterministic algorithms and none by a timing.
+    takes deterministic algorithms and none by a timing. On a CPU the process keeps its memory.
     """
+    if device == "cpu":
+        keep_memory()
     products = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = products
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     return Compute(torch.device(device), torch.float32, PRECISIONS[precision])
+
+
+def keep_memory() -> None:
+    """Have glibc keep freed memory for the next step, which asks for the same again.
+
+    Given back, the pages of a step's large tensors are mapped and cleared anew at every step. Nothing where the C
+    library has no such switch.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest that every glibc takes
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def hardware(device: str) -> str:
