@@ -3,7 +3,7 @@
     python -m benchmarks.cores [--device cpu] [--precision ...]
 
 Local training of FedAvg, images a second of the whole machine: one process with all threads, or a process with one
-thread for each, all of them at once. CNN2 and the MLP on ten clients of 512 images in CIFAR-10's shape, augmented;
+thread for each, all of them at once. CNN2 and the MLP on ten clients of 256 images in CIFAR-10's shape, augmented;
 `784-...` are fully connected networks on ten clients of 1000 images in MNIST's shape, not augmented. The barest loop is
 that of benchmarks.training; images without augmentation it normalises once, beforehand. Processes of all four kinds take
 turns. Writes benchmarks/cores-cpu.csv.
@@ -26,8 +26,8 @@ from bayesfed.models.network import Linear, Network
 from benchmarks import common, training
 
 CASES = [("cnn2", 128), ("mlp", 32), ("784-200-200", 32), ("784-100", 100), ("784-100", 32)]
-CLIENTS, IMAGES, SMALL_IMAGES = 10, 5120, 10_000
-TURNS = 9
+CLIENTS, IMAGES, SMALL_IMAGES = 10, 2560, 10_000
+TURNS = 5
 
 
 def widths(model: str) -> list[int]:
