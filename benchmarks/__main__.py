@@ -6,6 +6,6 @@ Apart from these: `benchmarks.gpu`, every check of a GPU in one call, and `bench
 import subprocess
 import sys
 
-for name in ("training", "ways", "overheads", "scaling", "readme"):
+for name in ("training", "cores", "ways", "overheads", "scaling", "readme"):
     print(f"== benchmarks.{name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)

@@ -38,7 +38,9 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
 
 def text() -> str:
     """What belongs between the markers."""
-    training, overheads, scaling, precision = (read(n) for n in ("training", "overheads", "scaling", "precision"))
+    training, cores, overheads, scaling, precision = (
+        read(name) for name in ("training", "cores", "overheads", "scaling", "precision")
+    )
     out = "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
     out += "250 000 images, ten clients. "
     if plain := sorted({r["hardware"] for r in training if r["bare_optimisers"] == "plain"}):
@@ -51,6 +53,18 @@ def text() -> str:
             f"{r['method']}, {r['model']}, {r['batch_size']} ({r['precision']})", r["engine_samples_per_second"],
             r["bare_samples_per_second"], f"**{r['engine_over_bare']}**", f"{r['paper_round_seconds']} s",
             f"{r['engine_peak_memory_mib']} MiB",
+        ],
+    )  # fmt: skip
+    out += "One job on all cores, or a job with one thread on each, and small networks (FedAvg; `784-...`: fully connected, "
+    out += "without augmentation), images a second of the whole machine (`benchmarks/cores-cpu.csv`):\n\n"
+    out += tables(
+        ["network, batch size", "one job", "a job a core", "ratio", "barest loop, the better way", "engine over it"],
+        cores,
+        lambda r: [
+            f"{r['model']}, {r['batch_size']} ({r['precision']})", r["engine_one_job_images_per_second"],
+            r["engine_job_a_core_images_per_second"], f"**{r['job_a_core_over_one_job']}**",
+            max(int(r[f"bare_{way}_images_per_second"]) for way in ("one_job", "job_a_core")),
+            f"**{r['engine_over_bare']}**",
         ],
     )  # fmt: skip
     out += "A run's share of everything but training (evaluation, aggregation, checkpoints, start-up), 100 rounds:\n\n"
