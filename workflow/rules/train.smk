@@ -29,8 +29,8 @@ DATA_OF_RUN = {
 }
 
 
-# A job a core does more than one job on several (benchmarks/cores-cpu.csv). Where fewer runs are open than there are
-# cores, these share them. Snakemake hands the number to torch as OMP_NUM_THREADS.
+# A job a core does no less than one job on several, and more for most small networks (benchmarks/cores-cpu.csv).
+# Where fewer runs are open than there are cores, these share them. Snakemake hands the number to torch by OMP_NUM_THREADS.
 CORES = workflow.resource_settings.cores or 1
 THREADS = max(1, CORES // max(1, len(OPEN)))
 
