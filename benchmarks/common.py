@@ -39,12 +39,12 @@ def chosen(args: argparse.Namespace) -> tuple[str, str]:
     return device, devices.choose_precision(args.precision, device)
 
 
-def random_images(train: int, test: int) -> Dataset:
-    """Images of noise: how long training takes does not depend on what they show."""
-    random = np.random.default_rng(0)
-    pixels = random.integers(0, 256, (max(train, test), 3, 32, 32), np.uint8)
+def random_images(train: int, test: int, name: str = "cifar10", side: int = 32) -> Dataset:
+    """Images of noise, of a dataset's channels: how long training takes does not depend on what they show."""
+    random, shape = np.random.default_rng(0), source(name)
+    pixels = random.integers(0, 256, (max(train, test), shape.channels, side, side), np.uint8)
     labels = random.integers(0, 10, len(pixels))
-    return Dataset(source("cifar10"), pixels[:train], labels[:train], pixels[:test], labels[:test])
+    return Dataset(shape, pixels[:train], labels[:train], pixels[:test], labels[:test])
 
 
 def federation(
@@ -61,7 +61,7 @@ def federation(
     partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 1, "min_test": 0}
     run = runfile.resolve(
         {
-            "dataset": "cifar10", "partition": partition, "method": method, "models": models, "rounds": 100,
+            "dataset": data.source.name, "partition": partition, "method": method, "models": models, "rounds": 100,
             "local_epochs": 1, "batch_size": 128, "seed": 0,
         } | budget
     )  # fmt: skip
@@ -128,9 +128,13 @@ def peak_resident_mib() -> int:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """A CSV with the keys of the first row as columns."""
+    """Put the rows into a CSV, in place of what it has from the same hardware."""
+    if path.exists():
+        stored = csv.DictReader(path.read_text().splitlines())
+        rows = [row for row in stored if row["hardware"] != rows[0]["hardware"]] + rows
+    columns = dict.fromkeys(key for row in reversed(rows) for key in row)  # those of today first
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(path)

@@ -1,6 +1,7 @@
 """Puts the benchmarks' tables into README.md, between its two markers: `python -m benchmarks.readme`."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,46 +28,63 @@ def where(row: dict[str, str]) -> str:
     return f"{row['hardware']}, {row['threads'] + ' threads, ' if row['threads'] else ''}torch {row['torch']}"
 
 
+def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[str, str]], list[Any]]) -> str:
+    """A table for each hardware, under its name."""
+    groups: dict[str, list[list[Any]]] = {}
+    for row in rows:
+        groups.setdefault(where(row), []).append(cells(row))
+    return "".join(f"{hardware}:\n\n{table(head, group)}" for hardware, group in groups.items())
+
+
 def text() -> str:
     """What belongs between the markers."""
-    training, overheads, scaling, precision = (read(n) for n in ("training", "overheads", "scaling", "precision"))
-    out = table(
+    training, cores, overheads, scaling, precision = (
+        read(name) for name in ("training", "cores", "overheads", "scaling", "precision")
+    )
+    out = "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
+    out += "250 000 images, ten clients. "
+    if plain := sorted({r["hardware"] for r in training if r["bare_optimisers"] == "plain"}):
+        out += f"The bare loops have PyTorch's fused optimisers, but for {', '.join(plain)}, measured before they had."
+    out += "\n\n"
+    out += tables(
         ["method, networks, batch size", "engine, images/s", "barest loop, images/s", "ratio", "a paper's round", "peak memory"],
-        [
-            [
-                f"{r['method']}, {r['model']}, {r['batch_size']} ({r['precision']})", r["engine_samples_per_second"],
-                r["bare_samples_per_second"], f"**{r['engine_over_bare']}**", f"{r['paper_round_seconds']} s",
-                f"{r['engine_peak_memory_mib']} MiB",
-            ]
-            for r in training
+        training,
+        lambda r: [
+            f"{r['method']}, {r['model']}, {r['batch_size']} ({r['precision']})", r["engine_samples_per_second"],
+            r["bare_samples_per_second"], f"**{r['engine_over_bare']}**", f"{r['paper_round_seconds']} s",
+            f"{r['engine_peak_memory_mib']} MiB",
         ],
     )  # fmt: skip
-    out += f"{'; '.join(sorted({where(r) for r in training}))}. "
-    out += "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
-    out += "250 000 images, ten clients.\n\n"
+    out += "One job on all cores, or a job with one thread on each, and small networks (FedAvg; `784-...`: fully connected, "
+    out += "without augmentation), images a second of the whole machine (`benchmarks/cores-cpu.csv`):\n\n"
+    out += tables(
+        ["network, batch size", "one job", "a job a core", "ratio", "barest loop, the better way", "engine over it"],
+        cores,
+        lambda r: [
+            f"{r['model']}, {r['batch_size']} ({r['precision']})", r["engine_one_job_images_per_second"],
+            r["engine_job_a_core_images_per_second"], f"**{r['job_a_core_over_one_job']}**",
+            max(int(r[f"bare_{way}_images_per_second"]) for way in ("one_job", "job_a_core")),
+            f"**{r['engine_over_bare']}**",
+        ],
+    )  # fmt: skip
     out += "A run's share of everything but training (evaluation, aggregation, checkpoints, start-up), 100 rounds:\n\n"
-    out += table(
+    out += tables(
         ["method, networks", "training, s a round", "evaluation, s", "detailed evaluation, s", "start, s", "run, s", "share"],
-        [
-            [
-                f"{r['method']}, {r['model']} ({r['device']}, {r['precision']})", r["training_seconds_per_round"],
-                r["plain_round_seconds"], r["detailed_round_seconds"], r["start_seconds"], r["run_seconds"],
-                f"**{r['overhead_percent']} %**",
-            ]
-            for r in overheads
+        overheads,
+        lambda r: [
+            f"{r['method']}, {r['model']} ({r['device']}, {r['precision']})", r["training_seconds_per_round"],
+            r["plain_round_seconds"], r["detailed_round_seconds"], r["start_seconds"], r["run_seconds"],
+            f"**{r['overhead_percent']} %**",
         ],
     )  # fmt: skip
     out += "As work grows (FML, CNN2 for everyone, whole rounds with evaluation):\n\n"
-    out += table(
+    out += tables(
         ["clients, part in a round", "images", "µs a trained image", "against ten clients", "checkpoint", "peak memory, every client seen"],
-        [
-            [
-                f"{r['clients']}, {float(r['participation']):.0%} ({r['device']})", r["images"], r["microseconds_per_sample"],
-                f"**{r['times_that_of_ten_clients']}**",
-                f"{r['checkpoint_mib']} MiB, {r['checkpoint_seconds']} s", f"{r['peak_resident_mib']} MiB",
-            ]
-            for r in scaling
-            if r["test_images"] == "10000"
+        [r for r in scaling if r["test_images"] == "10000"],
+        lambda r: [
+            f"{r['clients']}, {float(r['participation']):.0%} ({r['device']})", r["images"], r["microseconds_per_sample"],
+            f"**{r['times_that_of_ten_clients']}**",
+            f"{r['checkpoint_mib']} MiB, {r['checkpoint_seconds']} s", f"{r['peak_resident_mib']} MiB",
         ],
     )  # fmt: skip
     if precision:

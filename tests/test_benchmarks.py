@@ -1,10 +1,12 @@
 """The benchmarks' own arithmetic, and README's numbers, which must be theirs. No times are asserted."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
-from benchmarks import kernels, readme
+from benchmarks import common, cores, kernels, readme
 
 
 def test_readme_shows_the_stored_tables() -> None:
@@ -12,6 +14,22 @@ def test_readme_shows_the_stored_tables() -> None:
     stored = readme.README.read_text()
     assert readme.BEGIN in stored
     assert readme.with_tables(stored) == stored
+
+
+def test_a_table_keeps_the_rows_of_other_hardware(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    common.write(table, [{"speed": 1, "hardware": "a"}, {"speed": 2, "hardware": "a"}])
+    common.write(table, [{"speed": 3, "threads": 2, "hardware": "b"}])
+    common.write(table, [{"speed": 4, "threads": 2, "hardware": "a"}])
+    assert table.read_text() == "speed,threads,hardware\n3,2,b\n4,2,a\n"
+
+
+@pytest.mark.parametrize("make", [cores.engine, cores.bare])
+def test_a_process_of_the_benchmark_of_cores_does_a_round_when_asked(make: Callable[..., Callable[[], None]]) -> None:
+    block, end = cores.processes(make, ("784-8", 500, "fp32"), 1, 1)
+    for _ in range(2):
+        block()  # EOFError where the process has failed
+    end()
 
 
 def test_kernels_are_operators_that_are_no_views() -> None:

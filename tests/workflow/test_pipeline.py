@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -63,6 +64,19 @@ def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, w
     wanted = fresh.wanted()
     assert [Path(output).parts[-3] for rule, output in wanted if rule == "train"] == ["fedprox"]
     assert {"tables", "compare", "figures", "report"} <= {rule for rule, _ in wanted}
+
+
+def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
+    """One thread each where many are open; the last one has all, and the trainer is told so."""
+
+    def threads(folder: Path) -> int:
+        return json.loads((folder / "provenance.json").read_text())["threads"]
+
+    assert {threads(path.parent) for path in finished.summaries()} == {1}
+    fresh.edit("config/test.yaml", "experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
+    (summary,) = (output for rule, output in fresh.wanted() if rule == "train")
+    fresh.snakemake(summary)
+    assert threads((fresh.folder / summary).parent) == 2
 
 
 def test_comment_in_a_method_triggers_nothing(fresh: Clone) -> None:

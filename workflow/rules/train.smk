@@ -39,6 +39,12 @@ DATA_OF_RUN = {
 }
 
 
+# A job a core does no less than one job on several, and more for most small networks (benchmarks/cores-cpu.csv).
+# Where fewer runs are open than there are cores, these share them. Snakemake hands the number to torch by OMP_NUM_THREADS.
+CORES = workflow.resource_settings.cores or 1
+THREADS = max(1, CORES // max(1, len(OPEN)))
+
+
 # The one declared output is the summary, written last: Snakemake deletes what is declared before it starts a job and
 # when one fails, and the checkpoint must outlive both. `exec`, since signals must reach the trainer.
 rule train:
@@ -53,6 +59,7 @@ rule train:
         "<benchmarks>/train/{run}.tsv"
     wildcard_constraints:
         run="|".join(map(re.escape, OPEN)) or "(?!)",
+    threads: THREADS
     # The most valuable runs first (see `priorities` of the plan).
     priority: lambda wildcards: RUNS[wildcards.run]["priority"]
     resources:

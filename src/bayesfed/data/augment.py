@@ -31,10 +31,11 @@ class Images:
         self.size = images.shape[2]
         self.dtype = dtype
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (source.mean, source.std))
-        # (pixel/255 - mean) / std as one multiplication and one addition
+        # (pixel/255 - mean) / std as one multiplication and one addition,
         working = torch.float64 if dtype == torch.float64 else torch.float32
-        self.scale = (1 / (255 * std)).to(device, working)
-        self.shift = (-mean / std).to(device, working)
+        # and written out for every pixel, since a loop over a whole image is vectorised, and one over its channels is not.
+        self.scale = (1 / (255 * std)).to(device, working).repeat(self.size**2)
+        self.shift = (-mean / std).to(device, working).repeat(self.size**2)
         self.steps = torch.arange(self.size, device=device)
 
     def __len__(self) -> int:
@@ -42,11 +43,12 @@ class Images:
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """uint8 (B, H, W, C) to normalised (B, C, H, W) in channels-last memory."""
-        return torch.addcmul(self.shift, pixels.to(self.scale.dtype), self.scale).to(self.dtype).permute(0, 3, 1, 2)
+        values = torch.addcmul(self.shift, pixels.flatten(1).to(self.scale.dtype), self.scale)
+        return values.to(self.dtype).view(pixels.shape).permute(0, 3, 1, 2)
 
     def plain(self, indices: Tensor) -> Tensor:
         """Normalised images (B, C, H, W) as they are."""
-        pixels = self.pixels[indices]
+        pixels = self.pixels.index_select(0, indices)
         if self.augment:
             pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING, : self.channels]
         return self.normalise(pixels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bayesfed.engine.federation import Compute
 from bayesfed.errors import InputError
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def choose_device(wanted: str) -> str:
@@ -21,18 +23,22 @@ def choose_device(wanted: str) -> str:
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def has_bf16(flags: str | None = None) -> bool:
-    """Whether the processor multiplies bfloat16 in hardware; `flags` as in /proc/cpuinfo."""
-    if flags is None:
+def gains_by_bf16(cpuinfo: str | None = None) -> bool:
+    """Whether a processor computes networks faster in bfloat16 than in fp32, by the text of /proc/cpuinfo.
+
+    It does with AMX, and on AMD with AVX512-BF16. Intel's AVX512-BF16 without AMX is slower than its fp32.
+    """
+    if cpuinfo is None:
         try:
-            flags = Path("/proc/cpuinfo").read_text()
+            cpuinfo = Path("/proc/cpuinfo").read_text()
         except OSError:
             return False
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+    words = set(cpuinfo.split())
+    return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words
 
 
 def choose_precision(wanted: str, device: str) -> str:
-    """The precision for `auto`, by the device's capabilities: bf16 on a CPU that has units for it, else fp32.
+    """The precision for `auto`, by what the device is: bf16 on a CPU that gains by it, else fp32.
 
     Raises InputError for tf32 on a CPU.
     """
@@ -40,21 +46,35 @@ def choose_precision(wanted: str, device: str) -> str:
         raise InputError("--precision tf32: only GPUs compute in TF32; use auto, fp32 or bf16 on a CPU")
     if wanted != "auto":
         return wanted
-    return "bf16" if device == "cpu" and has_bf16() else "fp32"
+    return "bf16" if device == "cpu" and gains_by_bf16() else "fp32"
 
 
 def compute(device: str, precision: str, slots: int = 1) -> Compute:
     """Device and precision as the engine needs them, and how many jobs share a GPU; sets torch to repeat itself there.
 
     fp32 on a GPU is plain fp32; tf32 rounds the inputs of products and convolutions to 10 bits of mantissa. cuDNN
-    takes deterministic algorithms and none by a timing.
+    takes deterministic algorithms and none by a timing. On a CPU the process keeps its memory.
     """
+    if device == "cpu":
+        keep_memory()
     products = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = products
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     return Compute(torch.device(device), torch.float32, PRECISIONS[precision], slots)
+
+
+def keep_memory() -> None:
+    """Have glibc keep freed memory for the next step, which asks for the same again.
+
+    Given back, the pages of a step's large tensors are mapped and cleared anew at every step. Nothing where the C
+    library has no such switch.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)  # the largest that every glibc takes
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def hardware(device: str) -> str:
