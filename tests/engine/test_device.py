@@ -9,7 +9,6 @@ import pytest
 from bayesfed.engine import device
 from bayesfed.errors import InputError
 
-
 CPUINFO = """processor\t: 0
 vendor_id\t: {vendor}
 model name\t: {model}
