@@ -1,18 +1,21 @@
 """Samples per second of local training: the engine beside the barest loop, alternating in one process.
 
-    python -m benchmarks.training [--device auto|cpu|cuda] [--precision auto|fp32|tf32|bf16]
+    python -m benchmarks.training [--device auto|cpu|cuda] [--precision auto|fp32|tf32|bf16] [--before CHECKOUT]
 
-Ten clients of 512 images (5000 on a GPU) in CIFAR-10's shape, one local epoch, augmentation included. On a CPU the bare loop may choose
-fp32 or the engine's precision, one thread or all, whichever is fastest there. Only ratios carry over to
-another machine, but GPU times may be quoted. Writes benchmarks/training-<device>.csv, and leaves other hardware's rows.
+Ten clients of 512 images (5000 on a GPU) in CIFAR-10's shape, one local epoch, augmentation included. On a CPU the bare
+loop may choose fp32 or the engine's precision, one thread or all, whichever is fastest there. With `--before` the engine
+of another version of the project takes turns too. Only ratios carry over to another machine, but GPU times may be quoted.
+Writes benchmarks/training-<device>.csv, and leaves other hardware's rows.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -194,7 +197,44 @@ def engine(case: tuple[str, str, int], data: Dataset, precision: str, device: st
     return block, [len(of.shards[k].train) for k in range(of.clients)]
 
 
-def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool) -> dict[str, Any]:
+EARLIER = """
+import sys
+from bayesfed.engine.executors import DEFAULT
+from benchmarks import common, training
+method, model, size, device, precision, threads, images = sys.argv[1:]
+training.torch.set_num_threads(int(threads))
+data = common.random_images(int(images), 1000)
+block, _ = training.engine((method, model, int(size)), data, precision, device, DEFAULT[device])
+for _ in sys.stdin:
+    block()
+    print(flush=True)
+"""
+
+
+def earlier(checkout: Path, case: tuple[str, str, int], device: str, precision: str) -> Callable[[], None]:
+    """The same training by the engine of another checkout, in a process of its own that ends with this one."""
+    paths = os.pathsep.join(map(str, (checkout / "src", checkout)))
+    asked = [*case, device, precision, torch.get_num_threads(), IMAGES[device]]
+    process = subprocess.Popen(
+        [sys.executable, "-c", EARLIER, *map(str, asked)],
+        env={**os.environ, "PYTHONPATH": paths}, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    ask, answer = process.stdin, process.stdout
+
+    def block() -> None:
+        ask.write("\n")
+        ask.flush()
+        if not answer.readline():
+            raise RuntimeError(f"the engine of {checkout} has failed")
+
+    return block
+
+
+def measure(
+    case: tuple[str, str, int], device: str, precision: str, eager: bool, before: Path | None = None
+) -> dict[str, Any]:
     """One row."""
     method, model, size = case
     data = common.random_images(IMAGES[device], 1000)
@@ -203,6 +243,8 @@ def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool
     contenders = {"engine": block, "bare": loop}
     if eager:
         contenders["eager"] = engine(case, data, precision, device, "eager")[0]
+    if before:
+        contenders["before"] = earlier(before, case, device, precision)
     seconds = common.alternate(contenders, TURNS)
     speed = {name: sum(sizes) / statistics.median(values) for name, values in seconds.items()}
     row: dict[str, Any] = {
@@ -214,6 +256,14 @@ def measure(case: tuple[str, str, int], device: str, precision: str, eager: bool
     }  # fmt: skip
     if eager:
         row["engine_over_eager"] = f"{common.median_ratio(seconds['eager'], seconds['engine']):.2f}"
+    if before:
+        name = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=before, capture_output=True, text=True
+        ).stdout
+        row |= {
+            "before": name.strip(), "before_over_bare": f"{common.median_ratio(seconds['bare'], seconds['before']):.2f}",
+            "engine_over_before": f"{common.median_ratio(seconds['before'], seconds['engine']):.2f}",
+        }  # fmt: skip
     row["paper_round_seconds"] = f"{PAPER_SAMPLES / speed['engine']:.2f}"
     if device == "cuda":
         row |= {f"{name}_gpu_use_percent": gpu_use(contender) for name, contender in contenders.items()}
@@ -290,6 +340,9 @@ def main() -> None:
     """Time every case and write the table."""
     parser = common.parser(__doc__)
     parser.add_argument("--eager", action="store_true", help="the eager executor too")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="another version of the project, timed in turns"
+    )
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     device, precision = common.chosen(args)
@@ -298,7 +351,7 @@ def main() -> None:
         return
     rows = []
     for case in CASES:
-        rows.append(measure(case, device, precision, args.eager))
+        rows.append(measure(case, device, precision, args.eager, args.before))
         common.show(rows[-1])
     common.write(common.HERE / f"training-{device}.csv", rows)
 

@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic, and README's numbers, which must be theirs. No times are asserted."""
+"""The benchmarks' own arithmetic, and the pages' numbers, which must be theirs. No times are asserted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import common, cores, kernels, readme
+from benchmarks import common, cores, kernels, pages
 
 
-def test_readme_shows_the_stored_tables() -> None:
-    """After a benchmark: `python -m benchmarks.readme`."""
-    stored = readme.README.read_text()
-    assert readme.BEGIN in stored
-    assert readme.with_tables(stored) == stored
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
+def test_pages_show_the_stored_tables(page: Path) -> None:
+    """After a benchmark, or a run in results/paper and `make report CONFIG=paper`: `python -m benchmarks.pages`."""
+    assert pages.with_tables(page.read_text(), pages.PAGES[page]) == page.read_text()
 
 
 def test_a_table_keeps_the_rows_of_other_hardware(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_kernels_are_operators_that_are_no_views() -> None:
 
 
 def test_every_benchmark_is_one_of_make_bench_or_says_why_not() -> None:
-    run = (Path(readme.__file__).parent / "__main__.py").read_text()
+    run = (Path(pages.__file__).parent / "__main__.py").read_text()
     others = {"common", "__init__", "__main__", "precision"}  # the last takes an hour; gpu/ takes a GPU
-    for file in Path(readme.__file__).parent.glob("*.py"):
+    for file in Path(pages.__file__).parent.glob("*.py"):
         assert file.stem in others or f'"{file.stem}"' in run

@@ -1,4 +1,8 @@
-"""Puts the benchmarks' tables into README.md, between its two markers: `python -m benchmarks.readme`."""
+"""Puts what commands have measured into the pages, between their markers: `python -m benchmarks.pages`.
+
+README.md shows the papers' results at a glance and the few figures of speed that matter, docs/speed.md all tables of the
+benchmarks.
+"""
 
 import csv
 from collections.abc import Callable
@@ -6,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
-BEGIN, END = "<!-- written by benchmarks/readme.py -->\n", "<!-- end -->\n"
+README, SPEED = HERE.parent / "README.md", HERE.parent / "docs" / "speed.md"
+GLANCE = HERE.parent / "results" / "paper" / "tables"
+BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
 
 
@@ -36,8 +41,39 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
     return "".join(f"{hardware}:\n\n{table(head, group)}" for hardware, group in groups.items())
 
 
-def text() -> str:
-    """What belongs between the markers."""
+def results() -> str:
+    """Every paper's results at a glance, as the workflow has left them."""
+    return "".join(path.read_text() for path in sorted(GLANCE.glob("*/glance.md")))
+
+
+def ratios() -> str:
+    """How much faster than the barest careful loop, and how many kernels a step is made of."""
+    training = read("training")
+    hardware = list(dict.fromkeys(where(row) for row in training))
+    by_case: dict[str, dict[str, str]] = {}
+    for row in training:
+        case = f"{row['method']}, {row['model']}, batch {row['batch_size']}"
+        by_case.setdefault(case, {})[where(row)] = f"{row['engine_over_bare']} ({row['precision']})"
+    return table(
+        ["engine over the best bare loop", *hardware],
+        [[c, *(v.get(h, "") for h in hardware)] for c, v in by_case.items()],
+    )
+
+
+def kernels() -> str:
+    """Operators of a step, in every version that has been counted."""
+    counted = list(csv.DictReader((HERE / "kernels.csv").read_text().splitlines()))
+    versions = list(dict.fromkeys(row["version"] for row in counted))
+    by_case: dict[str, dict[str, str]] = {}
+    for row in counted:
+        by_case.setdefault(f"{row['method']}, {row['model']} ({row['precision']})", {})[row["version"]] = row["kernels"]
+    return table(
+        ["a step of", *versions], [[case, *(v.get(name, "") for name in versions)] for case, v in by_case.items()]
+    )
+
+
+def tables_of_speed() -> str:
+    """All tables of the benchmarks."""
     training, cores, overheads, scaling, precision = (
         read(name) for name in ("training", "cores", "overheads", "scaling", "precision")
     )
@@ -47,11 +83,12 @@ def text() -> str:
         out += f"The bare loops have PyTorch's fused optimisers, but for {', '.join(plain)}, measured before they had."
     out += "\n\n"
     out += tables(
-        ["method, networks, batch size", "engine, images/s", "barest loop, images/s", "ratio", "a paper's round", "peak memory"],
+        ["method, networks, batch size", "engine, images/s", "barest loop, images/s", "ratio", "ratio of an earlier version", "a paper's round", "peak memory"],
         training,
         lambda r: [
             f"{r['method']}, {r['model']}, {r['batch_size']} ({r['precision']})", r["engine_samples_per_second"],
-            r["bare_samples_per_second"], f"**{r['engine_over_bare']}**", f"{r['paper_round_seconds']} s",
+            r["bare_samples_per_second"], f"**{r['engine_over_bare']}**",
+            f"{r['before_over_bare']} ({r['before']})" if r.get("before") else "", f"{r['paper_round_seconds']} s",
             f"{r['engine_peak_memory_mib']} MiB",
         ],
     )  # fmt: skip
@@ -103,16 +140,28 @@ def text() -> str:
                 for r in precision
             ],
         )  # fmt: skip
-    return out
+    out += "Operators of a mini-batch step, without views: what a GPU would launch as kernels (`benchmarks/kernels.csv`):\n\n"
+    return out + kernels()
 
 
-def with_tables(readme: str) -> str:
-    """The README with the tables of today."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + text() + END + after
+PAGES: dict[Path, dict[str, Callable[[], str]]] = {
+    README: {"results:": results, "speed:": ratios},
+    SPEED: {"tables:": tables_of_speed},
+}
+
+
+def with_tables(page: str, parts: dict[str, Callable[[], str]]) -> str:
+    """A page with the tables of today; raises ValueError where it lacks a marker."""
+    for name, text in parts.items():
+        before, begin, rest = page.partition(BEGIN.format(name))
+        _, end, after = rest.partition(END)
+        if not (begin and end):
+            raise ValueError(f"no place for {name}")
+        page = before + begin + text() + end + after
+    return page
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text()))
-    print(README)
+    for path, parts in PAGES.items():
+        path.write_text(with_tables(path.read_text(), parts))
+        print(path)
