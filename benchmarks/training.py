@@ -239,13 +239,15 @@ def measure(
     method, model, size = case
     data = common.random_images(IMAGES[device], 1000)
     block, sizes = engine(case, data, precision, device, DEFAULT[device])
-    loop, bare_precision, bare_threads = best_bare(case, data, precision, device, sizes)
-    contenders = {"engine": block, "bare": loop}
+    loops = bare_ways(case, data, precision, device, sizes)
+    contenders: dict[Any, Callable[[], None]] = {"engine": block, **loops}
     if eager:
         contenders["eager"] = engine(case, data, precision, device, "eager")[0]
     if before:
         contenders["before"] = earlier(before, case, device, precision)
     seconds = common.alternate(contenders, TURNS)
+    bare_precision, bare_threads = best = min(loops, key=lambda way: statistics.median(seconds[way]))
+    seconds["bare"] = seconds[best]
     speed = {name: sum(sizes) / statistics.median(values) for name, values in seconds.items()}
     row: dict[str, Any] = {
         "method": method, "model": model, "batch_size": size, "device": device, "precision": precision,
@@ -266,27 +268,24 @@ def measure(
         }  # fmt: skip
     row["paper_round_seconds"] = f"{PAPER_SAMPLES / speed['engine']:.2f}"
     if device == "cuda":
-        row |= {f"{name}_gpu_use_percent": gpu_use(contender) for name, contender in contenders.items()}
+        row |= {
+            f"{name}_gpu_use_percent": gpu_use(contenders[way]) for name, way in (("engine", "engine"), ("bare", best))
+        }
     row["engine_peak_memory_mib"] = peak_memory(case, device, precision)
     return row | common.machine(device)
 
 
-def best_bare(case: tuple[str, str, int], data: Dataset, precision: str, device: str,
-              sizes: list[int]) -> tuple[Callable[[], None], str, int]:  # fmt: skip
-    """The bare loop in the precision and, on a CPU, with the threads that make it fastest, and both."""
+def bare_ways(case: tuple[str, str, int], data: Dataset, precision: str, device: str,
+              sizes: list[int]) -> dict[tuple[str, int], Callable[[], None]]:  # fmt: skip
+    """The bare loop in each precision and, on a CPU, with each number of threads that may make it fastest."""
     method, model, size = case
     network, local = ("cnn2", common.MIXED) if model == "mixed" else (model, [model] * 10)
     every = torch.get_num_threads()
-    ways = []
-    for way in {precision, "fp32"} if device == "cpu" else {precision}:
-        loop = bare(method, network, local, data, size, way, device, sizes)
-        for threads in {1, every} if device == "cpu" else {every}:
-            threaded = with_threads(loop, threads)
-            threaded()
-            started = time.perf_counter()
-            threaded()
-            ways.append((time.perf_counter() - started, threaded, way, threads))
-    return min(ways, key=lambda one: one[0])[1:]
+    return {
+        (way, threads): with_threads(bare(method, network, local, data, size, way, device, sizes), threads)
+        for way in sorted({precision, "fp32"} if device == "cpu" else {precision})
+        for threads in sorted({1, every} if device == "cpu" else {every})
+    }
 
 
 def with_threads(block: Callable[[], None], threads: int) -> Callable[[], None]:

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_leaves
 class Stream:
     """A stream; `workspaces` counts how often the end of a graph has freed what cuBLAS had there (torch 2.13)."""
 
-    def __init__(self, device: object = None) -> None:
+    def __init__(self, device: object = None, priority: int = 0) -> None:
+        self.priority = priority
         self.workspaces = 0
         self.waits = 0
 

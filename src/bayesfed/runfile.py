@@ -13,10 +13,10 @@ from bayesfed import files, methods, models, options
 from bayesfed.data.partition import PartitionSpec, filename
 from bayesfed.data.sources import Source, source
 from bayesfed.data.store import SIDE
-from bayesfed.engine.revision import ENGINE_REVISION
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
+from bayesfed.revision import ENGINE_REVISION
 
 WHOLE = "whole"  # the partition scheme of multi-task runs: client k holds dataset k whole
 

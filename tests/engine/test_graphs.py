@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from fake_cuda import FakeCuda
 from playing import federation, play, tensors
 
 from bayesfed import methods
+from bayesfed.engine.executors import GraphExecutor
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -78,6 +79,27 @@ def test_all_is_recorded_at_the_start(
     play(uneven("hbfl", rounds=4), 4, executor="graphs")
     assert cuda.recordings
     assert cuda.late == 0
+
+
+def test_the_largest_client_comes_first(uneven: Callable[..., Federation], cuda: FakeCuda) -> None:
+    """Its lane's stream has priority over all others, in every round."""
+    of = uneven("hbfl", stragglers=0.0)
+    trainer, progress, first = Trainer(of, "graphs", lambda: None, lambda: None), begin(of), []
+    executor = cast(GraphExecutor, trainer.executor)
+    idle_lane = executor.idle_lane
+
+    def noted(client: int, busy: list[Any]) -> Any:
+        lane = idle_lane(client, busy)
+        if not busy:
+            first.append((client, lane.recorder.stream.priority))
+        return lane
+
+    executor.idle_lane = noted  # type: ignore[method-assign]
+    for _ in range(3):
+        progress = trainer.play(progress)
+    largest = max(range(of.clients), key=lambda k: len(of.shards[k].train))
+    assert first == [(largest, -1)] * 3
+    assert [lane.recorder.stream.priority for lane in executor.lanes if lane.recorder] == [-1, 0, 0, 0]
 
 
 def test_a_checkpoints_order_of_names_needs_no_new_recordings(

@@ -12,8 +12,8 @@ from playing import federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.engine import checkpoint
-from bayesfed.engine.revision import ENGINE_REVISION
 from bayesfed.engine.rounds import Progress, begin
+from bayesfed.revision import ENGINE_REVISION
 
 REAL = methods.names()
 TOYS = ["toy", "toy_phases", "toy_message", "toy_server"]

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesfed import streams
 from bayesfed.data import store
 from bayesfed.data.sources import Source, source
-from bayesfed.engine import streams
 from bayesfed.errors import InputError, nearest
 
 SCHEMES = ("dirichlet_class_shared", "whole")

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed import models
+from bayesfed import models, streams
 from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.partition import Partition
-from bayesfed.engine import streams
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Model, Node, Predictor
 from bayesfed.metrics.classification import accuracy

@@ -22,10 +22,10 @@ from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
-from bayesfed.engine.revision import ENGINE_REVISION
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.summary import summarise
 from bayesfed.errors import InputError
+from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
 CHECKPOINT_SECONDS = 30  # so much finished work may be lost to a kill; a signal loses none

@@ -9,8 +9,8 @@ from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
+from bayesfed import streams
 from bayesfed.data.augment import augmentation_draws
-from bayesfed.engine import streams
 from bayesfed.engine.federation import SERVER, Federation, Shard
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Node, Phase

@@ -36,9 +36,10 @@ TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of t
 class Recorder:
     """A stream, and the graphs recorded on it, which share a pool of memory since they never overlap."""
 
-    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
-        """`generator`: what recorded steps draw from; it may be seeded between replays."""
-        self.stream = torch.cuda.Stream(device)
+    def __init__(self, device: torch.device, generator: torch.Generator, ahead: bool) -> None:
+        """`generator`: what recorded steps draw from; it may be seeded between replays. `ahead`: a stream whose work
+        comes before that of the others where the device cannot do all at once."""
+        self.stream = torch.cuda.Stream(device, priority=-1 if ahead else 0)
         self.generator = generator
         self.pool = torch.cuda.graph_pool_handle()
 
@@ -62,9 +63,9 @@ class Recorder:
         return cast(Callable[[], None], graph.replay)
 
 
-def recorder_of(device: torch.device, generator: torch.Generator) -> Recorder | None:
+def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -> Recorder | None:
     """A lane's recorder; none on a CPU."""
-    return Recorder(device, generator) if device.type == "cuda" else None
+    return Recorder(device, generator, ahead) if device.type == "cuda" else None
 
 
 @dataclass
@@ -81,13 +82,14 @@ class Kind:
 class Lane:
     """Fixed buffers that recorded steps read and write, and the stream that they run on."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, ahead: bool) -> None:
+        """`ahead`: the lane of the largest client, whose chain of steps bounds the round, so that no other may hold it up."""
         compute = federation.compute
         self.federation = federation
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
         self.size = federation.run.budget.batch_size
         self.generator = torch.Generator(self.device)
-        self.recorder = recorder_of(self.device, self.generator)
+        self.recorder = recorder_of(self.device, self.generator, ahead)
         self.kinds: dict[Any, Kind] = {}
         self.kind: Kind  # of the client that is here
         self.images: dict[tuple[int, int], Tensor] = {}
@@ -270,7 +272,7 @@ class GraphExecutor(Executor):
         """
         count = min(self.most, len(clients))
         for place in range(count):
-            lane = Lane(self.federation)
+            lane = Lane(self.federation, ahead=place == 0)
             lane.follow()
             with lane.on():
                 for client in clients if count < self.federation.clients else clients[place : place + 1]:
@@ -285,7 +287,7 @@ class GraphExecutor(Executor):
             if lane.knows(client):
                 return lane
         if len(self.lanes) < self.most:
-            self.lanes.append(Lane(self.federation))
+            self.lanes.append(Lane(self.federation, ahead=False))
             return self.lanes[-1]
         return idle[0]
 

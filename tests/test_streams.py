@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from bayesfed.engine import streams
+from bayesfed import streams
 
 
 def test_a_stream_repeats_and_differs_from_every_other() -> None:
