@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import methods, runfile
-from bayesfed.engine import revision
+from bayesfed import methods, revision, runfile
 from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
