@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bayesfed.results import glance
+
 HERE = Path(__file__).parent
 README, SPEED = HERE.parent / "README.md", HERE.parent / "docs" / "speed.md"
 GLANCE = HERE.parent / "results" / "paper" / "tables"
@@ -23,9 +25,8 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines) + "\n"
+    """A Markdown table and an empty line."""
+    return glance.markdown(head, [[str(cell) for cell in row] for row in rows]) + "\n"
 
 
 def where(row: dict[str, str]) -> str:
