@@ -5,7 +5,7 @@ benchmarks.
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,29 +47,31 @@ def results() -> str:
     return "".join(path.read_text() for path in sorted(GLANCE.glob("*/glance.md")))
 
 
+def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
+    """A Markdown table of (row, column, value), rows and columns in order of first appearance."""
+    cells = list(cells)
+    values = {(row, column): value for row, column, value in cells}
+    columns = list(dict.fromkeys(column for _, column, _ in cells))
+    rows = dict.fromkeys(row for row, _, _ in cells)
+    return table([corner, *columns], [[row, *(values.get((row, column), "") for column in columns)] for row in rows])
+
+
 def ratios() -> str:
-    """How much faster than the barest careful loop, and how many kernels a step is made of."""
-    training = read("training")
-    hardware = list(dict.fromkeys(where(row) for row in training))
-    by_case: dict[str, dict[str, str]] = {}
-    for row in training:
-        case = f"{row['method']}, {row['model']}, batch {row['batch_size']}"
-        by_case.setdefault(case, {})[where(row)] = f"{row['engine_over_bare']} ({row['precision']})"
-    return table(
-        ["engine over the best bare loop", *hardware],
-        [[c, *(v.get(h, "") for h in hardware)] for c, v in by_case.items()],
-    )
+    """How much faster than the barest careful loop, on each hardware."""
+    return pivot(
+        "engine over the best bare loop",
+        (
+            (f"{r['method']}, {r['model']}, batch {r['batch_size']}", where(r), f"{r['engine_over_bare']} ({r['precision']})")
+            for r in read("training")
+        ),
+    )  # fmt: skip
 
 
 def kernels() -> str:
     """Operators of a step, in every version that has been counted."""
-    counted = list(csv.DictReader((HERE / "kernels.csv").read_text().splitlines()))
-    versions = list(dict.fromkeys(row["version"] for row in counted))
-    by_case: dict[str, dict[str, str]] = {}
-    for row in counted:
-        by_case.setdefault(f"{row['method']}, {row['model']} ({row['precision']})", {})[row["version"]] = row["kernels"]
-    return table(
-        ["a step of", *versions], [[case, *(v.get(name, "") for name in versions)] for case, v in by_case.items()]
+    counted = csv.DictReader((HERE / "kernels.csv").read_text().splitlines())
+    return pivot(
+        "a step of", ((f"{r['method']}, {r['model']} ({r['precision']})", r["version"], r["kernels"]) for r in counted)
     )
 
 
