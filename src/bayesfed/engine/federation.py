@@ -134,6 +134,7 @@ class Federation:
 
         node = Node(
             client=client,
+            clients=self.clients,
             round=round,
             rounds=self.run.budget.rounds,
             epochs=epochs,
