@@ -210,6 +210,9 @@ def check_fit(run: Run, method: type[Method]) -> None:
         } - {None}:
             network = models.build(str(name), one.classes, one.channels, SIDE)
             sizes[k] = network.convolution_parameters
+            for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
+                if network.batchwise and value < 2:
+                    raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")

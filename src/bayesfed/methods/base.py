@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 State = dict[str, Tensor]  # named tensors on one device, of any shape and dtype
-Model = Callable[[Tensor, Tensor], Tensor]
+Logits = Callable[[Tensor, Tensor], Tensor]  # of a parameter vector and images
 GLOBAL = "global"  # the predictor of the server's model; no predictor of a client is called so
 SAMPLED = "_sampled"  # ends the names of predictors that average over weight samples
 
@@ -62,8 +62,8 @@ class Learner:
                  generator: torch.Generator) -> None:  # fmt: skip
         self.state = state
         self.n = n
-        # Logits (B, classes) in the states' dtype of the model that travels (the paper's global or meme model) and
-        # of the client's own model: model(theta, x). None where the node has no such model.
+        # The model that travels (the paper's global or meme model) and the client's own: model(learner, theta, x).
+        # None where the node has no such model.
         self._model, self._local_model = model, local_model
         self.generator = generator  # of the weight noise
 
@@ -71,14 +71,18 @@ class Learner:
         return self.state[name]
 
     def model(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Logits (B, classes) of the model that travels between server and clients."""
+        """Logits (B, classes), in the states' dtype, of the model that travels between server and clients.
+
+        Where its gradient is wanted this is a training pass: dropout draws from the node's noise, batch normalisation
+        takes the batch's statistics. Under `torch.no_grad`, as for a teacher or a predictor, it evaluates.
+        """
         assert self._model is not None, "this node has no travelling model"
-        return self._model(theta, x)
+        return self._model(self, theta, x)
 
     def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Logits (B, classes) of the client's own model."""
+        """Logits (B, classes) of the client's own model; see `model`."""
         assert self._local_model is not None, "this node has no model of its own"
-        return self._local_model(theta, x)
+        return self._local_model(self, theta, x)
 
     def noise(self, like: Tensor) -> Tensor:
         """Standard normal draws in the shape of `like` from the stream of this node and round."""
@@ -89,6 +93,9 @@ class Learner:
         return Learner(
             state=self.state, n=self.n, model=self._model, local_model=self._local_model, generator=self.generator
         )
+
+
+Model = Callable[[Learner, Tensor, Tensor], Tensor]
 
 
 class Node(Learner):
@@ -173,7 +180,7 @@ class Predictor:
     log_probabilities: Callable[[Tensor], Tensor]
     sets: tuple[str, ...] = ("test", "shard")
     sampled: bool = False
-    model: Model | None = None
+    model: Logits | None = None
     theta: Tensor | None = None
 
 
@@ -281,13 +288,13 @@ class Method:
         return []
 
 
-def softmax_of(name: str, model: Model, theta: Tensor) -> Predictor:
+def softmax_of(name: str, model: Logits, theta: Tensor) -> Predictor:
     """The predictor softmax(f(x; theta)), evaluated on every set."""
     return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1), model=model, theta=theta)
 
 
 def softmax_average(
-    name: str, model: Model, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
+    name: str, model: Logits, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
 ) -> Predictor:
     """The predictor 1/S sum_s softmax(f(x; theta_s)) over S weight samples, drawn once, when it is first used.
 

@@ -1,25 +1,35 @@
-"""The networks of the papers, by name."""
+"""The networks of the papers, by name; any `torch.nn.Module` may stand among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import cast
+
+import torch
+from torch import nn
 
 from bayesfed.errors import InputError, nearest
+from bayesfed.models.module import Build as ModuleBuilder
+from bayesfed.models.module import ModuleNetwork, naming
 from bayesfed.models.network import Conv, Linear, Network
 
-__all__ = ["CONVOLUTIONS", "NETWORKS", "Network", "build", "check"]
+__all__ = ["CONVOLUTIONS", "NETWORKS", "AnyNetwork", "build", "check"]
+
+AnyNetwork = Network | ModuleNetwork
+# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, or any module.
+Builder = Callable[[int, int, int], tuple[Conv | Linear, ...] | nn.Module]
 
 # As `models.global`, this word means that the server holds the convolutions alone (multi-task learning).
 CONVOLUTIONS = "convolutions"
 
-# Layers for a number of classes. MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
+# MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
 # fully connected layers are printed nowhere, 400-120-C is our reading.
-NETWORKS: dict[str, Callable[[int], tuple[Conv | Linear, ...]]] = {
-    "mlp": lambda classes: (Linear(200), Linear(200), Linear(classes)),
-    "lenet5": lambda classes: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)),
-    "cnn1": lambda classes: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(classes)),
-    "cnn2": lambda classes: (Conv(32, 3, 2), Conv(64, 3, 2), Conv(64, 3), Linear(64), Linear(classes)),
+NETWORKS: dict[str, Builder] = {
+    "mlp": lambda classes, channels, size: (Linear(200), Linear(200), Linear(classes)),
+    "lenet5": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)),
+    "cnn1": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(classes)),
+    "cnn2": lambda classes, channels, size: (Conv(32, 3, 2), Conv(64, 3, 2), Conv(64, 3), Linear(64), Linear(classes)),
 }
 
 
@@ -31,9 +41,14 @@ def check(name: object, key: str) -> str:
 
 
 @cache
-def build(name: str, classes: int, channels: int, size: int) -> Network:
+def build(name: str, classes: int, channels: int, size: int) -> AnyNetwork:
     """The network `name` for images of channels x size x size and that many classes; one object for each request.
 
-    Raises InputError for an unknown name or images too small for the network.
+    Raises InputError for an unknown name and for images that the network cannot take.
     """
-    return Network(name, NETWORKS[check(name, "model")](classes), channels, size)
+    builder = NETWORKS[check(name, "model")]
+    with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
+        made = builder(classes, channels, size)
+    if isinstance(made, tuple):
+        return Network(name, made, channels, size)
+    return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)
