@@ -145,6 +145,8 @@ class Federation:
             # All clients start from the server's model, but for layers that only they have.
             initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
             local_initial=lambda: initial(own, round, client),
+            sizes=travelling.sizes,
+            classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor: self.training_accuracy(client, predictor),
