@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from networks import modules as modules
 
 from bayesfed import methods
 from bayesfed.data import store

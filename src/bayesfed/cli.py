@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
+    sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
     sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
@@ -87,7 +88,7 @@ def train(args: argparse.Namespace) -> None:
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
     checkpoint = args.checkpoint or args.out / "checkpoint.safetensors"
-    place = Place(args.out, checkpoint, args.data, args.device, args.precision, args.gpu_slots)
+    place = Place(args.out, checkpoint, args.data, args.device, args.precision, args.gpu_slots, args.executor)
     try:
         train(runfile.load(args.runfile, args.data), place)
     except Stopped as stopped:

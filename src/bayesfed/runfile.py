@@ -231,7 +231,11 @@ def check_fit(run: Run, method: type[Method]) -> None:
             run.local_models[k] if run.local_models else None,
         } - {None}:
             with a_way_out(one):
-                sizes[k] = models.build(str(name), one.classes, one.channels, one.side).convolution_parameters
+                network = models.build(str(name), one.classes, one.channels, one.side)
+            sizes[k] = network.convolution_parameters
+            for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
+                if network.batchwise and value < 2:
+                    raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
@@ -239,11 +243,13 @@ def check_fit(run: Run, method: type[Method]) -> None:
 
 @contextlib.contextmanager
 def a_way_out(dataset: Source) -> Iterator[None]:
-    """An InputError inside, that a network does not take a dataset's images, ends with what can be done."""
+    """An InputError inside, about a network and the images of a user's dataset, ends with what can be done."""
     try:
         yield
     except InputError as error:
+        if dataset.folder is None:
+            raise
         raise InputError(
-            f"{error}; dataset '{dataset.name}' has images of {dataset.side}x{dataset.side}: "
-            f"take another network, or set `prepare: resize` (or `pad`, or `{{resize: SIDE}}`) in its dataset.yaml"
+            f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "
+            "`prepare: resize` (or `pad`, both to 32x32), or `prepare: {resize: SIDE}`, in its dataset.yaml"
         ) from None

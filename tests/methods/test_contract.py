@@ -116,6 +116,16 @@ def test_each_client_gets_its_own_message_and_keeps_its_state(mapping: Make, dat
 
 
 @pytest.mark.usefixtures("toys")
+def test_all_clients_are_counted_and_weights_are_the_participants(mapping: Make, data_dir: Path) -> None:
+    """FedDyn needs the first, an average the second: half of the clients take part, and their q add up to 1."""
+    progress = play(federation(mapping("toy_message", participation=0.5), data_dir), 3)
+    for round in (1, 2, 3):
+        told = {row.metric: row.value for row in progress.history if (row.round, row.model) == (round, "server")}
+        assert (told["clients"], told["q"]) == (4, pytest.approx(1, abs=1e-12))
+    assert {state["clients"].item() for state in progress.clients.values()} == {4}
+
+
+@pytest.mark.usefixtures("toys")
 def test_the_server_trains_on_images_that_no_client_has(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping("toy_server"), data_dir)
     server = set(of.shards[-1].train.tolist())

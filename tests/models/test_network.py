@@ -22,7 +22,7 @@ def test_parameter_counts_of_the_papers(name: str, parameters: int) -> None:
 def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequential:
     """The same network from torch's layers, with ReLU before pooling as the papers have it."""
     parts: list[nn.Module] = []
-    layers = NETWORKS[name](classes)
+    layers = NETWORKS[name](classes, channels, size)
     width, flat = channels, False
     for depth, layer in enumerate(layers):
         if isinstance(layer, Conv):
@@ -87,7 +87,7 @@ def test_convolutions_come_first() -> None:
 
 @pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2"])
 def test_refuses_images_that_are_too_small(name: str) -> None:
-    smallest = smallest_size(NETWORKS[name](10))
+    smallest = smallest_size(NETWORKS[name](10, 1, 32))
     build(name, 10, 1, smallest)
     with pytest.raises(
         InputError, match=f"'{name}' does not fit images of {smallest - 1}x{smallest - 1}.*at least {smallest}x"

@@ -14,12 +14,14 @@ from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.partition import Partition
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Model, Node, Predictor
+from bayesfed.methods.base import Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
-from bayesfed.models import Network
+from bayesfed.models import AnyNetwork
 from bayesfed.runfile import Run
 
 SERVER = -1
+# The names of statistics in a node's state begin so: of the model that travels, and of a client's own.
+TRAVELLING, OWN = "model:", "local_model:"
 # Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
 # work for each launch on a GPU.
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
@@ -105,12 +107,12 @@ class Federation:
         )
         return shards
 
-    def network(self, client: int) -> tuple[Network, Network | None]:
+    def network(self, client: int) -> tuple[AnyNetwork, AnyNetwork | None]:
         """The travelling and the own network of a client."""
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
-        def build(name: str) -> Network:
+        def build(name: str) -> AnyNetwork:
             return models.build(name, source.classes, source.channels, source.side)
 
         local = build(run.local_models[client]) if run.local_models else None
@@ -125,19 +127,20 @@ class Federation:
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
         travelling, own = self.networks[max(client, 0)]
 
-        def initial(network: Network | None, round: int, client: int) -> Tensor:
+        def initial(network: AnyNetwork | None, round: int, client: int) -> Tensor:
             assert network is not None, "this node has no model of its own"
             theta = network.initial(streams.generator(seed, "init", round, client))
             return compute.place(theta).to(compute.dtype)
 
         node = Node(
             client=client,
+            clients=self.clients,
             round=round,
             rounds=self.run.budget.rounds,
             epochs=epochs,
             n=self.n[client],
-            model=None if client == SERVER and shared_convolutions else self.model(travelling),
-            local_model=self.model(own) if own is not None and client != SERVER else None,
+            model=None if client == SERVER and shared_convolutions else self.model(travelling, TRAVELLING),
+            local_model=self.model(own, OWN) if own is not None and client != SERVER else None,
             generator=torch.Generator(compute.device),
             # All clients start from the server's model, but for layers that only they have.
             initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
@@ -149,10 +152,31 @@ class Federation:
         node.reseed("noise")
         return node
 
-    def model(self, network: Network) -> Model:
-        """The network with the run's precision around it: logits in the dtype of the states."""
+    def model(self, network: AnyNetwork, prefix: str) -> Model:
+        """The network with the run's precision around it: logits in the dtype of the states. Its statistics are those of
+        the learner's state."""
         cast, dtype = self.compute.cast, self.compute.dtype
-        return lambda theta, x: network(theta.to(cast), x).to(dtype)
+
+        def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
+            statistics = {name: c.state[prefix + name] for name in network.statistics}
+            return network.logits(theta, x, cast, statistics, c.generator).to(dtype)
+
+        return logits
+
+    def statistics(self, client: int, prefix: str) -> State:
+        """What a network's statistics (see `ModuleNetwork`) are at first: of the one that travels, or a client's own."""
+        network = self.networks[max(client, 0)][prefix == OWN]
+        found = network.statistics if network else {}
+        dtype = {True: self.compute.dtype}
+        return {
+            prefix + name: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
+            for name, value in found.items()
+        }
+
+    def batchwise(self, client: int) -> bool:
+        """Whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up, nor be of one
+        image."""
+        return any(network.batchwise for network in self.networks[max(client, 0)] if network)
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
-from bayesfed.engine.federation import SERVER, Federation
+from bayesfed.engine.federation import OWN, SERVER, TRAVELLING, Federation
 from bayesfed.methods.base import Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, uncertainty
 
@@ -69,7 +70,8 @@ class Progress:
 
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
-    return Progress(0, federation.method.init_server(federation.node(SERVER, 0)))
+    state = federation.method.init_server(federation.node(SERVER, 0))
+    return Progress(0, state | federation.statistics(SERVER, TRAVELLING))
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,14 @@ class Reading:
 
 @dataclass
 class Visit:
-    """What is left of a client's round: what it sent, what was measured, what it keeps, and which of its tensors are
-    finite."""
+    """What is left of a client's round: what it sent, what was measured, what it keeps, which of its tensors are finite,
+    and the statistics of the model that travels."""
 
     update: Update
     readings: list[Reading]
     kept: State
     finite: State
+    statistics: State
 
 
 class Trainer:
@@ -119,15 +122,21 @@ class Trainer:
         total = sum(n.values())
         q = dict(zip(n, federation.compute.place(np.array([n[k] / total for k in n])), strict=True))
         tested = set(participants[:: -(-len(participants) // DETAILED_CLIENTS)]) if detailed else set()
+        # Statistics of normalisation travel with the model and are averaged by q, whatever the method; those of a
+        # client's own model stay with it.
+        travelling = list(federation.statistics(SERVER, TRAVELLING))
         keeps: dict[int, list[str]] = {}
         best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}
 
         def begin(client: int) -> Job:
             c = federation.node(client, round, epochs[client])
             before = progress.clients.get(client)
-            c.state = copy(before if before is not None else method.init_client(federation.node(client, 0)), c.n.device)
+            if before is None:
+                before = method.init_client(federation.node(client, 0)) | federation.statistics(client, OWN)
+            c.state = copy(before, c.n.device)
             keeps[client] = list(c.state)
             c.state |= method.start(c, method.message(server, client))
+            c.state |= copy({name: server[name] for name in travelling}, c.n.device)
             return Job(c, method.phases(c), self.epoch_test(client, best[client]))
 
         def end(job: Job) -> Visit:
@@ -138,7 +147,8 @@ class Trainer:
             readings += self.evaluate(c, method.client_predictors(c), detailed, c.client in tested)
             # Absent clients wait on the host: a GPU holds those that it trains.
             kept = copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu"))
-            return Visit(update, readings, kept, finite)
+            statistics = copy({name: c[name] for name in travelling}, c.n.device)
+            return Visit(update, readings, kept, finite, statistics)
 
         visits: dict[int, Visit] = {}
         for visit in self.executor.run(sorted(n, key=lambda k: -n[k] * epochs[k]), begin, end):
@@ -147,6 +157,9 @@ class Trainer:
         readings = [reading for k in participants for reading in visits[k].readings]
         diagnostics = method.aggregate(server, [visits[k].update for k in participants])
         readings += [Reading("global", "server", name, value) for name, value in diagnostics.items()]
+        for name in travelling:
+            mean = weighted_mean(torch.stack(list(q.values())), torch.stack([visits[k].statistics[name] for k in q]))
+            server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
         run_plainly(federation, Job(server, method.server_phases(server)), self.check)
         if server.predicts:
             readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True)

@@ -46,6 +46,7 @@ class Place:
     device: str = "auto"
     precision: str = "auto"
     gpu_slots: int = 1  # jobs that may share a GPU
+    executor: str = "auto"  # another than the device's own one is for debugging
 
 
 def train(run: Run, place: Place) -> None:
@@ -75,15 +76,19 @@ def refuse_other_run(run: Run, out: Path) -> None:
 def train_locked(run: Run, place: Place) -> None:
     """Train with the folder's lock held."""
     on = device.choose_device(place.device)
-    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), DEFAULT[on])
+    executor = DEFAULT[on] if place.executor == "auto" else place.executor
+    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
     if place.checkpoint.exists():
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
-        if place.precision not in ("auto", record.precision):
-            raise InputError(
-                f"--precision {place.precision}: this run was begun in {record.precision}; go on with that, or "
-                f"delete {place.checkpoint}"
-            )
+        for option, asked, begun in (
+            ("precision", place.precision, record.precision),
+            ("executor", place.executor, record.executor),
+        ):
+            if asked not in ("auto", begun):
+                raise InputError(
+                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete {place.checkpoint}"
+                )
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
         federation = assemble(run, place, device.compute(on, record.precision, place.gpu_slots))
@@ -92,6 +97,7 @@ def train_locked(run: Run, place: Place) -> None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
         assert progress is not None
         write_results(run, place, on, progress, record)
+        report.write(f"checkpoint: {place.checkpoint}")
 
 
 def assemble(run: Run, place: Place, compute: Compute) -> Federation:

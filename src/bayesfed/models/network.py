@@ -8,8 +8,9 @@ its maxima are. On a GPU the weights of a vector are put into channels-last orde
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -107,6 +108,10 @@ class Network:
         self.parameters = sum(self.sizes)
         self.orders: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
+    # What a module may have, and a chain has not: see `ModuleNetwork`.
+    statistics: ClassVar[dict[str, Tensor]] = {}
+    batchwise: ClassVar[bool] = False
+
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases.
 
@@ -126,6 +131,11 @@ class Network:
         if torch.is_grad_enabled() and (theta.requires_grad or images.requires_grad):
             return Pass.apply(self, theta, images)  # type: ignore[no-any-return, no-untyped-call]
         return self.forward(theta, images)
+
+    def logits(self, theta: Tensor, images: Tensor, cast: torch.dtype, statistics: Mapping[str, Tensor],
+               generator: torch.Generator) -> Tensor:  # fmt: skip
+        """`network(theta, images)` computed in `cast`; a chain has no statistics and draws nothing."""
+        return self(theta.to(cast), images)
 
     def gathered(self, beside: Tensor) -> bool:
         """Whether weights are put into channels-last order all at once, on the device of a tensor."""

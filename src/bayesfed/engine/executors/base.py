@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Mixer:
     def __init__(self, federation: Federation, node: Node) -> None:
         seed = federation.run.budget.seed
         self.compute, self.size = federation.compute, federation.run.budget.batch_size
+        self.tail = functools.partial(last_batch, federation, node.client)
         self.order = streams.generator(seed, "order", node.round, node.client)
         self.augment = streams.generator(seed, "augment", node.round, node.client)
 
@@ -75,7 +77,8 @@ class Mixer:
         count = len(shard.train)
         order = self.compute.place(self.order.permutation(count))
         draws = self.compute.place(augmentation_draws(self.augment, count))
-        shuffled, draws = shard.train[order][:images], draws[:images]
+        used = count - count % self.size + self.tail(shard)
+        shuffled, draws = shard.train[order][:used][:images], draws[:used][:images]
         many = max(1, CHUNK[self.compute.device.type] // self.size) * self.size
         left = len(shuffled)
         for indices, draw in zip(shuffled.split(many), draws.split(many), strict=True):
@@ -89,7 +92,17 @@ class Mixer:
         batches = phase.batches
         while batches > 0:
             yield from self.epoch(shard, batches * self.size)
-            batches -= -(-len(shard.train) // self.size)
+            batches -= len(shard.train) // self.size + bool(self.tail(shard))
+
+
+def last_batch(federation: Federation, client: int, shard: Shard) -> int:
+    """The images of the last, smaller mini-batch of an epoch; 0 where there is none.
+
+    Nor is there one of a single image where a network of the node normalises over its mini-batch: that image, another
+    one in each epoch, is left out.
+    """
+    tail = len(shard.train) % federation.run.budget.batch_size
+    return 0 if tail == 1 and federation.batchwise(client) else tail
 
 
 def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
