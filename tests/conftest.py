@@ -91,6 +91,6 @@ def mapping() -> Callable[..., dict[str, Any]]:
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The registry with the toy methods of the tests, one file each, beside the real ones."""
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(TOYS)])
-    methods.registry.cache_clear()
+    methods.ours.cache_clear()
     yield
-    methods.registry.cache_clear()
+    methods.ours.cache_clear()

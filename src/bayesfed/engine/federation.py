@@ -115,7 +115,7 @@ class Federation:
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str) -> AnyNetwork:
-            return models.build(name, source.classes, source.channels, store.SIDE)
+            return models.build(name, source.classes, source.channels, source.side)
 
         local = build(run.local_models[client]) if run.local_models else None
         if run.global_model == models.CONVOLUTIONS:
