@@ -28,7 +28,7 @@ MULTI = {
         ({"rounds": True}, "rounds: expected a whole number, found True"),
         ({"stragglers": 1.5}, "stragglers: 1.5 is out of range; it must be at least 0 and at most 1"),
         ({"participation": 0}, "participation: 0.0 is out of range; it must be above 0 and at most 1"),
-        ({"dataset": "cifar11"}, "dataset: unknown name 'cifar11', did you mean 'cifar10"),
+        ({"dataset": "cifar11"}, "dataset: no dataset is named 'cifar11'; did you mean 'cifar10"),
         ({"dataset": ["digits", "mnist"]}, "dataset: 2 datasets need the partition scheme 'whole'"),
         ({"partition": {"alpha": 0}}, "partition.alpha: 0"),
         ({"partition": {"alpha": -1.0}}, "partition.alpha: -1"),

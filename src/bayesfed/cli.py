@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bayesfed import parts
 from bayesfed.errors import InputError
-
-DATA = Path("data")
+from bayesfed.parts import DATA
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("names", nargs="+", metavar="NAME")
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--mirror", type=Path, metavar="DIR", help="folder with the publishers' files")
+    sub.add_argument("--parts", type=Path, metavar="DIR", help="folder with datasets of your own (docs/extending.md)")
 
     sub = command("partition", partition, "Make, or verify, the cached partition of a run.")
     sub.add_argument("runfile", type=Path, metavar="RUN.yaml")
@@ -61,6 +62,7 @@ def fetch(args: argparse.Namespace) -> None:
     """bayesfed fetch"""
     from bayesfed.data.fetch import fetch
 
+    parts.use(args.parts, args.data)
     for name in args.names:
         print(fetch(name, args.data, args.mirror))
 
@@ -71,7 +73,7 @@ def partition(args: argparse.Namespace) -> None:
     from bayesfed.data import overview
     from bayesfed.data import partition as partitions
 
-    run = runfile.load(args.runfile)
+    run = runfile.load(args.runfile, args.data)
     cell = (run.datasets[0], run.partition, run.budget.seed, args.data)
     print(partitions.build(*cell))
     if args.overview:
@@ -89,7 +91,7 @@ def train(args: argparse.Namespace) -> None:
     where = args.checkpoint or args.out / checkpoint.FILE
     place = Place(args.out, where, args.data, args.device, args.precision, args.gpu_slots, args.executor)
     try:
-        train(runfile.load(args.runfile), place)
+        train(runfile.load(args.runfile, args.data), place)
     except Stopped as stopped:
         sys.exit(f"bayesfed: {stopped}")
 

@@ -1,7 +1,7 @@
 """The plan: the runs that a config asks for, each once, and the cells of experiments that these runs fill.
 
 `results/<config>/plan/` holds it: `plan.json`, the config it was made from, and one run file a run. It is
-a cache that `load` checks by content (config, papers, published numbers, source of this package), so that
+a cache that `load` checks by content (config, papers, published numbers, own parts, source of this package), so that
 reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed import files
+from bayesfed import files, parts
 from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ WORKFLOW_KEYS = (
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS, *WORKFLOW_KEYS,
+    "name", "title", "notice", "papers", "parts", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS,
+    *WORKFLOW_KEYS,
 )  # fmt: skip
 CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
@@ -102,7 +103,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             raise InputError(f"config.{key}: expected a list, found {config[key]!r}")
     for key in ("run", "methods", "datasets", "experiments", *OUTPUTS):
         check_mapping(config.get(key, {}), f"config.{key}")
-    papers = {name: read_mapping(PAPERS / f"{name}.yaml") for name in config["papers"]}
+    parts.use(config.get("parts"))
+    papers = {name: read_paper(name, config) for name in config["papers"]}
     papers, config = with_additions(papers, config)
     cells: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
@@ -132,6 +134,31 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def paper_folder(name: str, config: Tree) -> Path:
+    """Where the file of a paper lies: in config/papers, or in the folder of own parts."""
+    own = Path(config["parts"], parts.PAPERS) if config.get("parts") else None
+    return own if own and (own / f"{name}.yaml").exists() else PAPERS
+
+
+def read_paper(name: str, config: Tree) -> dict[str, Any]:
+    """A paper's file, with the folder of own parts, and with its own folder where that is among them.
+
+    Raises InputError where there are two of that name.
+    """
+    folder = paper_folder(name, config)
+    spec = read_mapping(folder / f"{name}.yaml")
+    if folder != PAPERS:
+        if (PAPERS / f"{name}.yaml").exists():
+            raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
+        spec["folder"] = folder.as_posix()
+    return spec | ({"parts": config["parts"]} if config.get("parts") else {})
+
+
+def published_file(name: str, spec: Tree) -> Path:
+    """Where the printed numbers of a paper are, if there are any: beside its file."""
+    return Path(spec.get("folder", PAPERS), f"{name}.published.csv")
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
@@ -170,7 +197,7 @@ def check_paper(paper: str, spec: Tree) -> None:
     from bayesfed.results import cells, check
 
     whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
-    check.paper(cells.study(paper, spec, "", whole, Path()), PAPERS / f"{paper}.published.csv")
+    check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
@@ -306,6 +333,8 @@ def run_mapping(spec: Tree, config: Tree, experiment: Tree, point: Tree) -> tupl
     budget = config.get("run", {})
     partition = {**spec["run"]["partition"], **budget.get("partition", {})}
     mapping = {**spec["run"], **budget, "partition": partition}
+    if "parts" in spec:
+        mapping["parts"] = spec["parts"]
     mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
     label = point["method"]
     if label not in spec["methods"]:
@@ -395,10 +424,13 @@ def one_line(error: Exception) -> str:
 
 
 def content_hash(config: Tree) -> str:
-    """A hash over everything that a plan is made from: what the config asks for, its papers, and the package's source."""
-    papers = [PAPERS / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")]
+    """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
+    papers = [
+        paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
+    ]
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
-    return digest(json.dumps(asked, sort_keys=True), [*papers, *source_files(PACKAGE)])
+    text = json.dumps(asked, sort_keys=True) + parts.state(config.get("parts"))
+    return digest(text, [*papers, *source_files(PACKAGE)])
 
 
 def products_hash(plan: Tree) -> str:
@@ -408,7 +440,7 @@ def products_hash(plan: Tree) -> str:
     also in a clone without records of earlier workflow runs.
     """
     content = {key: plan[key] for key in ("title", "notice", "cells", "papers")}
-    published = [PAPERS / f"{name}.published.csv" for name in plan["papers"]]
+    published = [published_file(name, spec) for name, spec in plan["papers"].items()]
     return digest(json.dumps(content, sort_keys=True), [*published, *source_files(PACKAGE / "results")])
 
 

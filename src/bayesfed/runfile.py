@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed import files, methods, models, options
+from bayesfed import files, methods, models, options, parts
+from bayesfed.data import prepare, sources
 from bayesfed.data.partition import PartitionSpec, filename
 from bayesfed.data.sources import Source, source
-from bayesfed.data.store import SIDE
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
@@ -37,7 +38,8 @@ class Budget:
 @dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
-    one network's name a client and is empty for methods whose clients have no model of their own."""
+    one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
+    of the user's own parts, from where the command runs; the key knows their sources, not their place."""
 
     datasets: tuple[str, ...]
     partition: PartitionSpec
@@ -46,6 +48,7 @@ class Run:
     global_model: str
     local_models: tuple[str, ...]
     budget: Budget
+    parts: str | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -62,28 +65,45 @@ class Run:
         return methods.get(self.method)(self.options)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
-        """The run file as a mapping, complete or without the values that equal their defaults."""
+        """The run file as a mapping, complete, or what decides the result without the values that equal their defaults."""
 
         def fields(instance: Any) -> dict[str, Any]:
             return dict(vars(instance)) if defaults else options.not_default(instance)
 
         local = list(self.local_models)
         show_local = local and (defaults or local != [self.global_model] * len(local))
-        return {
-            "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-            "partition": fields(self.partition),
-            "method": {"name": self.method} | fields(self.options),
-            "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
-        } | fields(self.budget)
+        return (
+            {
+                "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
+                "partition": fields(self.partition),
+                "method": {"name": self.method} | fields(self.options),
+                "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
+            }
+            | fields(self.budget)
+            | ({"parts": self.parts} if self.parts and defaults else {})
+        )
+
+    @property
+    def own_parts(self) -> dict[str, str]:
+        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+        named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
+        named += [(models.registry, name) for name in {self.global_model, *self.local_models} - {models.CONVOLUTIONS}]
+        named += [(sources.registry, name) for name in self.datasets]
+        named += [(prepare.registry, one.prepare) for one in self.sources]
+        found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
+        return {name: digest for name, digest in sorted(found.items()) if digest}
 
     @property
     def key(self) -> str:
-        """12 hex digits over what decides the result: the run file without defaults, the data, the revisions."""
+        """12 hex digits over what decides the result: the run file without defaults, the data, the revisions, and the
+        sources of parts that are not ours."""
         identity = {
             "run": self.to_dict(defaults=False),
             "data": [one.fingerprint for one in self.sources],
             "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
         }
+        if own := self.own_parts:
+            identity["parts"] = own
         text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -105,7 +125,7 @@ class Run:
             own = list(self.local_models[k : k + 1])
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
             images = one.count("train") // (1 if self.multi_task else self.partition.clients)
-            networks = [models.build(name, one.classes, one.channels, SIDE) for name in travelling + own]
+            networks = [models.build(name, one.classes, one.channels, one.side) for name in travelling + own]
             total += passes * images * sum(network.operations for network in networks)
         return total
 
@@ -115,33 +135,35 @@ class Run:
         return None if self.multi_task else filename(self.datasets[0], self.partition, self.budget.seed)
 
 
-def load(path: Path) -> Run:
+def load(path: Path, data: Path = parts.DATA) -> Run:
     """The run file at `path`; raises InputError for anything in it that is wrong."""
-    return resolve(files.read_yaml(path))
+    return resolve(files.read_yaml(path), data)
 
 
-def resolve(mapping: object) -> Run:
-    """A run from the mapping of a run file, with every default filled in.
+def resolve(mapping: object, data: Path = parts.DATA) -> Run:
+    """A run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched to.
 
-    Raises InputError, naming the key, its value and what would be right, for anything unknown, of the wrong type,
+    The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be right, for anything unknown, of the wrong type,
     out of range, or impossible together.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
-    parts = ("dataset", "partition", "method", "models")
-    valid = [*parts, *Budget.__dataclass_fields__]
+    blocks = ("dataset", "partition", "method", "models")
+    valid = [*blocks, *Budget.__dataclass_fields__, "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
-    for key in parts:
+    for key in blocks:
         if key not in mapping:
             raise InputError(f"{key}: this key is missing")
-    budget = options.read(Budget, {key: value for key, value in mapping.items() if key not in parts})
+    folder = mapping.get("parts")
+    parts.use(folder, data)
+    budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
     datasets = read_datasets(mapping["dataset"], partition)
     method, chosen = read_method(mapping["method"])
     global_model, local = read_models(mapping["models"], method, partition.clients)
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget)
+    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder)
     check_fit(run, method)
     return run
 
@@ -197,7 +219,7 @@ def read_models(value: object, method: type[Method], clients: int) -> tuple[str,
 def check_fit(run: Run, method: type[Method]) -> None:
     """Refuse networks that do not fit the images, and shared convolutions that are not alike."""
     shared = run.global_model == models.CONVOLUTIONS
-    if run.multi_task and not shared and len({(one.classes, one.channels) for one in run.sources}) > 1:
+    if run.multi_task and not shared and len({(one.classes, one.channels, one.side) for one in run.sources}) > 1:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
@@ -208,7 +230,8 @@ def check_fit(run: Run, method: type[Method]) -> None:
             run.global_model if not shared else None,
             run.local_models[k] if run.local_models else None,
         } - {None}:
-            network = models.build(str(name), one.classes, one.channels, SIDE)
+            with a_way_out(one):
+                network = models.build(str(name), one.classes, one.channels, one.side)
             sizes[k] = network.convolution_parameters
             for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
                 if network.batchwise and value < 2:
@@ -216,3 +239,17 @@ def check_fit(run: Run, method: type[Method]) -> None:
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
+
+
+@contextlib.contextmanager
+def a_way_out(dataset: Source) -> Iterator[None]:
+    """An InputError inside, about a network and the images of a user's dataset, ends with what can be done."""
+    try:
+        yield
+    except InputError as error:
+        if dataset.folder is None:
+            raise
+        raise InputError(
+            f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "
+            "`prepare: resize` (or `pad`, both to 32x32), or `prepare: {resize: SIDE}`, in its dataset.yaml"
+        ) from None

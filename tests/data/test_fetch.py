@@ -114,7 +114,7 @@ def test_missing_mirror_file(mirror, tmp_path):
 
 
 def test_unknown_name_has_a_hint(tmp_path):
-    with pytest.raises(InputError, match="'cifar1O', did you mean 'cifar10'"):
+    with pytest.raises(InputError, match="'cifar1O'; did you mean 'cifar10'"):
         fetch("cifar1O", tmp_path)
 
 

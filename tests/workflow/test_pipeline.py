@@ -148,7 +148,7 @@ def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone
 @pytest.mark.parametrize(
     ("right", "wrong", "words"),
     [
-        ("cifar10: digits,", "cifar10: digit,", "dataset: unknown name 'digit', did you mean 'digits'?"),
+        ("cifar10: digits,", "cifar10: digit,", "dataset: no dataset is named 'digit'; did you mean 'digits'?"),
         ("skip:", "skp:", "config.experiments.ablation.skp: unknown key; did you mean 'skip'?"),
         ("alpha: [0.05]", "alpha: 0.05", "experiments.heterogeneous.axes.alpha: 0.05 is not of type 'array'"),
     ],

@@ -115,7 +115,7 @@ class Federation:
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str) -> AnyNetwork:
-            return models.build(name, source.classes, source.channels, store.SIDE)
+            return models.build(name, source.classes, source.channels, source.side)
 
         local = build(run.local_models[client]) if run.local_models else None
         if run.global_model == models.CONVOLUTIONS:
@@ -147,6 +147,8 @@ class Federation:
             # All clients start from the server's model, but for layers that only they have.
             initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
             local_initial=lambda: initial(own, round, client),
+            sizes=travelling.sizes,
+            classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor: self.training_accuracy(client, predictor),

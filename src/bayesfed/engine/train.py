@@ -17,7 +17,7 @@ import torch
 import yaml
 
 import bayesfed
-from bayesfed import files, runfile, runfolder
+from bayesfed import files, runfolder
 from bayesfed.data import partition, store
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT
@@ -68,9 +68,9 @@ def train(run: Run, place: Place) -> None:
 
 
 def refuse_other_run(run: Run, out: Path) -> None:
-    """Raise InputError where the folder holds another run."""
-    stored = out / "run.yaml"
-    if stored.exists() and (key := runfile.load(stored).key) != run.key:
+    """Raise InputError where the folder holds another run, or one of another source or revision."""
+    stored = runfolder.read(out)
+    if stored and (key := stored["key"]) != run.key:
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
 
 
@@ -184,6 +184,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "train_seconds": round(record.seconds, 3),
         "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
     }
+    if own := run.own_parts:
+        provenance["parts"] = own
     files.write_json(place.out / "provenance.json", provenance)
     budget = run.budget
     summary = {

@@ -1,15 +1,15 @@
-"""The networks of the papers, by name; any `torch.nn.Module` may stand among them."""
+"""The networks of the papers by name, and those of a user's own (`bayesfed.parts`), any `torch.nn.Module` among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from bayesfed.errors import InputError, nearest
+from bayesfed import parts
 from bayesfed.models.module import Build as ModuleBuilder
 from bayesfed.models.module import ModuleNetwork, naming
 from bayesfed.models.network import Conv, Linear, Network
@@ -33,20 +33,33 @@ NETWORKS: dict[str, Builder] = {
 }
 
 
+def fault(name: str, builder: Any) -> str:
+    """What keeps this from being a network; "" where nothing does."""
+    if name == CONVOLUTIONS:
+        return "this word means that only convolutions are shared; take another name"
+    return "" if callable(builder) else "expected a function that builds the network"
+
+
+registry = parts.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fault)
+
+
 def check(name: object, key: str) -> str:
     """`name` if a network has it; raises InputError that names the run file's `key` otherwise."""
-    if name not in NETWORKS:
-        raise InputError(f"{key}: no model is named '{name}'; {nearest(name, NETWORKS)}")
+    registry.part(name, key)
     return str(name)
 
 
-@cache
 def build(name: str, classes: int, channels: int, size: int) -> AnyNetwork:
     """The network `name` for images of channels x size x size and that many classes; one object for each request.
 
     Raises InputError for an unknown name and for images that the network cannot take.
     """
-    builder = NETWORKS[check(name, "model")]
+    return built(name, registry.part(name, "model").value(), classes, channels, size)
+
+
+@cache
+def built(name: str, builder: Builder, classes: int, channels: int, size: int) -> AnyNetwork:
+    """The network that a builder gives."""
     with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
         made = builder(classes, channels, size)
     if isinstance(made, tuple):

@@ -105,6 +105,10 @@ class Study:
     notice: str
     records: Sequence[Record]
 
+    def folder(self, papers: Path) -> Path:
+        """Where the paper's files are: in `papers`, but for one among a user's own parts."""
+        return Path(self.spec.get("folder", papers))
+
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
         return str(self.spec.get("labels", {}).get(str(name), name))

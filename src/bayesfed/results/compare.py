@@ -139,7 +139,7 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
     """
     written = []
     for study in cells.studies(plan, runs):
-        published = read_published(papers / f"{study.paper}.published.csv")
+        published = read_published(study.folder(papers) / f"{study.paper}.published.csv")
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)
             header = [*KEYS, *axes_of(table), *COLUMNS]
