@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesfed import runfile, runfolder
-from bayesfed.data import store
+from bayesfed.data import prepare, store
 from bayesfed.data.augment import Images
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
@@ -73,8 +73,8 @@ class TrainedModel:
     source: Source
 
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """What the network takes, float32 (N, C, 32, 32), from images as the dataset has them: uint8 (N, C, H, W)."""
-        pixels = store.prepared(np.asarray(images), self.source.prepare)
+        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W)."""
+        pixels = prepare.prepared(np.asarray(images), self.source)
         one = Images(self.source, pixels, np.zeros(len(pixels)), augment=False, device=HOST.device, dtype=torch.float32)
         return one.plain(torch.arange(len(one)))
 
