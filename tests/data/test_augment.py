@@ -9,7 +9,6 @@ import torch
 from bayesfed.data.augment import PADDING, Images, augmentation_draws
 from bayesfed.data.sources import source
 
-
 MEAN, STD = (0.5, 0.4, 0.3, 0.6), (0.2, 0.25, 0.3, 0.5)
 
 
