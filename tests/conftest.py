@@ -61,8 +61,18 @@ def mapping() -> Callable[..., dict[str, Any]]:
         models: dict[str, Any] = {"global": "lenet5"}
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
-        if method["name"] == "abavg":
-            method = {"validation_images": 50} | method
+        few = {
+            "abavg": {"validation_images": 50},
+            "fedbe": {
+                "server_set": 50,
+                "samples": 2,
+                "server_epochs": 4,
+                "server_lr": 0.1,
+                "swa_start": 2,
+                "swa_every": 2,
+            },
+        }
+        method = few.get(method["name"], {}) | method
         return {
             "dataset": "few",
             "partition": {"alpha": 1.0, "clients": 4},

@@ -83,12 +83,13 @@ def partition(args: argparse.Namespace) -> None:
 def train(args: argparse.Namespace) -> None:
     """bayesfed train"""
     from bayesfed import runfile
+    from bayesfed.engine import checkpoint
     from bayesfed.engine.train import Place, Stopped, train
 
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
-    checkpoint = args.checkpoint or args.out / "checkpoint.safetensors"
-    place = Place(args.out, checkpoint, args.data, args.device, args.precision, args.gpu_slots, args.executor)
+    where = args.checkpoint or args.out / checkpoint.FILE
+    place = Place(args.out, where, args.data, args.device, args.precision, args.gpu_slots, args.executor)
     try:
         train(runfile.load(args.runfile, args.data), place)
     except Stopped as stopped:

@@ -76,10 +76,32 @@ def test_a_run_folder_is_whole(train: Train, mapping: Make, tmp_path: Path) -> N
         if r["client"] == "1" and r["metric"] == "shard_accuracy" and r["model"] in ("meme", "local")
     ]
     assert summary["clients"]["accuracy_best"][1] == pytest.approx(max(client), rel=1e-5)
+    on_shard = {
+        row["client"]: float(row["value"])
+        for row in rows
+        if (row["round"], row["model"], row["metric"]) == ("2", "global", "shard_accuracy")
+    }
+    assert summary["global_on_shards"]["accuracy_last"] == pytest.approx([on_shard[str(k)] for k in range(4)], rel=1e-5)
+    assert summary["global_on_shards"]["mean"]["accuracy_last"] == pytest.approx(sum(on_shard.values()) / 4, rel=1e-5)
+    assert summary["clients"]["missing"] == summary["global_on_shards"]["missing"] == {}
     provenance = json.loads((out / "provenance.json").read_text())
     assert provenance["key"] == summary["key"]
     assert provenance["dataset_fingerprints"].keys() == {"few"}
     assert provenance["samples_per_second"] > 0
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_summary_says_why_a_client_has_no_accuracy(train: Train, mapping: Make, tmp_path: Path) -> None:
+    """A method without client predictors, one without a global model, and a client that never took part."""
+    assert train(mapping("toy"), "toy") == train(mapping("independent", participation=0.25), "own") == 0
+    toy, own = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("toy", "own"))
+    assert toy["clients"]["missing"] == {str(k): "no client predictors" for k in range(4)}
+    assert toy["clients"]["mean"] == {}
+    assert toy["global_on_shards"]["missing"] == {}
+    assert own["global_on_shards"]["missing"] == {str(k): "no global model" for k in range(4)}
+    absent = {str(k) for k, value in enumerate(own["clients"]["accuracy_last"]) if value is None}
+    assert len(absent) >= 2  # one client takes part in each of two rounds
+    assert own["clients"]["missing"] == dict.fromkeys(absent, "never took part")
 
 
 def test_two_runs_of_one_file_are_identical(train: Train, mapping: Make, tmp_path: Path) -> None:

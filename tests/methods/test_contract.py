@@ -28,10 +28,11 @@ def figures(progress: Progress) -> dict[str, list[float]]:
         name: [float(t.sum()), float(t.square().sum()), *t.flatten()[:2].tolist()]
         for name, t in tensors(progress).items()
     }
+    # The server's model on a client's shard is a part of its accuracy on the full set, which is here.
     found |= {
         f"{r.round}/{r.client}/{r.model}/{r.metric}": [r.value]
         for r in progress.history
-        if r.metric.endswith("accuracy")
+        if r.metric.endswith("accuracy") and (r.model, r.client == "global") != ("global", False)
     }
     return found
 

@@ -64,7 +64,8 @@ class Federation:
     """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
 
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute) -> None:
-        """datasets as `run.datasets`; partition None where client k holds datasets[k] whole.
+        """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
+        images: enough to ask nodes what they predict with.
 
         Raises InputError when the server's images cannot be set aside.
         """
@@ -79,11 +80,12 @@ class Federation:
             )
             for one in datasets
         ]
-        self.shards = self.deal(datasets, partition)
+        self.shards = self.deal(datasets, partition) if datasets else {}
         self.networks = [self.network(client) for client in range(self.clients)]
         # The number of training images of every client, and of the server behind them.
         nodes = [*range(self.clients), SERVER]
-        self.n = compute.place(np.array([float(len(self.shards[k].train)) for k in nodes])).to(compute.dtype)
+        n = [float(len(self.shards[k].train)) if datasets else 0.0 for k in nodes]
+        self.n = compute.place(np.array(n)).to(compute.dtype)
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
         """Every node's shard; the server's images leave the clients' shards."""
@@ -145,6 +147,8 @@ class Federation:
             # All clients start from the server's model, but for layers that only they have.
             initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
             local_initial=lambda: initial(own, round, client),
+            sizes=travelling.sizes,
+            classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor: self.training_accuracy(client, predictor),

@@ -12,7 +12,8 @@ from torch import Tensor
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import OWN, SERVER, TRAVELLING, Federation
-from bayesfed.methods.base import Node, Predictor, State, Update
+from bayesfed.errors import InputError
+from bayesfed.methods.base import GLOBAL, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, uncertainty
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
@@ -21,7 +22,10 @@ DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced,
 
 @dataclass(frozen=True)
 class Row:
-    """One line of metrics.csv; `client` is a number from 0 or "global"."""
+    """One line of metrics.csv; `client` is a number from 0 or "global".
+
+    With a client's number and the model `global` it is about the server's model on that client's test images.
+    """
 
     round: int
     client: str
@@ -162,7 +166,8 @@ class Trainer:
             server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
         run_plainly(federation, Job(server, method.server_phases(server)), self.check)
         if server.predicts:
-            readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True)
+            on = list(range(federation.clients)) if detailed else participants
+            readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True, on=on)
         self.samples = sum(n[k] * epochs[k] for k in n)
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
@@ -186,8 +191,13 @@ class Trainer:
 
         return test
 
-    def evaluate(self, node: Node, predictors: Sequence[Predictor], detailed: bool, tested: bool) -> list[Reading]:
-        """All metrics of a node's predictors that are due this round; on the full test set where it is `tested`."""
+    def evaluate(self, node: Node, predictors: Sequence[Predictor], detailed: bool, tested: bool,
+                 on: Sequence[int] = ()) -> list[Reading]:  # fmt: skip
+        """All metrics of a node's predictors that are due this round; on the full test set where it is `tested`.
+
+        `on`: the clients on whose shards the server's model is tested. Raises InputError for a client's predictor that
+        has the name of the server's.
+        """
         node.reseed("predict")
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
@@ -197,6 +207,11 @@ class Trainer:
         readings = []
         for predictor in predictors:
             self.check()
+            if predictor.name == GLOBAL and not is_server:
+                raise InputError(
+                    f"method '{self.federation.method.name}': a client's predictor is named '{GLOBAL}', as the server's "
+                    f"is; name it otherwise"
+                )
             sets = due.intersection(predictor.sets) if detailed or not predictor.sampled else set()
             predicted: dict[str, tuple[Tensor, Tensor]] = {}
             labels = shard.test_images.labels
@@ -215,6 +230,28 @@ class Trainer:
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
+            if predictor.name == GLOBAL and "shard" in predictor.sets:
+                readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
+        return readings
+
+    def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
+        """Accuracy of a predictor of the server on the test images of each of the clients.
+
+        `on_test`: what it has predicted on the server's test set, of which a shard is a part unless every client has a
+        dataset of its own.
+        """
+        images, readings = self.federation.shards[SERVER].test_images, []
+        for k in clients:
+            shard = self.federation.shards[k]
+            if not len(shard.test):
+                continue
+            if on_test is not None and shard.test_images is images:
+                predicted = on_test[shard.test]
+            else:
+                self.check()
+                predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+            value = accuracy(predicted, shard.test_images.labels[shard.test])
+            readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
 
 

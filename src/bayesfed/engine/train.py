@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
 import torch
 import yaml
 
@@ -197,8 +198,15 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "batch_size": budget.batch_size,
         "train_seconds": round(record.seconds, 3),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
-    } | summarise(progress.history, run.partition.clients)
+    } | summarise(progress.history, test_images(run, place.data))
     runfolder.seal(place.out, summary)
+
+
+def test_images(run: Run, data: Path) -> list[int]:
+    """How many test images each client has."""
+    if run.multi_task:
+        return [one.count("test") for one in run.sources]
+    return np.diff(partition.load(run.datasets[0], run.partition, run.budget.seed, data).test_offsets).tolist()
 
 
 def partition_fingerprint(run: Run, data: Path) -> str | None:

@@ -32,12 +32,14 @@ SAMPLED = "_sampled"  # ends the names of predictors that average over weight sa
 class Batch:
     """A mini-batch: images x (B, C, H, W), normalised, and labels y (B,).
 
-    `weight` (B,), where there is one, is 1/size for the batch's images and 0 for those that only fill it up.
+    `weight` (B,), where there is one, is 1/size for the batch's images and 0 for those that only fill it up. `index`
+    (B,), where the phase asks for it, is the place of each image among those that the phase trains on.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor | None = None
+    index: Tensor | None = None
 
     def mean(self, per_image: Tensor) -> Tensor:
         """The mean over the images of the batch of values (B,)."""
@@ -102,12 +104,13 @@ class Node(Learner):
     """A client in one round, or the server: a learner that knows its place in the federation.
 
     `clients` is the number of all clients of the federation, however many take part in a round. `epochs` are the
-    local epochs of this round, fewer for a straggler. `round` counts from 1.
+    local epochs of this round, fewer for a straggler. `round` counts from 1. `classes` are those of the node's task.
     """
 
     def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int, n: Tensor,
                  model: Model | None, local_model: Model | None, generator: torch.Generator,
-                 initial: Callable[[], Tensor], local_initial: Callable[[], Tensor], shared: int, seed: Callable[[torch.Generator, str], object],
+                 initial: Callable[[], Tensor], local_initial: Callable[[], Tensor], shared: int, sizes: Sequence[int],
+                 classes: int, seed: Callable[[torch.Generator, str], object],
                  accuracy: Callable[[Predictor], Tensor]) -> None:  # fmt: skip
         super().__init__(state={}, n=n, model=model, local_model=local_model, generator=generator)
         self.client = client
@@ -115,10 +118,12 @@ class Node(Learner):
         self.round = round
         self.rounds = rounds
         self.epochs = epochs
+        self.classes = classes
         self.initial = initial  # the initial parameters of the model that travels: (P,)
         self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
         self.accuracy = accuracy  # accuracy(predictor): (), on the node's own training images, without augmentation
+        self._sizes = sizes  # of its weights and biases
         self._seed = seed
 
     def __setitem__(self, name: str, value: Tensor) -> None:
@@ -141,6 +146,10 @@ class Node(Learner):
         """The entries of theta that never leave the client: none, or the layers behind the convolutions."""
         return theta[self.shared_parameters :]
 
+    def split(self, theta: Tensor) -> Sequence[Tensor]:
+        """The travelling model's vector as views of its weights and biases, each flat, one after another."""
+        return theta.split(self._sizes)
+
     def splice(self, received: Tensor, own: Tensor) -> Tensor:
         """The whole vector from the server's entries and the client's own."""
         return torch.cat([received, own])
@@ -150,14 +159,18 @@ class Node(Learner):
 class Phase:
     """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
 
-    `data`: the node's own training images, or those of the server. The hooks run at the end of each epoch and of
-    the phase; they work in place, too.
+    `data`: the node's own training images, or those of the server. `augment`: False takes them as they are. `indexed`:
+    steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. The hooks run at the end of each epoch and of the phase; they work in place,
+    too.
     """
 
     step: Callable[[Learner, Batch], None]
     epochs: int = 0
     batches: int = 0
     data: Literal["own", "server"] = "own"
+    augment: bool = True
+    indexed: bool = False
+    batch_size: int = 0
     epoch_end: Callable[[Node], None] | None = None
     end: Callable[[Node], None] | None = None
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed.errors import InputError
 
@@ -136,6 +136,22 @@ class Network:
                generator: torch.Generator) -> Tensor:  # fmt: skip
         """`network(theta, images)` computed in `cast`; a chain has no statistics and draws nothing."""
         return self(theta.to(cast), images)
+
+    def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
+        """An ordinary module with these parameters, on the host in fp32; a chain has no statistics."""
+        modules: list[nn.Module] = []
+        for depth, (layer, shape) in enumerate(zip(self.layers, self.shapes[::2], strict=True)):
+            modules += [nn.ReLU()] if depth else []
+            if isinstance(layer, Conv):
+                modules += [nn.Conv2d(shape[1], layer.out, layer.kernel)]
+                modules += [nn.MaxPool2d(layer.pool)] if layer.pool > 1 else []
+            else:
+                first = not depth or isinstance(self.layers[depth - 1], Conv)
+                modules += [nn.Flatten()] if first else []
+                modules += [nn.Linear(shape[1], layer.out)]
+        made = nn.Sequential(*modules).eval()
+        torch.nn.utils.vector_to_parameters(theta.detach().float().cpu().clone(), made.parameters())
+        return made
 
     def gathered(self, beside: Tensor) -> bool:
         """Whether weights are put into channels-last order all at once, on the device of a tensor."""

@@ -3,6 +3,7 @@
 import itertools
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,12 @@ BUDGET = ("rounds", "local_epochs", "batch_size")
 
 PAPERS = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
+NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
+UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
+
+LEVELS = ("global", "client", "global_on_shard")
+"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, and the
+server's model on that shard."""
 
 STATISTICS = ("best", "last", "last5", "early", "jitter")
 """What can be asked of an accuracy over rounds; `Record.value` defines them."""
@@ -22,11 +29,13 @@ STATISTICS = ("best", "last", "last5", "early", "jitter")
 
 @dataclass(frozen=True)
 class Record:
-    """The server's model (`client` is "global") or a client ("1", "2", ...) in a run that the plan asks for.
+    """An accuracy in a run that the plan asks for: of the server's model (`client` is "global") or at a client ("1", "2",
+    ...), by its own models or by the server's (see LEVELS).
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run.
+    them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says
+    why a finished one has none.
     """
 
     experiment: str
@@ -47,7 +56,9 @@ class Record:
     folder: Path
     done: bool
     diverged: int
+    level: str
     summary: Mapping[str, float]
+    missing: str
 
     def field(self, name: str) -> str:
         """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""
@@ -69,13 +80,17 @@ class Record:
             return None
         if statistic in ("best", "last", "last5"):
             return self.summary.get(statistic)
-        curve = runs.curves(self.folder).get(self.client, {})
-        values = [curve[round] for round in sorted(curve)]
+        values = list(self.curve().values())
         if statistic == "early":
             return statistics.fmean(values[: max(1, self.rounds // 10)]) if values else None
         half = values[len(values) // 2 :]
         changes = [after - before for before, after in itertools.pairwise(half)]
         return statistics.stdev(changes) if len(changes) > 1 else None
+
+    def curve(self) -> dict[int, float]:
+        """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
+        series = self.client if self.level != "global_on_shard" else f"global on {self.client}"
+        return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
 
 
 FIELDS = [each.name for each in fields(Record)]
@@ -131,35 +146,48 @@ class Study:
 
 @dataclass(frozen=True)
 class Score:
-    """A statistic over seeds: mean, sample standard deviation (None for one), and the numbers of seeds with a value,
-    diverged, and planned."""
+    """A statistic over seeds: mean, sample standard deviation (None for one), the numbers of seeds with a value, diverged,
+    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere."""
 
     mean: float | None
     sd: float | None
     seeds: int
     diverged: int
     planned: int
+    missing: Mapping[str, int]
+    left_out: Mapping[str, int]
 
     def percent(self) -> str:
-        """`80.71`, `80.71 ± 0.30`, `diverged`, or "" where nothing is finished; percent with two decimals."""
+        """`80.71`, `80.71 ± 0.30`, or what stands in its place: `diverged`, why a finished run has no value, or "" where
+        nothing is finished. Percent with two decimals."""
         if self.mean is None:
-            return DIVERGED if self.diverged else ""
+            return DIVERGED if self.diverged else " or ".join(self.missing)
         return f"{100 * self.mean:.2f}" + (f" ± {100 * self.sd:.2f}" if self.sd is not None else "")
 
     def count(self) -> str:
-        """`3`, or `2 of 3` while seeds are missing, or `2 of 3, 1 diverged`."""
-        if self.seeds == self.planned:
-            return str(self.seeds)
-        return f"{self.seeds} of {self.planned}" + (f", {self.diverged} {DIVERGED}" if self.diverged else "")
+        """`3`, or `2 of 3` while seeds are missing, or `1 of 3, 1 diverged`; and why finished runs have no value:
+        `never took part`, `2 of 3, 1 never took part`, `3, without 1 client: never took part`."""
+        if list(self.missing.values()) == [self.planned]:
+            return next(iter(self.missing))
+        words = [str(self.seeds) if self.seeds == self.planned else f"{self.seeds} of {self.planned}"]
+        words += [f"{self.diverged} {DIVERGED}"] if self.diverged else []
+        words += [f"{count} {why}" for why, count in self.missing.items()]
+        return ", ".join([*words, *self.without()])
+
+    def without(self) -> list[str]:
+        """The clients that a mean leaves out, and why: `without 1 client: never took part`."""
+        return [f"without {count} client{'s' if count > 1 else ''}: {why}" for why, count in self.left_out.items()]
 
 
 def score(records: Iterable[Record], statistic: str) -> Score:
     """Mean and spread over seeds; several records of a seed (clients) are averaged first."""
     by_seed: dict[str, list[float]] = {}
+    reasons: dict[str, list[str]] = {}
     diverged = set()
     for record in records:
         value = record.value(statistic)
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
+        reasons.setdefault(record.seed, []).extend([record.missing] if record.missing else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
     return Score(
@@ -168,6 +196,8 @@ def score(records: Iterable[Record], statistic: str) -> Score:
         seeds=len(values),
         diverged=len(diverged),
         planned=len(by_seed),
+        missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in dict.fromkeys(all)),
+        left_out=Counter(why for seed, all in reasons.items() if by_seed[seed] for why in all),
     )
 
 
@@ -187,15 +217,15 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
 
 
 def of_metric(records: Iterable[Record], metric: str) -> tuple[list[Record], str]:
-    """The records and the statistic of a metric: `client_accuracy_best` -> (those of clients, "best").
+    """The records and the statistic of a metric, a level and a statistic: `client_accuracy_best` -> (of clients, "best").
 
     Raises InputError for an unknown metric.
     """
-    known = [f"{level}_accuracy_{name}" for level in ("global", "client") for name in STATISTICS]
+    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in STATISTICS]
     if metric not in known:
         raise InputError(f"unknown metric '{metric}'; {nearest(metric, known)}")
     level, statistic = metric.split("_accuracy_")
-    return [record for record in records if (record.client == "global") == (level == "global")], statistic
+    return [record for record in records if record.level == level], statistic
 
 
 def text(value: object) -> str:
@@ -240,7 +270,8 @@ def study(
 
 
 def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
-    """The records of a cell: the server's model (none in a multi-task run), then the clients."""
+    """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
+    shards."""
     models = spec["experiments"][cell["experiment"]].get("models", {})
     folder = runs_folder / cell["folder"]
     summary = runs.summary(folder)
@@ -248,7 +279,10 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     datasets, used = _each(cell["dataset"], clients), _each(cell["used"], clients)
     several = isinstance(cell["dataset"], list)
 
-    def record(client: str, model: object, dataset: str, on: str, values: dict[str, float]) -> Record:
+    def record(level: str, client: str, model: object, dataset: str, on: str, block: str, k: int | None) -> Record:
+        stored = (summary or {}).get(block) or {}
+        values = _values(stored, k)
+        diverged = ((summary or {}).get("diverged") or {}).get("round", 0)
         return Record(
             experiment=cell["experiment"],
             dataset=dataset,
@@ -267,21 +301,31 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             changes=tuple(cell["changes"]),
             folder=folder,
             done=summary is not None,
-            diverged=((summary or {}).get("diverged") or {}).get("round", 0),
+            diverged=diverged,
+            level=level,
             summary=values,
+            missing="" if summary is None or diverged or values else _why(stored, k),
         )
 
     found = []
     if not several:
         model = cell.get("model") or models.get("global")
-        values = _values((summary or {}).get("global") or {}, None)
-        found.append(record("global", model, datasets[0], used[0], values))
+        found.append(record("global", "global", model, datasets[0], used[0], "global", None))
     local = models.get("local") or []
     for k in range(clients):
         model = local[k] if k < len(local) else cell.get("model")
-        values = _values((summary or {}).get("clients") or {}, k)
-        found.append(record(str(k + 1), model, datasets[k], used[k], values))
+        found.append(record("client", str(k + 1), model, datasets[k], used[k], "clients", k))
+    for k in range(clients):
+        model = cell.get("model") or models.get("global")
+        found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
     return found
+
+
+def _why(block: Mapping[str, Any], client: int | None) -> str:
+    """Why a finished run has no accuracy of a model."""
+    if client is None:
+        return NO_GLOBAL
+    return str(block.get("missing", {}).get(str(client), UNRECORDED))
 
 
 def _each(names: str | list[str], clients: int) -> list[str]:

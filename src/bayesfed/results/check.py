@@ -101,7 +101,7 @@ def check_table(study: cells.Study, table: object) -> None:
 def check_figure(study: cells.Study, figure: object) -> None:
     """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     figure = keys(figure, FIGURE)
-    one_of(figure["accuracy"], ("global", "client"), "accuracy")
+    one_of(figure["accuracy"], cells.LEVELS, "accuracy")
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best")
     values(records, {"method": figure["methods"], **figure.get("where", {})})

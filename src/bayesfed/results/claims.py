@@ -180,7 +180,8 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
     differences = [value for test in found for value in test.differences if value is not None]
     holds, of = sum(sum(test.holds) for test in found), len(differences)
     if not of:
-        verdict = cells.DIVERGED if any(record.diverged for record in records) else "not run"
+        why = cells.unique(record.missing for record in records if record.missing)
+        verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of:
         verdict = "holds"
     else:

@@ -56,6 +56,9 @@ def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
         return "not run"
     if all(record.diverged for record in records if record.done):
         return cells.DIVERGED
+    why = cells.unique(record.missing for record in records if record.done and not record.diverged)
+    if all(why):
+        return " or ".join(why)
     if difference is None:
         return "not printed"
     if any(record.used != record.dataset for record in records):
@@ -93,7 +96,8 @@ def _row(
     budget = study.budget(cell.records)
     notes = [
         "" if budget == cells.PAPERS else budget,
-        "" if score.seeds == score.planned else f"{score.count()} seeds finished",
+        "" if score.seeds == score.planned or score.missing else f"{score.count()} seeds finished",
+        f"seeds: {score.count()}" if score.missing else ", ".join(score.without()),
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
         table.get("note", ""),
     ]

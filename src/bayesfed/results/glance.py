@@ -39,7 +39,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
     shown = []
     for cell, row in zip(own, rows, strict=True):
         score = cell.score()
-        if not (score.seeds or score.diverged):
+        if not (score.seeds or score.diverged or score.missing):
             continue
         hours, hardware = cost(cell.records)
         verdict = f"**{row['difference']}**" if row["difference"] else ""

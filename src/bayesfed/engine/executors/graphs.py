@@ -110,6 +110,7 @@ class Lane:
         self.range = torch.arange(self.size, device=self.device)
         # A batch that is filled up may reach behind the chunk.
         self.y = torch.zeros(CHUNK[self.device.type] + 2 * self.size, dtype=torch.int64, device=self.device)
+        self.index = torch.zeros_like(self.y)
 
     def on(self) -> contextlib.AbstractContextManager[object]:
         """Work inside is queued on the lane's stream."""
@@ -164,9 +165,9 @@ class Lane:
         for phase in job.phases:
             phase_shard(self.federation, node, phase)
             for client in alike if phase.data == "own" else [SERVER]:
-                shard = self.federation.shards[client]
-                tail = last_batch(self.federation, node.client, shard)
-                for size in [self.size] * (len(shard.train) >= self.size) + [tail] * bool(tail):
+                count = len(self.federation.shards[client].train)
+                tail = last_batch(count, self.size, not self.fills)
+                for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
                     self.record(phase, *self.form(size))
 
     def forget(self) -> None:
@@ -193,6 +194,7 @@ class Lane:
         count = len(chunk.y)
         self.x[:count].copy_(chunk.x.permute(0, 2, 3, 1))
         self.y[:count].copy_(chunk.y)
+        self.index[:count].copy_(chunk.index)
         self.position.zero_()
 
     def step(self, phase: Phase, size: int) -> None:
@@ -231,7 +233,8 @@ class Lane:
             weight: Tensor | None = None
             if weighted:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
-            phase.step(learner, Batch(x, self.y.index_select(0, rows), weight))
+            index = self.index.index_select(0, rows) if phase.indexed else None
+            phase.step(learner, Batch(x, self.y.index_select(0, rows), weight, index))
             self.position += filled
 
         self.position.zero_()
