@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+import bayesfed
 from bayesfed import cli, files, parts, plan, runfile
 from bayesfed.errors import InputError
 
@@ -185,6 +186,21 @@ def test_changed_images_are_another_run(put: Put) -> None:
     images["images"][7, 3, 3] += 1
     put("datasets/drawn/train.npz", images)
     assert key() != before
+
+
+def test_a_run_of_own_parts_in_python(put: Put) -> None:
+    """Its network gives the recorded accuracy; another folder of parts between is no matter; a changed source is."""
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    done = bayesfed.train(run(), "out", device="cpu", precision="fp32")
+    parts.use(None)
+    images, labels = done.images("test")
+    assert images.shape == (30, 1, 28, 28)
+    found = float((done.server["global"].log_probabilities(images).argmax(1).numpy() == labels).mean())
+    metrics = done.metrics.query("client == 'global' and metric == 'test_accuracy'")
+    assert found == pytest.approx(float(metrics["value"].iloc[-1]), rel=1e-5)
+    put("networks/tiny.py", NETWORK.replace("Conv(4", "Conv(5"))
+    with pytest.raises(InputError, match="out: the source of networks/tiny has changed since this run was trained"):
+        _ = bayesfed.load_run("out").server
 
 
 def test_a_package_folder_is_one_part(put: Put) -> None:
