@@ -147,7 +147,7 @@ def test_a_method_of_ones_own(mapping: Make, data_dir: Path, tmp_path: Path, mon
     """Its predictors say which of its tensors are networks; what a client did not keep is not there."""
     from bayesfed import methods
 
-    monkeypatch.setitem(methods.registry(), "personal", Personal)
+    monkeypatch.setitem(methods.ours(), "personal", Personal)
     run = bayesfed.train(mapping("personal", participation=0.5), tmp_path / "out", data=data_dir, precision="fp32")
     absent = {int(k) for k in run.summary["clients"]["missing"]}
     assert absent

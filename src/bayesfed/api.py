@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesfed import runfile, runfolder
-from bayesfed.data import store
+from bayesfed import parts, runfile, runfolder
+from bayesfed.data import prepare, store
 from bayesfed.data.augment import Images
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
@@ -45,7 +45,7 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     """
     folder, data = Path(out), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
-    train_run(runfile.resolve(run), Place(folder, where, data, device, precision, executor=executor))
+    train_run(runfile.resolve(run, data), Place(folder, where, data, device, precision, executor=executor))
     return load_run(folder, checkpoint=where, data=data)
 
 
@@ -60,7 +60,7 @@ def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPat
     summary = runfolder.read(folder)
     if summary is None:
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
-    run = runfile.load(folder / "run.yaml")
+    run = runfile.load(folder / "run.yaml", Path(data))
     return LoadedRun(folder, run, summary, Path(data), Path(checkpoint) if checkpoint is not None else None)
 
 
@@ -73,16 +73,16 @@ class TrainedModel:
     source: Source
 
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """What the network takes, float32 (N, C, 32, 32), from images as the dataset has them: uint8 (N, C, H, W)."""
-        pixels = store.prepared(np.asarray(images), self.source.prepare)
+        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W)."""
+        pixels = prepare.prepared(np.asarray(images), self.source)
         one = Images(self.source, pixels, np.zeros(len(pixels)), augment=False, device=HOST.device, dtype=torch.float32)
         return one.plain(torch.arange(len(one)))
 
     @torch.no_grad()
     def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
         """Log class probabilities (N, classes) of images as the dataset has them."""
-        parts = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
-        return torch.cat([self.network(self.prepare(part)).log_softmax(-1) for part in parts])
+        pieces = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+        return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ class LoadedRun:
         """
         if split not in store.SPLITS:
             raise InputError(f"split '{split}': expected one of {', '.join(store.SPLITS)}")
+        self._take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
         store.check(source, self.data)
         with np.load(self.data / source.name / f"{split}.npz", allow_pickle=False) as arrays:
@@ -175,12 +176,27 @@ class LoadedRun:
     @cached_property
     def _nodes(self) -> Federation:
         """The federation without images."""
+        self._take_parts()
         return Federation(self.run, [], None, HOST)
 
     @cached_property
     def _federation(self) -> Federation:
         """The federation with images."""
+        self._take_parts()
         return assemble(self.run, Place(self.folder, self.folder, self.data), HOST)
+
+    def _take_parts(self) -> None:
+        """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""
+        parts.use(self.run.parts, self.data)
+        before, now = self.provenance.get("parts", {}), self.run.own_parts
+        changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
+        if changed:
+            raise InputError(f"{self.folder}: the source of {min(changed)} has changed since this run was trained")
+
+    def _source(self, task: int) -> Source:
+        """A dataset with its mean and standard deviation, which take its images where they are not given."""
+        source = self.run.sources[task]
+        return source if source.mean else store.load(source.name, self.data).source
 
     def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
         """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
@@ -192,7 +208,7 @@ class LoadedRun:
         statistics = {name: node[prefix + name] for name in network.statistics}
         if any(value.is_meta for value in statistics.values()):
             return []
-        source = self.run.sources[max(node.client, 0) if self.run.multi_task else 0]
+        source = self._source(max(node.client, 0) if self.run.multi_task else 0)
         return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source)]
 
 

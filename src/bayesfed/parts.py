@@ -204,7 +204,8 @@ def one_line(where: object) -> Iterator[None]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(where)]
+        file = str(Path(str(where)).resolve())
+        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         words = error.msg if isinstance(error, SyntaxError) else str(error).strip().split("\n")[0]
         at = f", line {line}" if line else ""
@@ -222,7 +223,7 @@ def load(path: Path) -> tuple[ModuleType, str]:
     if name in sys.modules:
         return sys.modules[name], source
     file = path / "__init__.py" if path.is_dir() else path
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

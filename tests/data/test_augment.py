@@ -9,18 +9,20 @@ import torch
 from bayesfed.data.augment import PADDING, Images, augmentation_draws
 from bayesfed.data.sources import source
 
+MEAN, STD = (0.5, 0.4, 0.3, 0.6), (0.2, 0.25, 0.3, 0.5)
 
-@pytest.fixture(params=[1, 3])
+
+@pytest.fixture(params=[(1, 32), (3, 32), (2, 9), (4, 28)], ids=str)
 def images(request: pytest.FixtureRequest) -> tuple[np.ndarray, Images]:
-    channels = request.param
+    channels, size = request.param
     random = np.random.default_rng(0)
-    pixels = random.integers(0, 256, (20, channels, 32, 32), np.uint8)
-    like = dataclasses.replace(source("cifar10"), mean=(0.5, 0.4, 0.3)[:channels], std=(0.2, 0.25, 0.3)[:channels])
+    pixels = random.integers(0, 256, (20, channels, size, size), np.uint8)
+    like = dataclasses.replace(source("cifar10"), mean=MEAN[:channels], std=STD[:channels])
     return pixels, Images(like, pixels, np.arange(20), augment=True, device=torch.device("cpu"), dtype=torch.float64)
 
 
 def normalised(pixels: np.ndarray) -> torch.Tensor:
-    mean, std = (np.array(v)[: len(pixels), None, None] for v in ((0.5, 0.4, 0.3), (0.2, 0.25, 0.3)))
+    mean, std = (np.array(v)[: len(pixels), None, None] for v in (MEAN, STD))
     return torch.from_numpy((pixels / 255 - mean) / std)
 
 
@@ -32,7 +34,7 @@ def test_crops_and_flips(images: tuple[np.ndarray, Images]) -> None:
     assert found.is_contiguous(memory_format=torch.channels_last)
     for i, (top, left, flip) in enumerate(draws.tolist()):
         padded = np.pad(pixels[indices[i]], ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
-        crop = padded[:, top : top + 32, left : left + 32]
+        crop = padded[:, top : top + bank.size, left : left + bank.size]
         torch.testing.assert_close(found[i], normalised(crop[:, :, ::-1] if flip else crop))
 
 

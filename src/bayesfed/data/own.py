@@ -29,7 +29,7 @@ from bayesfed.errors import InputError, nearest
 from bayesfed.options import option
 
 CHANNELS = 4  # at most
-DESCRIPTION, READER = "dataset.yaml", "reader.py"
+DESCRIPTION, READER, RECORD = "dataset.yaml", "reader.py", "dataset.json"
 
 Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images [N, C, H, W], labels [N]
 
@@ -67,9 +67,28 @@ def describe(name: str, folder: Path, data: Path) -> Source:
 
     Raises InputError that names the file, what is wrong in it, and what would be right.
     """
+    names = (DESCRIPTION, READER, *(f"{split}.npz" for split in SPLITS))
+    return _described(name, folder, data, tuple(map(stamp, [*(folder / name for name in names), data / name / RECORD])))
+
+
+@functools.cache
+def _described(name: str, folder: Path, data: Path, stamps: object) -> Source:
+    """As `describe`, once, until a file changes."""
     source = told(name, folder)
-    facts = recorded(data / name) if source.format == "reader" else measured(folder)
+    if source.format == "arrays":
+        splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
+        return filled(source, facts_of(splits, folder))
+    facts = recorded(data / name)
     return filled(source, facts) if facts else source
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What changes with a file; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def told(name: str, folder: Path) -> Source:
@@ -167,25 +186,6 @@ def filled(source: Source, facts: Facts) -> Source:
     return source
 
 
-def measured(folder: Path) -> Facts:
-    """What the arrays in a folder say; read once, until they change."""
-    return _measured(folder, tuple(stamp(folder / f"{split}.npz") for split in SPLITS))
-
-
-def stamp(path: Path) -> tuple[int, int]:
-    """What changes with a file."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    return found.st_mtime_ns, found.st_size
-
-
-@functools.cache
-def _measured(folder: Path, stamps: object) -> Facts:
-    return facts_of({split: read_arrays(folder / f"{split}.npz") for split in SPLITS}, folder)
-
-
 def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
     """What the arrays of both splits say. Raises InputError for images of two sizes."""
     shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
@@ -205,7 +205,7 @@ def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
 def recorded(folder: Path) -> Facts | None:
     """What the record of a fetched dataset says; None where there is none that can be read."""
     try:
-        record = json.loads((folder / "dataset.json").read_text())
+        record = json.loads((folder / RECORD).read_text())
         channels, size, _ = record["shape"]
         return Facts(channels, size, record["classes"], record["images"], record["fingerprints"])
     except (OSError, ValueError, KeyError, TypeError):
