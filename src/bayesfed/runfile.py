@@ -12,14 +12,13 @@ from typing import Any, Literal
 
 from bayesfed import files, methods, models, options, parts
 from bayesfed.data import prepare, sources
-from bayesfed.data.partition import PartitionSpec, filename
+from bayesfed.data.partition import filename
+from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
 from bayesfed.revision import ENGINE_REVISION
-
-WHOLE = "whole"  # the partition scheme of multi-task runs: client k holds dataset k whole
 
 
 @dataclass(frozen=True)

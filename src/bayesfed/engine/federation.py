@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesfed import models, streams
 from bayesfed.data import store
 from bayesfed.data.augment import Images
-from bayesfed.data.partition import Partition
+from bayesfed.data.schemes import Partition
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
