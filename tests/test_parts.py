@@ -160,6 +160,15 @@ def test_from_files_to_a_table(put: Put, capsys: pytest.CaptureFixture[str]) -> 
         assert {row["verdict"] for row in csv.DictReader(file)} == {"not printed"}
 
 
+def test_the_method_in_the_docs_trains(put: Put) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+    put("methods/mine.py", text.split("```python\n")[1].split("```")[0])
+    Path("run.yaml").write_text(yaml.safe_dump(run(method={"name": "mine"})))
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+    assert json.loads(Path("out/summary.json").read_text())["global"]["accuracy_best"] > 0
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "changes"),
     [
