@@ -7,10 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
 from clone import BIN, Clone, copy
-
-pytestmark = pytest.mark.xdist_group("finished")  # one process makes it, where tests run side by side
 
 TWO_RUNS = """
 name: killed

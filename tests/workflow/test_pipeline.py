@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from clone import Clone, copy
 
-pytestmark = pytest.mark.xdist_group("finished")  # one process makes it, where tests run side by side
-
 NOTHING = "Nothing to be done"
 
 
