@@ -357,6 +357,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
     nearest name.
     """
+    from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runfile import Budget
 
@@ -364,6 +365,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
     if axis not in places:
@@ -376,7 +378,7 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
     if len(place) == 1:
         mapping[place[0]] = value
     else:
-        mapping[place[0]] = {**mapping[place[0]], place[1]: value}
+        mapping[place[0]] = {**mapping.get(place[0], {}), place[1]: value}
 
 
 def listed(value: Any) -> list[Any]:

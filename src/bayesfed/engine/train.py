@@ -103,7 +103,7 @@ def train_locked(run: Run, place: Place) -> None:
 
 def assemble(run: Run, place: Place, compute: Compute) -> Federation:
     """The run's federation from the stored data and the cached partition, which is made where it is missing."""
-    datasets = [store.load(name, place.data) for name in run.datasets]
+    datasets = [store.load(name, place.data, run.images) for name in run.datasets]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:
         partition.build(*cell)
