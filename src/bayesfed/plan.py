@@ -357,7 +357,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
     nearest name.
     """
-    from bayesfed.data.partition import PartitionSpec
+    from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runfile import Budget
 
     places: dict[str, tuple[str, ...]]

@@ -8,31 +8,36 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bayesfed import files, methods, models, options, parts
 from bayesfed.data import prepare, sources
-from bayesfed.data.partition import PartitionSpec, filename
+from bayesfed.data.partition import filename
+from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
 from bayesfed.revision import ENGINE_REVISION
 
-WHOLE = "whole"  # the partition scheme of multi-task runs: client k holds dataset k whole
-
 
 @dataclass(frozen=True)
 class Budget:
-    """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round."""
+    """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round.
+
+    A client's round is `local_epochs` long, or `local_batches` mini-batches. `clients_on_test`: when the accuracy of
+    clients on the full test set is taken, with all that is not taken every round, or every round.
+    """
 
     rounds: int = option(low=1)
-    local_epochs: int = option(low=1)
+    local_epochs: int = option(low=0)
     batch_size: int = option(low=1)
     seed: int = option(low=0)
     stragglers: float = option(0.0, low=0, high=1)
     participation: float = option(1.0, above=0, high=1)
     server_images: int = option(0, low=0)  # set aside for the server, whatever the method needs at least
+    local_batches: int = option(0, low=0)
+    clients_on_test: Literal["detailed", "round"] = "detailed"
 
 
 @dataclass(frozen=True)
@@ -118,15 +123,15 @@ class Run:
 
         As if every client had as many images; it says which of two runs is the cheaper one, not how long either takes.
         """
-        passes = self.budget.rounds * self.budget.local_epochs
-        total = 0
+        budget, total = self.budget, 0
         for k in range(self.partition.clients):
             one = self.sources[k if self.multi_task else 0]
             own = list(self.local_models[k : k + 1])
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
-            images = one.count("train") // (1 if self.multi_task else self.partition.clients)
+            shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
+            images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
             networks = [models.build(name, one.classes, one.channels, one.side) for name in travelling + own]
-            total += passes * images * sum(network.operations for network in networks)
+            total += images * sum(network.operations for network in networks)
         return total
 
     @property
@@ -163,6 +168,11 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     datasets = read_datasets(mapping["dataset"], partition)
     method, chosen = read_method(mapping["method"])
     global_model, local = read_models(mapping["models"], method, partition.clients)
+    if bool(budget.local_epochs) == bool(budget.local_batches):
+        found = f"local_epochs: {budget.local_epochs}, local_batches: {budget.local_batches}"
+        raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
+    if budget.local_batches and budget.stragglers:
+        raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
     run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder)
     check_fit(run, method)
     return run

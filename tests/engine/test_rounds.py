@@ -105,3 +105,31 @@ def test_a_clients_predictor_cannot_be_named_as_the_servers(
     monkeypatch.setattr(FedAvg, "client_predictors", lambda self, c: [softmax_of("global", c.model, c["theta"])])
     with pytest.raises(InputError, match="method 'fedavg': a client's predictor is named 'global'"):
         play(federation(mapping("fedavg"), data_dir), 1)
+
+
+def test_a_round_of_mini_batches(mapping: Make, data_dir: Path) -> None:
+    """Every client takes as many, whatever it holds; passes over its images follow one another."""
+    changes = {"local_epochs": 0, "local_batches": 9, "partition": {"alpha": 0.3, "clients": 4}}
+    of = federation(mapping(**changes), data_dir)
+    steps: dict[float, list[int]] = {}
+    of.method.step = lambda c, batch: steps.setdefault(float(c.n), []).append(len(batch.y))  # type: ignore[method-assign]
+    play(of, 1)
+    assert set(steps) == {float(len(of.shards[k].train)) for k in range(4)}
+    for n, sizes in steps.items():
+        full, tail = divmod(int(n), 32)
+        epoch = [32] * full + [tail] * bool(tail)
+        assert sizes == (epoch * 9)[:9]
+
+
+def test_clients_on_the_full_test_set_every_round(mapping: Make, data_dir: Path) -> None:
+    """And FOLA's LA, their mean weighted by the images they trained on."""
+    of = federation(mapping("fola", clients_on_test="round"), data_dir)
+    history = play(of, 2).history
+    n = [len(of.shards[k].train) for k in range(4)]
+    for round in (1, 2):
+        rows = {row.client: row.value for row in history if row.round == round and row.metric == "test_accuracy"}
+        assert set(rows) == {"0", "1", "2", "3", "mean", "global"}
+        assert rows["mean"] == pytest.approx(sum(n[k] * rows[str(k)] for k in range(4)) / sum(n), abs=1e-12)
+    plain = play(federation(mapping("fola"), data_dir), 2).history
+    assert not [row for row in plain if row.client == "mean"]
+    assert [row for row in history if row.client == "global"] == [row for row in plain if row.client == "global"]

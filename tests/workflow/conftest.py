@@ -9,6 +9,13 @@ import pytest
 from clone import RESULTS, Clone, copy
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them in one process, where tests run side by side: the finished run is made once."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("workflow"))
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """The test config, run whole; read it, and change only copies."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesfed import models, streams
 from bayesfed.data import store
 from bayesfed.data.augment import Images
-from bayesfed.data.partition import Partition
+from bayesfed.data.schemes import Partition
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
@@ -140,6 +140,7 @@ class Federation:
             round=round,
             rounds=self.run.budget.rounds,
             epochs=epochs,
+            batches=self.run.budget.local_batches,
             n=self.n[client],
             model=None if client == SERVER and shared_convolutions else self.model(travelling, TRAVELLING),
             local_model=self.model(own, OWN) if own is not None and client != SERVER else None,
@@ -203,7 +204,7 @@ class Federation:
         return sorted(able[i] for i in chosen)
 
     def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
-        """The epochs of each client: E, but for a straggler x ~ U{1, ..., E} (HBFL, Figures 8 and 9)."""
+        """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL, Figures 8 and 9)."""
         budget = self.run.budget
         generator = streams.generator(budget.seed, "stragglers", round)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +17,13 @@ from bayesfed.methods.base import GLOBAL, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, uncertainty
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
+MEAN = "mean"  # stands for a client in rows of all clients of a round together
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of metrics.csv; `client` is a number from 0 or "global".
+    """One line of metrics.csv; `client` is a number from 0, "global", or "mean".
 
     With a client's number and the model `global` it is about the server's model on that client's test images.
     """
@@ -117,7 +118,8 @@ class Trainer:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
         round = progress.round + 1
-        detailed = round == federation.run.budget.rounds or round % DETAILED_EVERY == 0
+        budget = federation.run.budget
+        detailed = round == budget.rounds or round % DETAILED_EVERY == 0
         server = federation.node(SERVER, round)
         server.state = copy(progress.server, federation.compute.device)
         participants = federation.participants(round)
@@ -125,7 +127,9 @@ class Trainer:
         n = {k: len(federation.shards[k].train) for k in participants}
         total = sum(n.values())
         q = dict(zip(n, federation.compute.place(np.array([n[k] / total for k in n])), strict=True))
-        tested = set(participants[:: -(-len(participants) // DETAILED_CLIENTS)]) if detailed else set()
+        sparse = -(-len(participants) // DETAILED_CLIENTS)
+        every = budget.clients_on_test == "round"
+        tested = set(participants[:: 1 if every else sparse] if detailed or every else [])
         # Statistics of normalisation travel with the model and are averaged by q, whatever the method; those of a
         # client's own model stay with it.
         travelling = list(federation.statistics(SERVER, TRAVELLING))
@@ -155,12 +159,14 @@ class Trainer:
             return Visit(update, readings, kept, finite, statistics)
 
         visits: dict[int, Visit] = {}
-        for visit in self.executor.run(sorted(n, key=lambda k: -n[k] * epochs[k]), begin, end):
+        images = {k: n[k] * epochs[k] or budget.local_batches * min(budget.batch_size, n[k]) for k in n}
+        for visit in self.executor.run(sorted(n, key=lambda k: -images[k]), begin, end):
             visits[visit.update.client] = visit
             self.tick()
         readings = [reading for k in participants for reading in visits[k].readings]
         diagnostics = method.aggregate(server, [visits[k].update for k in participants])
         readings += [Reading("global", "server", name, value) for name, value in diagnostics.items()]
+        readings += averages(readings, q) if every else []
         for name in travelling:
             mean = weighted_mean(torch.stack(list(q.values())), torch.stack([visits[k].statistics[name] for k in q]))
             server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
@@ -168,7 +174,7 @@ class Trainer:
         if server.predicts:
             on = list(range(federation.clients)) if detailed else participants
             readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True, on=on)
-        self.samples = sum(n[k] * epochs[k] for k in n)
+        self.samples = sum(images.values())
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
@@ -202,7 +208,7 @@ class Trainer:
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
-        due = {"test"} if is_server or (detailed and tested) else set()
+        due = {"test"} if is_server or tested else set()
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
         for predictor in predictors:
@@ -253,6 +259,20 @@ class Trainer:
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
+
+
+def averages(readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
+    """sum_k q_k of the accuracies on the full test set of each model that all clients of a round were tested with: FOLA's
+    LA, of a model of the client "mean"."""
+    found: dict[str, list[Tensor]] = {}
+    for reading in readings:
+        if reading.metric == "test_accuracy" and reading.client != "global":
+            found.setdefault(reading.model, []).append(q[int(reading.client)] * reading.value)
+    return [
+        Reading(MEAN, model, "test_accuracy", torch.stack(values).sum())
+        for model, values in found.items()
+        if len(values) == len(q)
+    ]
 
 
 def rows(round: int, readings: list[Reading]) -> list[Row]:

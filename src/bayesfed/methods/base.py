@@ -104,10 +104,11 @@ class Node(Learner):
     """A client in one round, or the server: a learner that knows its place in the federation.
 
     `clients` is the number of all clients of the federation, however many take part in a round. `epochs` are the
-    local epochs of this round, fewer for a straggler. `round` counts from 1. `classes` are those of the node's task.
+    local epochs of this round, fewer for a straggler; where it counts mini-batches, they are 0, and `batches` those. `round` counts from 1. `classes` are those of the node's task.
     """
 
-    def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int, n: Tensor,
+    def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int,
+                 batches: int, n: Tensor,
                  model: Model | None, local_model: Model | None, generator: torch.Generator,
                  initial: Callable[[], Tensor], local_initial: Callable[[], Tensor], shared: int, sizes: Sequence[int],
                  classes: int, seed: Callable[[torch.Generator, str], object],
@@ -117,7 +118,7 @@ class Node(Learner):
         self.clients = clients
         self.round = round
         self.rounds = rounds
-        self.epochs = epochs
+        self.epochs, self.batches = epochs, batches
         self.classes = classes
         self.initial = initial  # the initial parameters of the model that travels: (P,)
         self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
@@ -132,6 +133,10 @@ class Node(Learner):
     def reseed(self, purpose: str) -> None:
         """The engine's: set `noise` to the start of this round's stream for a purpose."""
         self._seed(self.generator, purpose)
+
+    def local(self, step: Callable[[Learner, Batch], None]) -> Phase:
+        """The phase that is a client's round of that step: its local epochs, or so many mini-batches."""
+        return Phase(step, epochs=self.epochs, batches=self.batches)
 
     @property
     def predicts(self) -> bool:
@@ -270,8 +275,8 @@ class Method:
         raise AssertionError(f"{type(self).__name__} defines neither step nor phases")
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        """The phases of a client's round; by default its local epochs of `step`."""
-        return [Phase(self.step, epochs=c.epochs)]
+        """The phases of a client's round; by default its local epochs, or mini-batches, of `step`."""
+        return [c.local(self.step)]
 
     def finish(self, c: Node) -> State:
         """What a client sends back: any named tensors, of shapes of its own; the engine copies them.

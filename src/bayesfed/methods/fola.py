@@ -73,6 +73,7 @@ class FOLA(Method):
             "mu": mu.clone(),
             "omega": omega.clone() if self.online and self.as_code else torch.zeros_like(omega),
             "omega_S": omega.clone(),
+            "passes": torch.zeros_like(c.n),
             "stiffness": self.options.prior / (c.round if self.as_code else 1) * omega,
         }
 
@@ -84,8 +85,10 @@ class FOLA(Method):
         return g
 
     def gather(self, c: Learner, batch: Batch, g: Tensor) -> None:
-        """Omega_n += |b|/n_n g^2"""
-        c["omega"].add_(batch.size / c.n * g.square())
+        """Omega_n += |b|/n_n g^2, and the passes over the data so far."""
+        share = batch.size / c.n
+        c["omega"].add_(share * g.square())
+        c["passes"].add_(share)
 
     def step(self, c: Learner, batch: Batch) -> None:
         g = self.gradient(c, batch)
@@ -99,12 +102,12 @@ class FOLA(Method):
         self.gather(c, batch, self.gradient(c, batch))
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        return [Phase(self.step, epochs=c.epochs)] + [Phase(self.measure, epochs=1)] * (not self.online)
+        return [c.local(self.step)] + [Phase(self.measure, epochs=1)] * (not self.online)
 
     def finish(self, c: Node) -> State:
         omega = c["omega"]
         if self.online and not self.as_code:
-            omega = omega / c.epochs / c.round + (c.round - 1) / c.round * c["omega_S"]
+            omega = omega / c["passes"] / c.round + (c.round - 1) / c.round * c["omega_S"]
         return {"theta": c["theta"], "omega": omega}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:

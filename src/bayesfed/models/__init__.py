@@ -12,13 +12,14 @@ from torch import nn
 from bayesfed import parts
 from bayesfed.models.module import Build as ModuleBuilder
 from bayesfed.models.module import ModuleNetwork, naming
-from bayesfed.models.network import Conv, Linear, Network
+from bayesfed.models.network import Chain, Conv, Linear, Network
 
 __all__ = ["CONVOLUTIONS", "NETWORKS", "AnyNetwork", "build", "check"]
 
 AnyNetwork = Network | ModuleNetwork
-# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, or any module.
-Builder = Callable[[int, int, int], tuple[Conv | Linear, ...] | nn.Module]
+# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, with PyTorch's initialisation where
+# they come alone, or any module.
+Builder = Callable[[int, int, int], Chain | tuple[Conv | Linear, ...] | nn.Module]
 
 # As `models.global`, this word means that the server holds the convolutions alone (multi-task learning).
 CONVOLUTIONS = "convolutions"
@@ -30,6 +31,12 @@ NETWORKS: dict[str, Builder] = {
     "lenet5": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)),
     "cnn1": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(classes)),
     "cnn2": lambda classes, channels, size: (Conv(32, 3, 2), Conv(64, 3, 2), Conv(64, 3), Linear(64), Linear(classes)),
+    # FOLA: the CNN of its public code, and the two networks of its text, started as PyTorch does.
+    "fola_cnn": lambda classes, channels, size: Chain(
+        (Conv(32, 5, 2), Conv(64, 5, 2), Linear(512), Linear(classes)), initial="xavier"
+    ),
+    "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
+    "softmax": lambda classes, channels, size: (Linear(classes),),
 }
 
 
@@ -63,5 +70,7 @@ def built(name: str, builder: Builder, classes: int, channels: int, size: int) -
     with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
         made = builder(classes, channels, size)
     if isinstance(made, tuple):
+        made = Chain(made)
+    if isinstance(made, Chain):
         return Network(name, made, channels, size)
     return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -44,6 +44,15 @@ class Linear:
     out: int
 
 
+@dataclass(frozen=True)
+class Chain:
+    """Convolutions, then fully connected layers, and how they start: as PyTorch's do, or by Xavier's (Glorot's) uniform
+    draw with zero biases."""
+
+    layers: tuple[Conv | Linear, ...]
+    initial: Literal["torch", "xavier"] = "torch"
+
+
 class Pass(torch.autograd.Function):
     """A network's logits, whose gradient it computes itself."""
 
@@ -71,13 +80,14 @@ class Network:
     convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of `theta`.
     """
 
-    def __init__(self, name: str, layers: tuple[Conv | Linear, ...], channels: int, size: int) -> None:
+    def __init__(self, name: str, chain: Chain, channels: int, size: int) -> None:
         """Lay out the parameters for `channels` x `size` x `size` images.
 
         Raises InputError when the images are too small for the layers.
         """
         self.name = name
-        self.layers = layers
+        self.chain = chain
+        self.layers = layers = chain.layers
         self.classes = layers[-1].out
         self.shapes: list[tuple[int, ...]] = []
         self.convolution_parameters = 0
@@ -113,14 +123,20 @@ class Network:
     batchwise: ClassVar[bool] = False
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
-        """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases.
+        """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases; or Xavier's,
+        U(-b, b) with b = sqrt(6 / (fan_in + fan_out)) for weights, and 0 for biases.
 
         Drawn on the host in float32, shape (parameters,), so that every device starts from the same values.
         """
         parts = []
         for weight, bias in zip(self.shapes[::2], self.shapes[1::2], strict=True):
-            bound = 1 / math.sqrt(math.prod(weight[1:]))
-            parts += [generator.uniform(-bound, bound, math.prod(shape)) for shape in (weight, bias)]
+            fan_in, fan_out = math.prod(weight[1:]), weight[0] * math.prod(weight[2:])
+            if self.chain.initial == "xavier":
+                bounds = math.sqrt(6 / (fan_in + fan_out)), 0.0
+            else:
+                bounds = (1 / math.sqrt(fan_in),) * 2
+            for bound, shape in zip(bounds, (weight, bias), strict=True):
+                parts.append(generator.uniform(-bound, bound, math.prod(shape)))
         return np.concatenate(parts).astype(np.float32)
 
     def __call__(self, theta: Tensor, images: Tensor) -> Tensor:
