@@ -392,7 +392,7 @@ def cell_of(
     """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
-    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size")}
+    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
     return {
         "paper": paper,
         "experiment": experiment,

@@ -16,7 +16,7 @@ OF_KIND = {  # what each kind of claim has beside
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves")
+OPTIONAL = ("published", "note", "where", "curves", "metric")
 LISTS = ("columns", "methods", "experiments", "than", "than_dataset", "published")
 
 
@@ -88,9 +88,13 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
 def check_table(study: cells.Study, table: object) -> None:
     """A table: its experiment and metric, every value of rows and columns, and their crossings."""
     table = keys(table, TABLE)
-    records, _ = cells.of_metric(of_experiments(study, [table["experiment"]]), table["metric"])
-    for where in ({field: list(each) for field, each in table["rows"].items()}, *table["columns"]):
-        values(records, where)
+    records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
+    values(records, {field: list(each) for field, each in table["rows"].items()})
+    for column in table["columns"]:
+        metric = column.get("metric", table.get("metric"))
+        if metric is None:
+            raise InputError("metric: this key is missing; give the table one, or each of its columns")
+        values(cells.of_metric(records, metric, own)[0], tables.keys_of(column))
     for _, of_row in tables.rows(study, table):
         for cell in of_row:
             if not cell.records:
@@ -103,7 +107,7 @@ def check_figure(study: cells.Study, figure: object) -> None:
     figure = keys(figure, FIGURE)
     one_of(figure["accuracy"], cells.LEVELS, "accuracy")
     records = of_experiments(study, [figure["experiment"]])
-    records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best")
+    records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
     for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method")]:
         cells.select(records, {field: []})
@@ -114,7 +118,8 @@ def check_claim(study: cells.Study, claim: object) -> None:
     kind = claim.get("kind") if isinstance(claim, Mapping) else None
     one_of(kind, OF_KIND, "kind of claim")
     claim = keys(claim, CLAIM + OF_KIND[str(kind)])
-    records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"])
+    own = study.spec.get("statistics", {})
+    records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"], own)
     methods = [*claim.get("methods", []), *claim.get("than", []), *([claim["method"]] if "method" in claim else [])]
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
@@ -136,7 +141,7 @@ def check_published(study: cells.Study, published: Path) -> None:
         for table in of_item:
             for _, of_row in tables.rows(study, table):
                 for cell in of_row:
-                    left = [row for row in left if not compare.prints(study, table, cell, row)]
+                    left = [row for row in left if not compare.prints(study, cell, row)]
         if left:
             row = left[0]
             named = ", ".join(f"{key} {row[key]}" for key in compare.KEYS if row[key])

@@ -56,14 +56,14 @@ def _groups(
     return found
 
 
-def _value(records: Sequence[cells.Record], statistic: str) -> float | None:
+def _value(records: Sequence[cells.Record], statistic: cells.Statistic) -> float | None:
     """The mean of the records' values; None while one is missing."""
     values = [record.value(statistic) for record in records]
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
-def _above(records: Sequence[cells.Record], claim: Claim, statistic: str, sign: int) -> list[Test]:
+def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
     """`higher` (sign 1) and `lower` (sign -1): one test a baseline and cell."""
     found = []
     for than in claim["than"]:
@@ -81,7 +81,7 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: str, sign: 
     return found
 
 
-def _falls(records: Sequence[cells.Record], claim: Claim, statistic: str) -> list[Test]:
+def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
     """`falls`: one test a method and cell; its difference is smallest minus largest value of `along`."""
     along = claim["along"]
     found = []
@@ -102,7 +102,7 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: str) -> lis
     return found
 
 
-def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: str) -> list[Test]:
+def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
     """`smaller gain`: one test a baseline, other dataset, alpha and straggler level."""
     found = []
     method = claim["method"]
@@ -129,7 +129,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: str)
     return found
 
 
-KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, str], list[Test]]] = {
+KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
     "falls": _falls,
@@ -140,7 +140,8 @@ KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, str], list[Test]]] = {
 def tests(study: cells.Study, claim: Claim) -> list[Test]:
     """A claim in each cell that it speaks of; `results/check.py` has checked its names."""
     where = {"experiment": claim["experiments"], **claim.get("where", {})}
-    records, statistic = cells.of_metric(cells.select(study.records, where), claim["metric"])
+    own = study.spec.get("statistics", {})
+    records, statistic = cells.of_metric(cells.select(study.records, where), claim["metric"], own)
     return KINDS[claim["kind"]](records, claim, statistic)
 
 

@@ -67,7 +67,7 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    records, _ = cells.of_metric(cells.select(study.records, where), level)
+    records, _ = cells.of_metric(cells.select(study.records, where), level, {})
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
