@@ -257,13 +257,12 @@ def check_fit(run: Run, method: type[Method]) -> None:
 
 @contextlib.contextmanager
 def a_way_out(dataset: Source) -> Iterator[None]:
-    """An InputError inside, about a network and the images of a user's dataset, ends with what can be done."""
+    """An InputError inside, about a network and the images of a dataset, ends with what can be done."""
     try:
         yield
     except InputError as error:
-        if dataset.folder is None:
-            raise
+        place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
         raise InputError(
             f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "
-            "`prepare: resize` (or `pad`, both to 32x32), or `prepare: {resize: SIDE}`, in its dataset.yaml"
+            f"`images: {{prepare: resize}}` in the run{place} (or `pad`, both to 32x32; `{{resize: SIDE}}` to another side)"
         ) from None
