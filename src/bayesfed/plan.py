@@ -234,11 +234,22 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
-                changes.append(f"{at(point)} (not in the paper)")
+                changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
                 yield cell_of(paper, name, spec, point, asked, run, told), run
+
+
+def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
+    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    printed = list(grid(experiment, {}, where))
+    new = {
+        axis: value
+        for axis, value in point.items()
+        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
+    }
+    return new or point
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
