@@ -235,6 +235,16 @@ def test_a_finished_run_of_another_source_is_told(put: Put, capsys: pytest.Captu
     assert "this folder holds run" in refused(capsys, "train", "run.yaml", "--out", "out", "--device", "cpu")
 
 
+def test_a_part_that_changes_between_plan_and_training_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is trained must be what its folder is named after."""
+    assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
+    one = next(one for one in json.loads(Path("plan/plan.json").read_text())["runs"] if one["method"] == "sign")
+    put("methods/sign.py", METHOD.replace("0.01", "0.02"))
+    message = refused(capsys, "train", one["runfile"], "--out", f"runs/{one['folder']}", "--device", "cpu")
+    assert f"this folder is for run {one['key']}" in message
+    assert message.endswith("a part or a dataset has changed since: plan again")
+
+
 def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
     """What tells, reads parts and imports none of them, nor torch."""
     config = plan.read_mapping(Path("config.yaml"))

@@ -123,3 +123,27 @@ def test_folder_and_partition_file(mapping: Make) -> None:
     multi = runfile.resolve(mapping("hbfl") | MULTI)
     assert multi.folder == f"digits+digits-parity/whole-clients~2/hbfl/seed~0-{multi.key}"
     assert multi.partition_file is None
+
+
+def test_images_as_a_run_sees_them(mapping: Callable[..., dict[str, Any]]) -> None:
+    """Defaults leave keys alone; a native size, another normalisation and no augmentation are other runs."""
+    plain = runfile.resolve(mapping(dataset="digits"))
+    assert runfile.resolve(mapping(dataset="digits", images={"prepare": "dataset"})).key == plain.key
+    keys = {plain.key}
+    for seen, side in (({"prepare": {"resize": 28}}, 28), ({"normalise": "half"}, 32), ({"augment": "crop_flip"}, 32)):
+        run = runfile.resolve(mapping(dataset="digits", images=seen))
+        assert runfile.resolve(run.to_dict()) == run
+        assert run.sources[0].side == side
+        keys.add(run.key)
+    assert len(keys) == 4
+    native = {"dataset": "digits", "images": {"prepare": "none"}}
+    assert runfile.resolve(mapping(**native, models={"global": "mlp"})).sources[0].side == 8
+    with pytest.raises(InputError, match="'lenet5' does not fit images of 8x8: its convolutions need at least 16x16"):
+        runfile.resolve(mapping(**native))
+    for wrong, message in (
+        ({"prepare": "sharpen"}, "images.prepare: no preparation is named 'sharpen'"),
+        ({"normalise": "0.5"}, "images.normalise: '0.5' is not a choice"),
+        ({"size": 28}, "images.size: unknown key"),
+    ):
+        with pytest.raises(InputError, match=message):
+            runfile.resolve(mapping(dataset="digits", images=wrong))

@@ -75,7 +75,9 @@ class TrainedModel:
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
         """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W)."""
         pixels = prepare.prepared(np.asarray(images), self.source)
-        one = Images(self.source, pixels, np.zeros(len(pixels)), augment=False, device=HOST.device, dtype=torch.float32)
+        one = Images(
+            self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
+        )
         return one.plain(torch.arange(len(one)))
 
     @torch.no_grad()
@@ -196,7 +198,7 @@ class LoadedRun:
     def _source(self, task: int) -> Source:
         """A dataset with its mean and standard deviation, which take its images where they are not given."""
         source = self.run.sources[task]
-        return source if source.mean else store.load(source.name, self.data).source
+        return source if source.mean else store.load(source.name, self.data, self.run.images).source
 
     def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
         """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""

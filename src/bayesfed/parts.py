@@ -281,5 +281,6 @@ def state(folder: object) -> str:
     for reader in sorted(path.glob("datasets/*/reader.py")) if path else []:  # what it read decides, not its files
         record = DATA / reader.parent.name / "dataset.json"
         text += f"{record} {files.sha256(record) if record.exists() else 'missing'}\n"
-    packages = {top_level(entry) for kind in KINDS for entry in entry_points(group=f"bayesfed.{kind}")}
+    entries = entry_points()
+    packages = {top_level(entry) for kind in KINDS for entry in entries.select(group=f"bayesfed.{kind}")}
     return text + "".join(f"{package} {digest(package)}\n" for package in sorted(packages))

@@ -234,11 +234,22 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
-                changes.append(f"{at(point)} (not in the paper)")
+                changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
                 yield cell_of(paper, name, spec, point, asked, run, told), run
+
+
+def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
+    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    printed = list(grid(experiment, {}, where))
+    new = {
+        axis: value
+        for axis, value in point.items()
+        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
+    }
+    return new or point
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
@@ -357,6 +368,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
     nearest name.
     """
+    from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runfile import Budget
 
@@ -364,6 +376,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
     if axis not in places:
@@ -376,7 +389,7 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
     if len(place) == 1:
         mapping[place[0]] = value
     else:
-        mapping[place[0]] = {**mapping[place[0]], place[1]: value}
+        mapping[place[0]] = {**mapping.get(place[0], {}), place[1]: value}
 
 
 def listed(value: Any) -> list[Any]:
@@ -390,7 +403,7 @@ def cell_of(
     """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
-    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size")}
+    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
     return {
         "paper": paper,
         "experiment": experiment,

@@ -54,11 +54,13 @@ class Run:
     local_models: tuple[str, ...]
     budget: Budget
     parts: str | None = None
+    images: prepare.Seen = prepare.AS_IT_IS
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The datasets; client k holds images of sources[k] in a multi-task run, else all share sources[0]."""
-        return tuple(source(name) for name in self.datasets)
+        """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
+        sources[0]."""
+        return tuple(self.images.of(source(name)) for name in self.datasets)
 
     @property
     def multi_task(self) -> bool:
@@ -85,6 +87,7 @@ class Run:
                 "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
             }
             | fields(self.budget)
+            | ({"images": seen} if (seen := fields(self.images)) else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -154,7 +157,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -165,6 +168,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     parts.use(folder, data)
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
+    images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     datasets = read_datasets(mapping["dataset"], partition)
     method, chosen = read_method(mapping["method"])
     global_model, local = read_models(mapping["models"], method, partition.clients)
@@ -173,7 +177,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder)
+    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images)
     check_fit(run, method)
     return run
 
@@ -253,13 +257,12 @@ def check_fit(run: Run, method: type[Method]) -> None:
 
 @contextlib.contextmanager
 def a_way_out(dataset: Source) -> Iterator[None]:
-    """An InputError inside, about a network and the images of a user's dataset, ends with what can be done."""
+    """An InputError inside, about a network and the images of a dataset, ends with what can be done."""
     try:
         yield
     except InputError as error:
-        if dataset.folder is None:
-            raise
+        place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
         raise InputError(
             f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "
-            "`prepare: resize` (or `pad`, both to 32x32), or `prepare: {resize: SIDE}`, in its dataset.yaml"
+            f"`images: {{prepare: resize}}` in the run{place} (or `pad`, both to 32x32; `{{resize: SIDE}}` to another side)"
         ) from None

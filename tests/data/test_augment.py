@@ -18,7 +18,9 @@ def images(request: pytest.FixtureRequest) -> tuple[np.ndarray, Images]:
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (20, channels, size, size), np.uint8)
     like = dataclasses.replace(source("cifar10"), mean=MEAN[:channels], std=STD[:channels])
-    return pixels, Images(like, pixels, np.arange(20), augment=True, device=torch.device("cpu"), dtype=torch.float64)
+    return pixels, Images(
+        like, pixels, np.arange(20), augment="crop_flip", device=torch.device("cpu"), dtype=torch.float64
+    )
 
 
 def normalised(pixels: np.ndarray) -> torch.Tensor:

@@ -53,6 +53,7 @@ class Lab:
             "rounds": 100,
             "local_epochs": 5,
             "batch_size": 128,
+            "clients_on_test": "detailed",
             "changes": [],
             **more,
         }
@@ -69,11 +70,12 @@ def finish(
     clients: list[list[float]] | None = None,
     uncertainty: Mapping[str, Mapping[str, float]] | None = None,
     on_shards: list[list[float]] | None = None,
+    mean: list[float] | None = None,
     **more: Any,
 ) -> None:
     """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme.
 
-    An empty curve is that of a client that never took part. Without `on_shards`, the server's model on each client's
+    `mean`: of the clients' models on the full test set. An empty curve is that of a client that never took part. Without `on_shards`, the server's model on each client's
     shard, it is a record as they were before there was that metric. `more`: keys of the summary beside those that every
     run has.
     """
@@ -94,6 +96,8 @@ def finish(
             writer.writerow([round, "global", "global", "test_accuracy", value])
             writer.writerow([round, "global", "server", "log_precision_spread", 0.1])
             writer.writerow([round, "global", "global_sampled", "test_accuracy", 0.0])
+        for round, value in enumerate(mean or [], 1):
+            writer.writerow([round, "mean", "local", "test_accuracy", value])
         for (k, curve), (model, less) in itertools.product(enumerate(clients or []), [("meme", 0.0), ("local", 0.1)]):
             for round, value in enumerate(curve, 1):
                 writer.writerow([round, k, model, "shard_accuracy", value - less])

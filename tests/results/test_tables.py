@@ -250,11 +250,13 @@ def test_early_and_jitter_by_hand(lab, stored):
     stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=20), curve)
     (study,) = cells.studies(lab.plan)
     (server,) = [record for record in study.records if record.client == "global"]
-    assert server.value("early") == pytest.approx(0.2)
+    assert server.value(cells.Statistic("early")) == pytest.approx(0.2)
     changes = [0.1, -0.1] * 4 + [0.1]
     mean = sum(changes) / 9
-    assert server.value("jitter") == pytest.approx((sum((each - mean) ** 2 for each in changes) / 8) ** 0.5)
-    assert server.value("best") == 0.6
+    assert server.value(cells.Statistic("jitter")) == pytest.approx(
+        (sum((each - mean) ** 2 for each in changes) / 8) ** 0.5
+    )
+    assert server.value(cells.Statistic("best")) == 0.6
 
 
 def test_curves_agree_with_the_engines_summary(tmp_path):

@@ -95,7 +95,7 @@ def told(name: str, folder: Path) -> Source:
     """What the description of a dataset says; what only its arrays do is 0 or empty."""
     where = str(folder / DESCRIPTION)
     text: Description = options.read(Description, files.read_yaml(folder / DESCRIPTION), where)
-    how, target = read_prepare(text.prepare, f"{where}.prepare")
+    how, target = prepare.read(text.prepare, f"{where}.prepare")
     reader = (folder / READER).is_file()
     arrays = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
     if reader == bool(arrays):
@@ -120,19 +120,9 @@ def told(name: str, folder: Path) -> Source:
         std=text.std,
         prepare=how,
         target=target,
-        augment=text.augment,
+        augment="crop_flip" if text.augment else "none",
         folder=folder,
     )
-
-
-def read_prepare(value: object, where: str) -> tuple[str, int]:
-    """A preparation and the side that it gives, from its name or from {name: side}."""
-    if isinstance(value, Mapping) and len(value) == 1:
-        ((value, side),) = value.items()
-    else:
-        side = 32
-    prepare.registry.part(value, where)
-    return str(value), options.check(side, int, {"low": 1}, f"{where}.{value}")
 
 
 def read_file(value: object, where: str) -> File:

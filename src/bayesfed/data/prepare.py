@@ -5,12 +5,14 @@ A preparation takes images uint8 [N, C, H, W] and a side in pixels, and gives ui
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import parts
+from bayesfed import options, parts
 from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
 
@@ -68,6 +70,16 @@ registry = parts.Modules(
 )
 
 
+def read(value: object, where: str) -> tuple[str, int]:
+    """A preparation and the side that it gives, from its name or from {name: side}."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((value, side),) = value.items()
+    else:
+        side = 32
+    registry.part(value, where)
+    return str(value), options.check(side, int, {"low": 1}, f"{where}.{value}")
+
+
 def prepared(images: Images, source: Source) -> Images:
     """The dataset's native images [N, C, H, W] as networks see them, [N, C, side, side].
 
@@ -98,3 +110,28 @@ def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
         means.append(float(shares @ levels))
         deviations.append(float(np.sqrt(shares @ (levels - means[-1]) ** 2)))
     return tuple(round(value, 6) for value in means), tuple(round(value, 6) for value in deviations)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
+
+    prepare: a preparation, by name or as {name: side}; `none` keeps the native size. normalise: by mean and standard
+    deviation of the prepared training images, or by 0.5 and 0.5 for every channel. augment: what is done in training.
+    """
+
+    prepare: Any = "dataset"
+    normalise: Literal["dataset", "half"] = "dataset"
+    augment: Literal["dataset", "none", "crop_flip"] = "dataset"
+
+    def of(self, source: Source) -> Source:
+        """The dataset with images as the run sees them. Raises InputError for a preparation that there is not."""
+        if self.prepare != "dataset":
+            how, side = read(self.prepare, "images.prepare")
+            source = replace(source, prepare=how, target=side, mean=(), std=())
+        if self.normalise == "half":
+            source = replace(source, mean=(0.5,) * source.channels, std=(0.5,) * source.channels)
+        return source if self.augment == "dataset" else replace(source, augment=self.augment)
+
+
+AS_IT_IS = Seen()

@@ -49,7 +49,7 @@ class Source:
     std: tuple[float, ...]
     prepare: str  # the preparation that brings native images to `target`; `none` leaves them as they are
     target: int = 32
-    augment: bool = False  # crop and flip in training
+    augment: str = "none"  # in training: `none` or `crop_flip`
     folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
 
     @property
@@ -149,7 +149,7 @@ SOURCES: dict[str, Source] = {
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
         prepare="none",
-        augment=True,
+        augment="crop_flip",
     ),
     "cifar100": Source(
         name="cifar100",
@@ -174,7 +174,7 @@ SOURCES: dict[str, Source] = {
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
         prepare="none",
-        augment=True,
+        augment="crop_flip",
     ),
     "mnist": Source(
         name="mnist",

@@ -39,9 +39,10 @@ class Dataset:
     test_labels: NDArray[np.int64]
 
 
-def load(name: str, data_dir: Path) -> Dataset:
-    """The dataset `name` under `data_dir`; raises InputError if it is missing, truncated or changed."""
-    wanted = source(name)
+def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Dataset:
+    """The dataset `name` under `data_dir`, its images as a run sees them; raises InputError if it is missing, truncated or
+    changed."""
+    wanted = seen.of(source(name))
     check(wanted, data_dir)
     splits = []
     for split in SPLITS:

@@ -76,7 +76,7 @@ class Federation:
         self.splits = [
             (
                 place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
-                place(one.source, one.test_images, one.test_labels, augment=False),
+                place(one.source, one.test_images, one.test_labels, augment="none"),
             )
             for one in datasets
         ]

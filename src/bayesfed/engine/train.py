@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
+import re
 import signal
 import sys
 import time
@@ -68,7 +69,13 @@ def train(run: Run, place: Place) -> None:
 
 
 def refuse_other_run(run: Run, out: Path) -> None:
-    """Raise InputError where the folder holds another run, or one of another source or revision."""
+    """Raise InputError where the folder holds another run, or one of another source or revision, or is named after one."""
+    named = re.fullmatch(r"seed~\d+-([0-9a-f]{12})", out.resolve().name)
+    if named and named[1] != run.key:
+        raise InputError(
+            f"--out {out}: this folder is for run {named[1]}, and the run file gives {run.key} now; if it was planned so, a "
+            "part or a dataset has changed since: plan again"
+        )
     stored = runfolder.read(out)
     if stored and (key := stored["key"]) != run.key:
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
@@ -103,7 +110,7 @@ def train_locked(run: Run, place: Place) -> None:
 
 def assemble(run: Run, place: Place, compute: Compute) -> Federation:
     """The run's federation from the stored data and the cached partition, which is made where it is missing."""
-    datasets = [store.load(name, place.data) for name in run.datasets]
+    datasets = [store.load(name, place.data, run.images) for name in run.datasets]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:
         partition.build(*cell)

@@ -53,12 +53,12 @@ def clients(study: cells.Study) -> Rows:
         shards = {record.client: record for record in records if record.level == "global_on_shard"}
         for client, record in own.items():
             found.append({**columns, **_identity(study, record), **_accuracies(record, shards[client])})
-        means = {name: cells.score(own.values(), name) for name in ACCURACIES}
-        means |= {on_shard(name): cells.score(shards.values(), name) for name in ACCURACIES}
+        means = {name: cells.score(own.values(), cells.Statistic(name)) for name in ACCURACIES}
+        means |= {on_shard(name): cells.score(shards.values(), cells.Statistic(name)) for name in ACCURACIES}
         own_mean, on_shards = means["best"], means[on_shard("best")]
         why = [*own_mean.missing, *own_mean.without()]
         why += [f"global: {why}" for why in (*on_shards.missing, *on_shards.without())]
-        written = {name: "" if one.mean is None else one.percent() for name, one in means.items()}
+        written = {name: "" if one.mean is None else one.shown() for name, one in means.items()}
         found.append({**columns, "client": "mean", **written, "note": "; ".join(why)})
         found += [
             {**columns, **_identity(study, record), **_accuracies(record)}
@@ -93,7 +93,7 @@ def _accuracies(record: cells.Record, shard: cells.Record | None = None) -> dict
 
 
 def _percent(record: cells.Record, statistic: str) -> str:
-    value = record.value(statistic)
+    value = record.value(cells.Statistic(statistic))
     return cells.DIVERGED if record.diverged else "" if value is None else f"{100 * value:.2f}"
 
 

@@ -5,7 +5,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,44 @@ BUDGET = ("rounds", "local_epochs", "batch_size")
 
 PAPERS = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
+NOT_TESTED = "no local model on the full test set"
 NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 
-LEVELS = ("global", "client", "global_on_shard")
-"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, and the
-server's model on that shard."""
+LEVELS = ("global", "client", "global_on_shard", "local")
+"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
+model on that shard, and the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
+runs that test clients there every round."""
 
 STATISTICS = ("best", "last", "last5", "early", "jitter")
-"""What can be asked of an accuracy over rounds; `Record.value` defines them."""
+"""What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
+by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
+rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+OF_KIND = ("first", "best_within", "at_best_of")
+NEVER = "never reached"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A statistic by name; one of a paper's own has a kind and its argument."""
+
+    name: str
+    kind: str = ""
+    argument: Any = None
+
+    @property
+    def scale(self) -> int:
+        """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
+        return 1 if self.kind == "first" else 100
+
+    @property
+    def unit(self) -> str:
+        """What one of it is, as shown."""
+        return "round" if self.kind == "first" else "point"
+
+
+BEST, LAST5 = Statistic("best"), Statistic("last5")
 
 
 @dataclass(frozen=True)
@@ -69,27 +98,47 @@ class Record:
         """Whether run and data are the paper's in everything, so that a number may be compared with print."""
         return self.used == self.dataset and not self.changes
 
-    def value(self, statistic: str) -> float | None:
-        """An accuracy statistic in [0, 1], or None when the run has none (yet) or diverged.
+    def value(self, statistic: Statistic) -> float | None:
+        """An accuracy statistic in [0, 1] (for `first`, a round), or None when the run has none (yet) or diverged.
 
-        best, last, last5: maximum over rounds, last round, mean of the last five (from the summary).
+        best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
         early: mean over the first tenth of the rounds, at least one.
         jitter: standard deviation of the change from round to round over the second half (needs two changes).
         """
         if not self.done or self.diverged:
             return None
-        if statistic in ("best", "last", "last5"):
-            return self.summary.get(statistic)
-        values = list(self.curve().values())
-        if statistic == "early":
-            return statistics.fmean(values[: max(1, self.rounds // 10)]) if values else None
+        if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level != "local":
+            return self.summary.get(statistic.name)
+        curve = self.curve()
+        if statistic.kind:
+            return self.own(statistic, curve)
+        values = list(curve.values())
+        if not values:
+            return None
+        if statistic.name == "best":
+            return max(values)
+        if statistic.name in ("last", "last5"):
+            return statistics.fmean(values[-1 if statistic.name == "last" else -5 :])
+        if statistic.name == "early":
+            return statistics.fmean(values[: max(1, self.rounds // 10)])
         half = values[len(values) // 2 :]
         changes = [after - before for before, after in itertools.pairwise(half)]
         return statistics.stdev(changes) if len(changes) > 1 else None
 
+    def own(self, statistic: Statistic, curve: Mapping[int, float]) -> float | None:
+        """A statistic of a paper's own; None where a run never reaches the value, or has none of these rounds."""
+        if statistic.kind == "first":
+            return next((float(round) for round, value in curve.items() if value >= statistic.argument), None)
+        if statistic.kind == "best_within":
+            first, last = statistic.argument
+            return max((value for round, value in curve.items() if first <= round <= last), default=None)
+        other = replace(self, level=statistic.argument).curve()
+        return curve.get(max(other, key=lambda round: (other[round], -round))) if other else None
+
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
-        series = self.client if self.level != "global_on_shard" else f"global on {self.client}"
+        of_level = {"global": "global", "local": "mean", "global_on_shard": f"global on {self.client}"}
+        series = of_level.get(self.level, self.client)
         return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
 
 
@@ -147,7 +196,8 @@ class Study:
 @dataclass(frozen=True)
 class Score:
     """A statistic over seeds: mean, sample standard deviation (None for one), the numbers of seeds with a value, diverged,
-    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere."""
+    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere.
+    `scale` is what values are multiplied by to be shown."""
 
     mean: float | None
     sd: float | None
@@ -156,13 +206,20 @@ class Score:
     planned: int
     missing: Mapping[str, int]
     left_out: Mapping[str, int]
+    scale: int = 100
 
-    def percent(self) -> str:
+    def shown(self) -> str:
         """`80.71`, `80.71 ± 0.30`, or what stands in its place: `diverged`, why a finished run has no value, or "" where
-        nothing is finished. Percent with two decimals."""
+        nothing is finished. Percent with two decimals; rounds with at most one."""
         if self.mean is None:
             return DIVERGED if self.diverged else " or ".join(self.missing)
-        return f"{100 * self.mean:.2f}" + (f" ± {100 * self.sd:.2f}" if self.sd is not None else "")
+        return self.number(self.mean) + (f" ± {self.number(self.sd)}" if self.sd is not None else "")
+
+    def number(self, value: float | None) -> str:
+        """A mean, or a standard deviation, as shown; "" for none."""
+        if value is None:
+            return ""
+        return f"{self.scale * value:.2f}" if self.scale == 100 else f"{round(value, 1):g}"
 
     def count(self) -> str:
         """`3`, or `2 of 3` while seeds are missing, or `1 of 3, 1 diverged`; and why finished runs have no value:
@@ -179,7 +236,7 @@ class Score:
         return [f"without {count} client{'s' if count > 1 else ''}: {why}" for why, count in self.left_out.items()]
 
 
-def score(records: Iterable[Record], statistic: str) -> Score:
+def score(records: Iterable[Record], statistic: Statistic) -> Score:
     """Mean and spread over seeds; several records of a seed (clients) are averaged first."""
     by_seed: dict[str, list[float]] = {}
     reasons: dict[str, list[str]] = {}
@@ -187,7 +244,10 @@ def score(records: Iterable[Record], statistic: str) -> Score:
     for record in records:
         value = record.value(statistic)
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
-        reasons.setdefault(record.seed, []).extend([record.missing] if record.missing else [])
+        why = record.missing
+        if value is None and record.done and not record.diverged and statistic.kind == "first":
+            why = why or NEVER
+        reasons.setdefault(record.seed, []).extend([why] if why else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
     return Score(
@@ -198,6 +258,7 @@ def score(records: Iterable[Record], statistic: str) -> Score:
         planned=len(by_seed),
         missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in dict.fromkeys(all)),
         left_out=Counter(why for seed, all in reasons.items() if by_seed[seed] for why in all),
+        scale=statistic.scale,
     )
 
 
@@ -216,16 +277,37 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     return [record for record in records if all(record.field(f) in accepted for f, accepted in wanted.items())]
 
 
-def of_metric(records: Iterable[Record], metric: str) -> tuple[list[Record], str]:
-    """The records and the statistic of a metric, a level and a statistic: `client_accuracy_best` -> (of clients, "best").
+def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) -> tuple[list[Record], Statistic]:
+    """The records and the statistic of a metric, a level and a statistic: `client_accuracy_best` -> (of clients, best).
 
-    Raises InputError for an unknown metric.
+    `own` are the statistics of the paper's YAML. Raises InputError for an unknown metric.
     """
-    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in STATISTICS]
+    found = {name: Statistic(name) for name in STATISTICS} | {name: read_statistic(name, own[name]) for name in own}
+    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in found]
     if metric not in known:
         raise InputError(f"unknown metric '{metric}'; {nearest(metric, known)}")
-    level, statistic = metric.split("_accuracy_")
-    return [record for record in records if record.level == level], statistic
+    level, _, name = metric.partition("_accuracy_")
+    return [record for record in records if record.level == level], found[name]
+
+
+def read_statistic(name: str, value: object) -> Statistic:
+    """A statistic of a paper's own; raises InputError that says what is wrong with it."""
+    where = f"statistics.{name}"
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
+    ((kind, argument),) = value.items()
+    if kind not in OF_KIND:
+        raise InputError(f"{where}: no kind of statistic is named '{kind}'; {nearest(kind, OF_KIND)}")
+    if name in STATISTICS:
+        raise InputError(f"{where}: this name stands for another statistic; choose another")
+    if kind == "first" and not (isinstance(argument, int | float) and 0 < argument <= 1):
+        raise InputError(f"{where}.first: expected an accuracy above 0 and up to 1, found {argument!r}")
+    whole = isinstance(argument, list) and len(argument) == 2 and all(isinstance(each, int) for each in argument)
+    if kind == "best_within" and not (whole and 1 <= argument[0] <= argument[1]):
+        raise InputError(f"{where}.best_within: expected two rounds, the first and the last, found {argument!r}")
+    if kind == "at_best_of" and argument not in LEVELS:
+        raise InputError(f"{where}.at_best_of: no accuracy is named '{argument}'; {nearest(argument, LEVELS)}")
+    return Statistic(name, kind, argument)
 
 
 def text(value: object) -> str:
@@ -318,6 +400,10 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     for k in range(clients):
         model = cell.get("model") or models.get("global")
         found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
+    if not several and cell["clients_on_test"] == "round":
+        model = cell.get("model") or models.get("global")
+        mean = record("local", "mean", model, datasets[0], used[0], "", None)
+        found.append(replace(mean, missing="" if mean.curve() or not mean.done else NOT_TESTED))
     return found
 
 
