@@ -131,6 +131,19 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures[-1] == ("cnn2", "cifar100")
 
 
+def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
+    """Whatever the experiment, or the config for all of them, says of it; the partition key by key."""
+    config |= {"run": {"rounds": 3}, "experiments": {"second": {"run": {"rounds": 1, "partition": {"clients": 4}}}}}
+    cells = made(config)["cells"]
+    assert {(c["experiment"], c["rounds"], c["clients"]) for c in cells if c["experiment"] != "tasks"} == {
+        ("first", 3, 3), ("second", 1, 4)
+    }  # fmt: skip
+    told = next(c["changes"] for c in cells if c["experiment"] == "second")
+    assert told == ["clients 4 (paper 3)", "rounds 1 (paper 2)"]
+    with pytest.raises(InputError, match="round: unknown key; did you mean 'rounds'"):
+        made(config | {"experiments": {"second": {"run": {"round": 1}}}})
+
+
 def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
     """Not the budget alone: methods, clients, participation, points outside the paper's grid; more rounds, too."""
     changed = config | {
