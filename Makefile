@@ -19,7 +19,7 @@ demo: $(STAMP)
 	@echo "The report: reports/demo.html (tables and figures alone: results/demo/)"
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8
 
 setup: $(STAMP)
 

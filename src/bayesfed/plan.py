@@ -14,6 +14,7 @@ import itertools
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ CONFIG_KEYS = (
     "name", "title", "notice", "papers", "parts", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS,
     *WORKFLOW_KEYS,
 )  # fmt: skip
-CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
+CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
 
 
@@ -227,18 +228,29 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
         shipped = is_shipped(paper, name, spec)
         for point in grid(experiment, change, where):
             with naming(paper, name, point):
-                mapping, asked = run_mapping(spec, config, experiment, point)
+                mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
                 theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
-                changes.append(f"{at(point)} (not in the paper)")
+                changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
                 yield cell_of(paper, name, spec, point, asked, run, told), run
+
+
+def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
+    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    printed = list(grid(experiment, {}, where))
+    new = {
+        axis: value
+        for axis, value in point.items()
+        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
+    }
+    return new or point
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
@@ -326,8 +338,13 @@ def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]
             yield {**case, **dict(zip(axes, values, strict=True))}
 
 
-def run_mapping(spec: Tree, config: Tree, experiment: Tree, point: Tree) -> tuple[dict[str, Any], Any]:
-    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names."""
+def run_mapping(
+    spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
+) -> tuple[dict[str, Any], Any]:
+    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
+
+    `change`: keys of a run file by which a config replaces the experiment's.
+    """
     from bayesfed import methods
 
     budget = config.get("run", {})
@@ -336,6 +353,7 @@ def run_mapping(spec: Tree, config: Tree, experiment: Tree, point: Tree) -> tupl
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
     mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
+    mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
     label = point["method"]
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")

@@ -133,7 +133,7 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
     data.write_bytes(data.read_bytes()[:-100])
     command = ("snakemake", "--cores", "1", "runs", "--configfile", "config/test.yaml")
     process = fresh.start(*command)
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 1
     assert re.search(
         f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`", output

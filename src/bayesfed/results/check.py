@@ -7,17 +7,17 @@ from typing import Any
 from bayesfed.errors import InputError, nearest
 from bayesfed.results import cells, claims, compare, tables
 
-TABLE = ("title", "experiment", "metric", "rows", "columns", "published", "note")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "methods")
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where")
+TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note")
+FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods")
+CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves", "metric")
-LISTS = ("columns", "methods", "experiments", "than", "than_dataset", "published")
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x")
+LISTS = ("columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
 def paper(study: cells.Study, published: Path) -> None:
@@ -53,7 +53,7 @@ def one_of(value: object, valid: Iterable[object], what: str) -> None:
         raise InputError(f"no {what} is named '{value}'; {nearest(value, valid)}")
 
 
-def keys(item: object, valid: Sequence[str]) -> Mapping[str, Any]:
+def keys(item: object, valid: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Mapping[str, Any]:
     """The item as a mapping with these keys and no other; raises InputError otherwise."""
     if not isinstance(item, Mapping):
         raise InputError(f"expected keys and values, found {item!r}")
@@ -63,7 +63,7 @@ def keys(item: object, valid: Sequence[str]) -> Mapping[str, Any]:
         if key in LISTS and not isinstance(value, list):
             raise InputError(f"{key}: expected a list, found {value!r}")
     for key in valid:
-        if key not in item and key not in OPTIONAL:
+        if key not in item and key not in optional:
             raise InputError(f"{key}: this key is missing")
     return item
 
@@ -87,7 +87,7 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
 
 def check_table(study: cells.Study, table: object) -> None:
     """A table: its experiment and metric, every value of rows and columns, and their crossings."""
-    table = keys(table, TABLE)
+    table = keys(table, TABLE, (*OPTIONAL, "metric"))
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
     for column in table["columns"]:
@@ -109,8 +109,16 @@ def check_figure(study: cells.Study, figure: object) -> None:
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
-    for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method")]:
+    along = [figure["x"]] if "x" in figure else []
+    for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
         cells.select(records, {field: []})
+    for record in records if along else []:
+        try:
+            float(record.field(figure["x"]))
+        except ValueError:
+            raise InputError(
+                f"x: '{record.field(figure['x'])}' of {figure['x']} is no number to stand along an axis"
+            ) from None
 
 
 def check_claim(study: cells.Study, claim: object) -> None:
@@ -122,6 +130,7 @@ def check_claim(study: cells.Study, claim: object) -> None:
     records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"], own)
     methods = [*claim.get("methods", []), *claim.get("than", []), *([claim["method"]] if "method" in claim else [])]
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
+    cells.select(records, {axis: [] for axis in claim.get("apart", [])})
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
     if not claims.tests(study, claim):
         raise InputError("no cell of these experiments can test it")

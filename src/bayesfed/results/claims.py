@@ -1,7 +1,8 @@
 """The orderings that a paper claims: in how many seeds each holds, cell by cell and in all.
 
 A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
-and what its kind needs; `where` narrows the cells (field -> value or values). Kinds:
+and what its kind needs; `where` narrows the cells (field -> value or values), `apart` names axes in which cells that are
+compared may differ (each method with its best number of local epochs). Kinds:
 
 - `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
 - `falls`: the metric of each of `methods` falls at each step from the largest value of `along` down;
@@ -45,13 +46,13 @@ Claim = Mapping[str, Any]
 
 
 def _groups(
-    records: Iterable[cells.Record], fields: Sequence[str], along: str = ""
+    records: Iterable[cells.Record], fields: Sequence[str], apart: Sequence[str] = ()
 ) -> dict[tuple[object, ...], list[cells.Record]]:
-    """The records by their values of `fields`, whatever they have of `along`, in order of first appearance."""
+    """The records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
     found: dict[tuple[object, ...], list[cells.Record]] = {}
     for record in records:
-        axes = tuple((axis, value) for axis, value in record.axes.items() if axis != along)
-        key = (axes if field == "axes" else record.field(field) for field in fields if field != along)
+        axes = tuple((axis, value) for axis, value in record.axes.items() if axis not in apart)
+        key = (axes if field == "axes" else record.field(field) for field in fields if field not in apart)
         found.setdefault(tuple(key), []).append(record)
     return found
 
@@ -68,7 +69,7 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
     found = []
     for than in claim["than"]:
         pair = cells.select(records, {"method": [claim["method"], than]})
-        for of_cell in _groups(pair, MATCH).values():
+        for of_cell in _groups(pair, MATCH, claim.get("apart", [])).values():
             if {record.method for record in of_cell} != {claim["method"], than}:
                 continue  # the plan has not both
             differences = []
@@ -86,7 +87,7 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
     along = claim["along"]
     found = []
     chosen = cells.select(records, {"method": claim["methods"]})
-    for of_cell in _groups(chosen, ["method", *MATCH], along).values():
+    for of_cell in _groups(chosen, ["method", *MATCH], [along, *claim.get("apart", [])]).values():
         steps = sorted({record.field(along) for record in of_cell}, key=float, reverse=True)
         if len(steps) < 2:
             continue
@@ -109,7 +110,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
     for than in claim["than"]:
         for other in claim["than_dataset"]:
             pair = cells.select(records, {"method": [method, than], "dataset": [claim["dataset"], other]})
-            for of_cell in _groups(pair, ["alpha", "stragglers", "axes"]).values():
+            for of_cell in _groups(pair, ["alpha", "stragglers", "axes"], claim.get("apart", [])).values():
                 wanted = {(name, data) for name in (method, than) for data in (claim["dataset"], other)}
                 if {(record.method, record.dataset) for record in of_cell} != wanted:
                     continue

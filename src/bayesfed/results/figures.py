@@ -1,4 +1,5 @@
-"""The paper's figures: accuracy over rounds in panels, one curve a method (or value of an axis), mean and band over seeds."""
+"""The paper's figures: accuracy over rounds, or along an axis, in panels; one curve a method (or value of an axis), mean and
+band over seeds."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +64,8 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
 
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
-    its curves apart; unless given, `method`), `title`.
+    its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
+    place of rounds), `title`. With an `x`, the column `round` holds its values.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
@@ -71,10 +73,11 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        data += [
-            (row, column, record.field(axis), record.seed, round, 100 * value)
-            for round, value in record.curve().items()
-        ]
+        curve: dict[int, float] | dict[float, float] = record.curve()
+        if "x" in figure:
+            best = record.value(cells.BEST)
+            curve = {} if best is None else {float(record.field(figure["x"])): best}
+        data += [(row, column, record.field(axis), record.seed, round, 100 * value) for round, value in curve.items()]
     found = cells.unique(record.field(axis) for record in records)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
@@ -154,7 +157,9 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = data.curves["round"].max() <= 20, set(data.curves["curve"])
+        few, drawn = "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
+        places = data.curves["round"]
+        log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
             for j, column in enumerate(data.columns):
                 _panel(
@@ -169,8 +174,10 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
                     axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
+                if log:
+                    axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
-                    axes[i, j].set_xlabel("round")
+                    axes[i, j].set_xlabel(figure.get("x", "round"))
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
