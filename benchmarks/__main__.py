@@ -6,6 +6,6 @@ Apart from these: `benchmarks.gpu`, what needs a GPU (`docs/gpu.md`), and `bench
 import subprocess
 import sys
 
-for name in ("training", "cores", "ways", "overheads", "scaling", "kernels", "pages"):
+for name in ("training", "cores", "augment", "ways", "overheads", "scaling", "kernels", "pages"):
     print(f"== benchmarks.{name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)

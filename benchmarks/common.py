@@ -76,8 +76,8 @@ def models(name: str, method: str) -> dict[str, Any]:
     return {"global": name, "local": [name] * 10} if method in ("fml", "hbfl") else {"global": name}
 
 
-def local_training(federation: Federation, executor: Executor) -> Callable[[], None]:
-    """A function that does one round's local training of all clients and nothing else."""
+def starter(federation: Federation) -> Callable[[int], Job]:
+    """A function that makes a client ready for the first round's local training."""
     method = federation.method
     server = federation.node(SERVER, 1)
     server.state = begin(federation).server
@@ -88,6 +88,13 @@ def local_training(federation: Federation, executor: Executor) -> Callable[[], N
         c.state = copy(kept[client], federation.compute.device)
         c.state |= method.start(c, method.message(server, client))
         return Job(c, method.phases(c))
+
+    return start
+
+
+def local_training(federation: Federation, executor: Executor) -> Callable[[], None]:
+    """A function that does one round's local training of all clients and nothing else."""
+    start = starter(federation)
 
     def block() -> None:
         for _ in executor.run(range(federation.clients), start, lambda job: None):

@@ -77,8 +77,8 @@ def kernels() -> str:
 
 def tables_of_speed() -> str:
     """All tables of the benchmarks."""
-    training, cores, overheads, scaling, precision = (
-        read(name) for name in ("training", "cores", "overheads", "scaling", "precision")
+    training, cores, augment, overheads, scaling, precision = (
+        read(name) for name in ("training", "cores", "augment", "overheads", "scaling", "precision")
     )
     out = "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
     out += "250 000 images, ten clients. "
@@ -105,6 +105,16 @@ def tables_of_speed() -> str:
             r["engine_job_a_core_images_per_second"], f"**{r['job_a_core_over_one_job']}**",
             max(int(r[f"bare_{way}_images_per_second"]) for way in ("one_job", "job_a_core")),
             f"**{r['engine_over_bare']}**",
+        ],
+    )  # fmt: skip
+    out += "FOLA's augmentation (crop, flip, AutoAugment, Cutout) beside a training step of FedAvg, one thread, microseconds an "
+    out += "image; every column of preparation includes normalising (`benchmarks/augment-cpu.csv`):\n\n"
+    out += tables(
+        ["network, batch size", "no augmentation", "crop and flip", "FOLA's", "training step", "FOLA's, part of a step"],
+        augment,
+        lambda r: [
+            f"{r['model']}, {r['batch_size']} ({r['precision']})", r["none_microseconds"], r["crop_flip_microseconds"],
+            r["fola_microseconds"], r["step_microseconds"], f"**{r['fola_over_step']}**",
         ],
     )  # fmt: skip
     out += "A run's share of everything but training (evaluation, aggregation, checkpoints, start-up), 100 rounds:\n\n"

@@ -22,7 +22,7 @@ def federation(
     if not run.multi_task:
         partition.build(run.datasets[0], run.partition, run.budget.seed, data_dir)
         shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
-    datasets = [store.load(name, data_dir) for name in run.datasets]
+    datasets = [store.load(name, data_dir, run.images) for name in run.datasets]
     states = torch.float64 if cast == torch.float64 else torch.float32
     devices.compute(device, "fp32")  # no TF32, and algorithms that repeat themselves
     return Federation(run, datasets, shares, Compute(torch.device(device), states, cast))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import common, cores, kernels, pages
+from bayesfed.engine.executors.base import Mixer
+from benchmarks import augment, common, cores, kernels, pages
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -53,3 +54,13 @@ def test_every_benchmark_is_one_of_make_bench_or_says_why_not() -> None:
     others = {"common", "__init__", "__main__", "precision"}  # the last takes an hour; gpu/ takes a GPU
     for file in Path(pages.__file__).parent.glob("*.py"):
         assert file.stem in others or f'"{file.stem}"' in run
+
+
+def test_the_benchmark_of_augmentation_prepares_and_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(augment, "TURNS", 1)
+    row = augment.measure("fp32", 70)
+    assert all(float(row[f"{name}_microseconds"]) > 0 for name in (*augment.AUGMENTATIONS, "step"))
+    assert float(row["fola_over_step"]) > 0
+    of = augment.one_client("fola", "fp32", 70)
+    assert of.networks[0][0].parameters == 878_538
+    assert [chunk.x.shape for chunk in Mixer(of, of.node(0, 1)).epoch(of.shards[0])] == [(70, 3, 32, 32)]

@@ -1,4 +1,7 @@
-"""Images on the device: whole batches gathered, cropped, flipped and normalised from one uint8 tensor."""
+"""Images on the device: whole batches gathered, cropped, flipped and normalised from one uint8 tensor.
+
+Augmentations by name: `none`; `crop_flip`; and `fola`, that of FOLA's Table I: random crop, flip, AutoAugment, Cutout.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesfed.data import autoaugment
 from bayesfed.data.sources import Source
 
-PADDING = 4  # of the random crop, in pixels, black
+PADDING = 4  # of the random crop, in pixels
+FILL = {"none": 0, "crop_flip": 0, "fola": 128}  # the grey level of the padding
+CUTOUT = 16  # side of the square that `fola` cuts out, in pixels
 
 
 class Images:
@@ -17,18 +23,22 @@ class Images:
 
     def __init__(self, source: Source, images: np.ndarray, labels: np.ndarray, *, augment: str,
                  device: torch.device, dtype: torch.dtype) -> None:  # fmt: skip
-        """images (N, C, H, W) uint8, labels (N,). `augment`: `crop_flip` prepares for random crops (by PADDING) and flips."""
-        self.augment = augment == "crop_flip"
+        """images (N, C, H, W) uint8, labels (N,). `augment` prepares for that augmentation.
+
+        Raises InputError where `fola` lacks torchvision.
+        """
+        self.augment = augment
         pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
         self.channels = pixels.shape[3]
-        if self.augment:
+        if augment != "none":
             # Four bytes a pixel, so that a crop gathers whole pixels as int32: several times faster than bytes.
-            pixels = F.pad(pixels, (0, 4 - self.channels, PADDING, PADDING, PADDING, PADDING))
+            pixels = F.pad(pixels, (0, 4 - self.channels, PADDING, PADDING, PADDING, PADDING), value=FILL[augment])
             self.packed = pixels.view(torch.int32).flatten().to(device)
             pixels = self.packed.view(torch.uint8).view(pixels.shape)
         self.pixels = pixels.to(device)
         self.labels = torch.from_numpy(labels.astype(np.int64)).to(device)
         self.size = images.shape[2]
+        self.policy = autoaugment.AutoAugment(self.size) if augment == "fola" else None
         self.dtype = dtype
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (source.mean, source.std))
         # (pixel/255 - mean) / std as one multiplication and one addition,
@@ -49,22 +59,49 @@ class Images:
     def plain(self, indices: Tensor) -> Tensor:
         """Normalised images (B, C, H, W) as they are."""
         pixels = self.pixels.index_select(0, indices)
-        if self.augment:
+        if self.augment != "none":
             pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING, : self.channels]
         return self.normalise(pixels)
 
+    def draws(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """What the augmentation of `count` images draws: crop and flip (count, 3) int64 whatever it is, as `fola` (count, 10)
+        float64 with AutoAugment's draws and the row and column of Cutout's centre behind."""
+        found = augmentation_draws(generator, count)
+        if self.augment != "fola":
+            return found
+        policy = autoaugment.draws(generator, count)
+        return np.concatenate([found, policy, generator.integers(0, self.size, (count, 2))], axis=1)
+
     def augmented(self, indices: Tensor, draws: Tensor) -> Tensor:
-        """Images (B, C, H, W) cropped at (row, column) 0 to 8 and flipped where 1: draws (B, 3) int64."""
-        if not self.augment:
+        """Images (B, C, H, W) as `draws` (B, 3 or 10) says: cropped at (row, column) 0 to 8 and flipped where 1, then
+        AutoAugment and Cutout."""
+        if self.augment == "none":
             return self.plain(indices)
+        pixels = self.cropped(indices, draws[:, :3].long())
+        if self.policy is not None:
+            # AutoAugment sorts images by what they have drawn on the host: on a GPU, this waits for the draws.
+            host = draws[:, 3 : 3 + autoaugment.COLUMNS].cpu().numpy()
+            pixels = self.policy(pixels.permute(0, 3, 1, 2).contiguous(), host)
+            pixels = cut_out(pixels, draws[:, -2:].long()).permute(0, 2, 3, 1)
+        return self.normalise(pixels)
+
+    def cropped(self, indices: Tensor, draws: Tensor) -> Tensor:
+        """Cropped and flipped uint8 (B, H, W, C): draws (B, 3) int64."""
         top, left, flip = draws.unbind(1)
         side = self.size + 2 * PADDING
         rows = ((indices * side + top)[:, None] + self.steps) * side
         columns = left[:, None] + torch.where(flip[:, None] == 1, self.size - 1 - self.steps, self.steps)
         pixels = self.packed.index_select(0, (rows[:, :, None] + columns[:, None, :]).flatten())
-        return self.normalise(
-            pixels.view(torch.uint8).view(len(indices), self.size, self.size, 4)[..., : self.channels]
-        )
+        return pixels.view(torch.uint8).view(len(indices), self.size, self.size, 4)[..., : self.channels]
+
+
+def cut_out(images: Tensor, centres: Tensor) -> Tensor:
+    """Black squares of side CUTOUT, cut at the edges, in images (B, C, H, W), in place: rows and columns from centre - 8 to
+    centre + 7 (DeVries and Taylor, 2017); centres (B, 2) int64."""
+    steps = torch.arange(images.shape[2], device=images.device)
+    away = steps - centres[:, :, None]
+    rows, columns = ((away >= -(CUTOUT // 2)) & (away < CUTOUT // 2)).unbind(1)
+    return images.masked_fill_(rows[:, None, :, None] & columns[:, None, None, :], 0)
 
 
 def augmentation_draws(generator: np.random.Generator, count: int) -> np.ndarray:

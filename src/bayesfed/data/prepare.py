@@ -117,15 +117,24 @@ class Seen:
     """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
 
     prepare: a preparation, by name or as {name: side}; `none` keeps the native size. normalise: by mean and standard
-    deviation of the prepared training images, or by 0.5 and 0.5 for every channel. augment: what is done in training.
+    deviation of the prepared training images, or by 0.5 and 0.5 for every channel. augment: what is done in training
+    (data/augment.py).
     """
 
     prepare: Any = "dataset"
     normalise: Literal["dataset", "half"] = "dataset"
-    augment: Literal["dataset", "none", "crop_flip"] = "dataset"
+    augment: Literal["dataset", "none", "crop_flip", "fola"] = "dataset"
 
     def of(self, source: Source) -> Source:
-        """The dataset with images as the run sees them. Raises InputError for a preparation that there is not."""
+        """The dataset with images as the run sees them.
+
+        Raises InputError for a preparation that there is not, and for an augmentation that is not for such images.
+        """
+        if self.augment == "fola" and source.channels not in (1, 3):  # those of its operations
+            raise InputError(
+                f"images.augment: 'fola' is for images of 1 or 3 channels, and those of dataset '{source.name}' "
+                f"have {source.channels}; take 'crop_flip' or 'none'"
+            )
         if self.prepare != "dataset":
             how, side = read(self.prepare, "images.prepare")
             source = replace(source, prepare=how, target=side, mean=(), std=())

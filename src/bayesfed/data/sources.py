@@ -49,7 +49,7 @@ class Source:
     std: tuple[float, ...]
     prepare: str  # the preparation that brings native images to `target`; `none` leaves them as they are
     target: int = 32
-    augment: str = "none"  # in training: `none` or `crop_flip`
+    augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
     folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
 
     @property

@@ -10,7 +10,6 @@ from typing import ClassVar, TypeVar
 from torch import Tensor
 
 from bayesfed import streams
-from bayesfed.data.augment import augmentation_draws
 from bayesfed.engine.federation import SERVER, Federation, Shard
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Node, Phase
@@ -18,6 +17,8 @@ from bayesfed.methods.base import Batch, Node, Phase
 Result = TypeVar("Result")
 # Images that are cropped and normalised in one go: few enough to stay in a CPU's cache, many for each launch on a GPU.
 CHUNK = {"cpu": 256, "cuda": 4096}
+# At least so many with FOLA's augmentation, which sorts them into groups by what they have drawn.
+FOLA_CHUNK = 2048
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Mixer:
     def __init__(self, federation: Federation, node: Node) -> None:
         seed = federation.run.budget.seed
         self.compute, self.usual = federation.compute, federation.run.budget.batch_size
-        self.size = self.usual
+        self.size, self.chunk = self.usual, chunk_size(federation)
         self.batchwise = federation.batchwise(node.client)
         self.order = streams.generator(seed, "order", node.round, node.client)
         self.augment = streams.generator(seed, "augment", node.round, node.client)
@@ -78,10 +79,10 @@ class Mixer:
         """One pass over a shard's training images in random order, or the first `images` of it."""
         count = len(shard.train)
         order = self.compute.place(self.order.permutation(count))
-        draws = self.compute.place(augmentation_draws(self.augment, count))
+        draws = self.compute.place(shard.train_images.draws(self.augment, count))
         used = count - count % self.size + last_batch(count, self.size, self.batchwise)
         order, draws = order[:used][:images], draws[:used][:images]
-        many = max(1, CHUNK[self.compute.device.type] // self.size) * self.size
+        many = max(1, self.chunk // self.size) * self.size
         left = len(order)
         for index, draw in zip(order.split(many), draws.split(many), strict=True):
             left -= len(index)
@@ -98,6 +99,13 @@ class Mixer:
         while batches > 0:
             yield from self.epoch(shard, batches * self.size, phase.augment)
             batches -= count // self.size + bool(last_batch(count, self.size, self.batchwise))
+
+
+def chunk_size(federation: Federation) -> int:
+    """Images of a chunk, but for what whole mini-batches need."""
+    size = CHUNK[federation.compute.device.type]
+    grouped = any(images.augment == "fola" for images, _ in federation.splits)
+    return max(size, FOLA_CHUNK) if grouped else size
 
 
 def last_batch(count: int, size: int, batchwise: bool) -> int:

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from bayesfed.engine import sharing
 from bayesfed.engine.executors.base import (
-    CHUNK,
     Chunk,
     Executor,
     Job,
     Mixer,
     Result,
+    chunk_size,
     epoch_hooks,
     last_batch,
     phase_shard,
@@ -109,7 +109,7 @@ class Lane:
         self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
         self.range = torch.arange(self.size, device=self.device)
         # A batch that is filled up may reach behind the chunk.
-        self.y = torch.zeros(CHUNK[self.device.type] + 2 * self.size, dtype=torch.int64, device=self.device)
+        self.y = torch.zeros(chunk_size(federation) + 2 * self.size, dtype=torch.int64, device=self.device)
         self.index = torch.zeros_like(self.y)
 
     def on(self) -> contextlib.AbstractContextManager[object]:
