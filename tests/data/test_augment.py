@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 import torch
 
+from bayesfed.data import augment
 from bayesfed.data.augment import PADDING, Images, augmentation_draws
 from bayesfed.data.sources import source
 
 
+def images_of(pixels: np.ndarray, augment: bool, dtype: torch.dtype = torch.float64) -> Images:
+    channels = pixels.shape[1]
+    like = dataclasses.replace(source("cifar10"), mean=(0.5, 0.4, 0.3)[:channels], std=(0.2, 0.25, 0.3)[:channels])
+    return Images(like, pixels, np.arange(len(pixels)), augment=augment, device=torch.device("cpu"), dtype=dtype)
+
+
 @pytest.fixture(params=[1, 3])
 def images(request: pytest.FixtureRequest) -> tuple[np.ndarray, Images]:
-    channels = request.param
-    random = np.random.default_rng(0)
-    pixels = random.integers(0, 256, (20, channels, 32, 32), np.uint8)
-    like = dataclasses.replace(source("cifar10"), mean=(0.5, 0.4, 0.3)[:channels], std=(0.2, 0.25, 0.3)[:channels])
-    return pixels, Images(like, pixels, np.arange(20), augment=True, device=torch.device("cpu"), dtype=torch.float64)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, request.param, 32, 32), np.uint8)
+    return pixels, images_of(pixels, augment=True)
 
 
 def normalised(pixels: np.ndarray) -> torch.Tensor:
@@ -40,6 +44,25 @@ def test_plain_images(images: tuple[np.ndarray, Images]) -> None:
     pixels, bank = images
     found = bank.plain(torch.tensor([5, 7]))
     torch.testing.assert_close(found, torch.stack([normalised(pixels[5]), normalised(pixels[7])]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_that_are_kept_normalised_are_the_same(
+    channels: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, channels, 32, 32), np.uint8)
+    indices = torch.tensor([299, 0, 5, 5])
+    kept = images_of(pixels, False, dtype)
+    monkeypatch.setattr(augment, "NORMALISED", pixels.size * dtype.itemsize - 1)
+    raw = images_of(pixels, False, dtype)
+    assert (kept.pixels.dtype, raw.pixels.dtype) == (dtype, torch.uint8)
+    found = kept.plain(indices)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found, raw.plain(indices))
+    assert torch.equal(found, kept.augmented(indices, torch.zeros(4, 3, dtype=torch.int64)))
+    if dtype == torch.float64:
+        torch.testing.assert_close(found, torch.stack([normalised(pixels[i]) for i in indices]))
 
 
 def test_draws_cover_their_range() -> None:
