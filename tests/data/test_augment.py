@@ -10,7 +10,7 @@ import pytest
 import torch
 from playing import federation, play, tensors
 
-from bayesfed.data import autoaugment
+from bayesfed.data import augment, autoaugment
 from bayesfed.data.augment import CUTOUT, PADDING, Images, augmentation_draws
 from bayesfed.data.prepare import Seen
 from bayesfed.data.sources import source
@@ -20,11 +20,11 @@ from bayesfed.errors import InputError
 MEAN, STD = (0.5, 0.4, 0.3, 0.6), (0.2, 0.25, 0.3, 0.5)
 
 
-def placed(pixels: np.ndarray, augment: str) -> Images:
+def placed(pixels: np.ndarray, augment: str, dtype: torch.dtype = torch.float64) -> Images:
     channels = pixels.shape[1]
     like = dataclasses.replace(source("cifar10"), mean=MEAN[:channels], std=STD[:channels])
     device = torch.device("cpu")
-    return Images(like, pixels, np.arange(len(pixels)), augment=augment, device=device, dtype=torch.float64)
+    return Images(like, pixels, np.arange(len(pixels)), augment=augment, device=device, dtype=dtype)
 
 
 @pytest.fixture(params=[(1, 32), (3, 32), (2, 9), (4, 28)], ids=str)
@@ -55,6 +55,25 @@ def test_plain_images(images: tuple[np.ndarray, Images]) -> None:
     pixels, bank = images
     found = bank.plain(torch.tensor([5, 7]))
     torch.testing.assert_close(found, torch.stack([normalised(pixels[5]), normalised(pixels[7])]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_that_are_kept_normalised_are_the_same(
+    channels: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, channels, 32, 32), np.uint8)
+    indices = torch.tensor([299, 0, 5, 5])
+    kept = placed(pixels, "none", dtype)
+    monkeypatch.setattr(augment, "NORMALISED", pixels.size * dtype.itemsize - 1)
+    raw = placed(pixels, "none", dtype)
+    assert (kept.pixels.dtype, raw.pixels.dtype) == (dtype, torch.uint8)
+    found = kept.plain(indices)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found, raw.plain(indices))
+    assert torch.equal(found, kept.augmented(indices, torch.zeros(4, 3, dtype=torch.int64)))
+    if dtype == torch.float64:
+        torch.testing.assert_close(found, torch.stack([normalised(pixels[i]) for i in indices]))
 
 
 def test_draws_cover_their_range() -> None:

@@ -10,6 +10,7 @@ from bayesfed import methods
 from bayesfed.methods.base import Batch
 from bayesfed.methods.hbfl import HBFL
 from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, kl, leaves, loss_gradient
+from bayesfed.models import build
 
 
 class FakeNode(dict):
@@ -99,6 +100,19 @@ def test_gradient_through_logits_is_that_of_the_loss() -> None:
     (through,) = grad(logits, weights, at=loss_gradient(batch, logits))
     (plain,) = grad(batch.mean(cross_entropy(batch.x @ weights, batch.y)), weights)
     torch.testing.assert_close(through, plain, rtol=0, atol=1e-12)
+
+
+def test_gradient_at_a_networks_logits_is_that_of_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes no detour by autograd's engine, which costs a small network as much as its products."""
+    torch.manual_seed(0)
+    network = build("mlp", 10, 1, 32)
+    (theta,) = leaves(torch.randn(network.parameters, dtype=torch.float64).mul_(0.1))
+    batch = Batch(torch.randn(6, 1, 32, 32, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 3]))
+    (plain,) = grad(batch.mean(cross_entropy(network(theta, batch.x), batch.y)), theta)
+    logits = network(theta, batch.x)
+    monkeypatch.delattr(torch.autograd, "grad")
+    (straight,) = grad(logits, theta, at=loss_gradient(batch, logits))
+    torch.testing.assert_close(straight, plain, rtol=0, atol=1e-12)
 
 
 def test_gradients_of_both_losses_of_fml_by_hand() -> None:

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
-from bayesfed.models.network import Chain, Conv, Linear, Network, smallest_size
+from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,12 @@ def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequentia
 
 @pytest.mark.parametrize("gathered", [set(), {"cpu"}], ids=["weight by weight", "gathered"])
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(("classes", "channels", "size"), [(10, 3, 32), (100, 1, 32), (7, 3, 40)])
+@pytest.mark.parametrize(
+    ("classes", "channels", "size", "count"),
+    [(10, 3, 32, 3), (100, 1, 32, 3), (10, 1, 32, FEW + 1), (7, 3, 40, FEW + 1)],
+)
 def test_computes_what_torch_modules_compute(
-    name: str, classes: int, channels: int, size: int, gathered: set[str], monkeypatch: pytest.MonkeyPatch
+    name: str, classes: int, channels: int, size: int, count: int, gathered: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_module, "GATHERED", gathered)
     torch.manual_seed(0)
@@ -67,7 +70,8 @@ def test_computes_what_torch_modules_compute(
     network = build(name, classes, channels, size)
     assert network.parameters == theta.numel()
     for layout in (torch.contiguous_format, torch.channels_last):
-        x = torch.randn(3, channels, size, size, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
+        x = torch.randn(count, channels, size, size, dtype=torch.float64)
+        x = x.contiguous(memory_format=layout).requires_grad_()
         ours, theirs = network(theta, x), module(x)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
         with torch.no_grad():
@@ -76,6 +80,45 @@ def test_computes_what_torch_modules_compute(
         *expected, expected_x = torch.autograd.grad(theirs.square().sum(), (*module.parameters(), x))
         torch.testing.assert_close(g, torch.cat([part.flatten() for part in expected]), rtol=0, atol=1e-12)
         torch.testing.assert_close(g_x, expected_x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradient_without_autograds_engine_is_autograds(name: str) -> None:
+    torch.manual_seed(0)
+    network = build(name, 10, 3, 32)
+    theta = torch.randn(network.parameters, dtype=torch.float64).mul_(0.1).requires_grad_()
+    logits = network(theta, torch.randn(5, 3, 32, 32, dtype=torch.float64))
+    at = torch.randn_like(logits)
+    ours = gradient(logits, theta, at)
+    (theirs,) = torch.autograd.grad(logits, theta, at)
+    assert ours is not None
+    assert not ours.requires_grad
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_gradient_of_anything_but_bare_logits_is_left_to_autograd() -> None:
+    network = build("mlp", 10, 1, 32)
+    theta, other = torch.ones(2, network.parameters).unbind()
+    theta.requires_grad_()
+    x = torch.ones(2, 1, 32, 32)
+    logits = network(theta, x)
+    at = torch.ones_like(logits)
+    assert gradient(logits, theta, at) is not None
+    assert gradient(logits, other.requires_grad_(), at) is None
+    assert gradient(logits / 2, theta, at) is None
+    assert gradient(network(theta * 2, x), theta, at) is None
+    assert gradient(network(theta, x.requires_grad_()), theta, at) is None
+    assert gradient(network(theta.detach(), x.detach()), theta, at) is None
+
+
+def test_gradient_after_theta_has_moved_is_refused() -> None:
+    network = build("mlp", 10, 1, 32)
+    theta = torch.ones(network.parameters)
+    leaf = theta.detach().requires_grad_()
+    logits = network(leaf, torch.ones(2, 1, 32, 32))
+    theta.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        gradient(logits, leaf, torch.ones_like(logits))
 
 
 def test_gradient_of_a_gradient_is_refused() -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.methods.base import Batch, Learner, State
+from bayesfed.models.network import gradient
 
 PIECE = 8192  # entries of a vector for one block of a GPU
 
@@ -26,7 +27,9 @@ def leaves(*tensors: Tensor) -> list[Tensor]:
 
 def grad(output: Tensor, *wrt: Tensor, at: Tensor | None = None) -> tuple[Tensor, ...]:
     """The gradients of a loss with respect to `leaves`: of the loss `output`, or of the one whose gradient at `output`,
-    the logits, is `at`."""
+    the logits, is `at`. Straight by the network where there is nothing else between theta and its logits."""
+    if at is not None and len(wrt) == 1 and (g := gradient(output, wrt[0], at)) is not None:
+        return (g,)
     return torch.autograd.grad(output.sum() if at is None and output.dim() else output, wrt, at)
 
 
@@ -64,7 +67,7 @@ def loss_gradient(
         g = F.softmax(z, -1).mul_(ce + kl).sub_(F.softmax(teacher.detach(), -1), alpha=kl)
     else:
         g = F.softmax(z / T, -1).sub_(F.softmax(teacher.detach() / T, -1)).mul_(kl).add_(F.softmax(z, -1), alpha=ce)
-    g.scatter_(1, batch.y[:, None], -ce, reduce="add")
+    g.scatter_(1, batch.y.unsqueeze(1), -ce, reduce="add")
     return g if batch.weight is None else g.mul_(batch.weight[:, None])
 
 
