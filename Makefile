@@ -1,6 +1,6 @@
 # Everything by one word, on a machine that has Python 3.11 to 3.13, make and git.
 #   make demo      sets up, then runs the whole pipeline on digits, report included: minutes on two cores
-#   make test      sets up, then runs all tests
+#   make test      sets up, then runs all tests, side by side on the cores
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
 
@@ -19,7 +19,7 @@ demo: $(STAMP)
 	@echo "The report: reports/demo.html (tables and figures alone: results/demo/)"
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8
 
 setup: $(STAMP)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bayesfed import runfile
-from bayesfed.data.partition import dirichlet_class_shared
+from bayesfed.data.schemes import dirichlet_class_shared
 from bayesfed.data.sources import source
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices

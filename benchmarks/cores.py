@@ -22,7 +22,7 @@ from torch import nn
 
 from bayesfed.engine import device as devices
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
-from bayesfed.models.network import Linear, Network
+from bayesfed.models.network import Chain, Linear, Network
 from benchmarks import common, training
 
 CASES = [("cnn2", 128), ("mlp", 32), ("784-200-200", 32), ("784-100", 100), ("784-100", 32)]
@@ -44,7 +44,7 @@ def engine(model: str, size: int, precision: str) -> Callable[[], None]:
     compute = devices.compute("cpu", precision)
     of = common.federation("fedavg", {"global": "mlp"}, data, compute, batch_size=size)
     layers = (*map(Linear, widths(model)), Linear(10))
-    of.networks = [(Network(model, layers, 1, 28), None)] * of.clients
+    of.networks = [(Network(model, Chain(layers), 1, 28), None)] * of.clients
     return common.local_training(of, EXECUTORS[DEFAULT["cpu"]](of, lambda: None))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from networks import modules as modules
 
 from bayesfed import methods
 from bayesfed.data import store
@@ -60,8 +61,18 @@ def mapping() -> Callable[..., dict[str, Any]]:
         models: dict[str, Any] = {"global": "lenet5"}
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
-        if method["name"] == "abavg":
-            method = {"validation_images": 50} | method
+        few = {
+            "abavg": {"validation_images": 50},
+            "fedbe": {
+                "server_set": 50,
+                "samples": 2,
+                "server_epochs": 4,
+                "server_lr": 0.1,
+                "swa_start": 2,
+                "swa_every": 2,
+            },
+        }
+        method = few.get(method["name"], {}) | method
         return {
             "dataset": "few",
             "partition": {"alpha": 1.0, "clients": 4},
@@ -80,6 +91,6 @@ def mapping() -> Callable[..., dict[str, Any]]:
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The registry with the toy methods of the tests, one file each, beside the real ones."""
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(TOYS)])
-    methods.registry.cache_clear()
+    methods.ours.cache_clear()
     yield
-    methods.registry.cache_clear()
+    methods.ours.cache_clear()

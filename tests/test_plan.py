@@ -61,19 +61,26 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every experiment, three seeds, the paper's budget and datasets; hand count 8 + 8 + 3 + 80 + 40 a seed."""
+    """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 8 + 3 + 80 + 40 of
+    HBFL; 7 + 15 + 2 + 3 + 50 + 15 of FOLA, of which 3, 1 and 1 are shared."""
     full = of_project("paper", monkeypatch)
-    assert len(full["runs"]) == len(full["cells"]) == 3 * (8 + 8 + 3 + 80 + 40)
     assert all(not cell["changes"] and cell["used"] == cell["dataset"] for cell in full["cells"])
-    assert {cell["alpha"] for cell in full["cells"]} == {None, "100", "1", "0.1", "0.05"}
-    assert {cell["stragglers"] for cell in full["cells"]} == {"0", "0.5", "0.9"}
+    cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
+    runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
+    assert len(runs["hbfl"]) == len(cells["hbfl"]) == 3 * (8 + 8 + 3 + 80 + 40)
+    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 92, 3 * 87)
+    assert len(full["runs"]) == 3 * (139 + 87)
+    assert {cell["alpha"] for cell in cells["hbfl"]} == {None, "100", "1", "0.1", "0.05"}
+    assert {cell["stragglers"] for cell in cells["hbfl"]} == {"0", "0.5", "0.9"}
 
 
-def test_demo_asks_for_every_experiment_in_about_fifty_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     demo = of_project("demo", monkeypatch)
-    assert {cell["experiment"] for cell in demo["cells"]} == set(demo["papers"]["hbfl"]["experiments"])
-    assert 40 <= len(demo["runs"]) <= 60
-    assert all(cell["changes"] for cell in demo["cells"])
+    every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
+    assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
+    assert {paper for paper, _ in every} == {path.stem for path in (PROJECT / plan.PAPERS).glob("*.yaml")}
+    assert 40 <= len(demo["runs"]) <= 70
+    assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity"}
     assert "not the paper's" in demo["notice"]
 
@@ -99,7 +106,7 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert cell | {"folder": ""} == {
         "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
         "setting": "IID", "method": "FedAvg", "model": None, "clients": 3, "stragglers": "0", "axes": {}, "seed": 0, "rounds": 2,
-        "local_epochs": 1, "batch_size": 64, "changes": [], "folder": "",
+        "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "changes": [], "folder": "",
     }  # fmt: skip
     tasks = made(config)["cells"][-1]
     assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])
@@ -108,7 +115,8 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
 
 def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lowest seed of everything; in it what fills tables; in that the cheap, a table's row side by side."""
-    full = of_project("paper", monkeypatch)
+    monkeypatch.chdir(PROJECT)
+    full = made(plan.read_mapping(Path("config/paper.yaml")) | {"papers": ["hbfl"]})
     of_folder = {cell["folder"]: cell for cell in full["cells"]}
     order = [of_folder[run["folder"]] for run in sorted(full["runs"], key=lambda run: -run["priority"])]
     assert sorted(run["priority"] for run in full["runs"]) == list(range(1, len(order) + 1))
@@ -121,6 +129,19 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = [(cell["model"], cell["dataset"]) for cell in order[11:139] if cell["experiment"] == "homogeneous"]
     assert figures[0] == ("mlp", "mnist")
     assert figures[-1] == ("cnn2", "cifar100")
+
+
+def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
+    """Whatever the experiment, or the config for all of them, says of it; the partition key by key."""
+    config |= {"run": {"rounds": 3}, "experiments": {"second": {"run": {"rounds": 1, "partition": {"clients": 4}}}}}
+    cells = made(config)["cells"]
+    assert {(c["experiment"], c["rounds"], c["clients"]) for c in cells if c["experiment"] != "tasks"} == {
+        ("first", 3, 3), ("second", 1, 4)
+    }  # fmt: skip
+    told = next(c["changes"] for c in cells if c["experiment"] == "second")
+    assert told == ["clients 4 (paper 3)", "rounds 1 (paper 2)"]
+    with pytest.raises(InputError, match="round: unknown key; did you mean 'rounds'"):
+        made(config | {"experiments": {"second": {"run": {"round": 1}}}})
 
 
 def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
@@ -138,7 +159,7 @@ def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
     cells = {(c["experiment"], c["alpha"]): c["changes"] for c in made(changed)["cells"]}
     assert cells == {
         ("first", "100"): common,
-        ("first", "1"): ["dataset cifar10, alpha 1, method FedAvg (not in the paper)", *common],
+        ("first", "1"): ["alpha 1 (not in the paper)", *common],
         ("second", "100"): common,
     }
     assert not any(cell["changes"] for cell in made(config)["cells"])

@@ -26,9 +26,12 @@ MULTI = {
         ({"rounds": "ten"}, "rounds: expected a whole number, found 'ten'"),
         ({"rounds": 2.5}, "rounds: expected a whole number, found 2.5"),
         ({"rounds": True}, "rounds: expected a whole number, found True"),
+        ({"local_epochs": 0}, "local_epochs: 0, local_batches: 0: one of the two says"),
+        ({"local_batches": 3}, "local_epochs: 1, local_batches: 3: one of the two says"),
+        ({"local_epochs": 0, "local_batches": 3, "stragglers": 0.5}, "stragglers: a straggler does fewer local_epochs"),
         ({"stragglers": 1.5}, "stragglers: 1.5 is out of range; it must be at least 0 and at most 1"),
         ({"participation": 0}, "participation: 0.0 is out of range; it must be above 0 and at most 1"),
-        ({"dataset": "cifar11"}, "dataset: unknown name 'cifar11', did you mean 'cifar10"),
+        ({"dataset": "cifar11"}, "dataset: no dataset is named 'cifar11'; did you mean 'cifar10"),
         ({"dataset": ["digits", "mnist"]}, "dataset: 2 datasets need the partition scheme 'whole'"),
         ({"partition": {"alpha": 0}}, "partition.alpha: 0"),
         ({"partition": {"alpha": -1.0}}, "partition.alpha: -1"),
@@ -120,3 +123,27 @@ def test_folder_and_partition_file(mapping: Make) -> None:
     multi = runfile.resolve(mapping("hbfl") | MULTI)
     assert multi.folder == f"digits+digits-parity/whole-clients~2/hbfl/seed~0-{multi.key}"
     assert multi.partition_file is None
+
+
+def test_images_as_a_run_sees_them(mapping: Callable[..., dict[str, Any]]) -> None:
+    """Defaults leave keys alone; a native size, another normalisation and no augmentation are other runs."""
+    plain = runfile.resolve(mapping(dataset="digits"))
+    assert runfile.resolve(mapping(dataset="digits", images={"prepare": "dataset"})).key == plain.key
+    keys = {plain.key}
+    for seen, side in (({"prepare": {"resize": 28}}, 28), ({"normalise": "half"}, 32), ({"augment": "crop_flip"}, 32)):
+        run = runfile.resolve(mapping(dataset="digits", images=seen))
+        assert runfile.resolve(run.to_dict()) == run
+        assert run.sources[0].side == side
+        keys.add(run.key)
+    assert len(keys) == 4
+    native = {"dataset": "digits", "images": {"prepare": "none"}}
+    assert runfile.resolve(mapping(**native, models={"global": "mlp"})).sources[0].side == 8
+    with pytest.raises(InputError, match="'lenet5' does not fit images of 8x8: its convolutions need at least 16x16"):
+        runfile.resolve(mapping(**native))
+    for wrong, message in (
+        ({"prepare": "sharpen"}, "images.prepare: no preparation is named 'sharpen'"),
+        ({"normalise": "0.5"}, "images.normalise: '0.5' is not a choice"),
+        ({"size": 28}, "images.size: unknown key"),
+    ):
+        with pytest.raises(InputError, match=message):
+            runfile.resolve(mapping(dataset="digits", images=wrong))

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bayesfed import parts
 from bayesfed.errors import InputError
-
-DATA = Path("data")
+from bayesfed.parts import DATA
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("names", nargs="+", metavar="NAME")
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--mirror", type=Path, metavar="DIR", help="folder with the publishers' files")
+    sub.add_argument("--parts", type=Path, metavar="DIR", help="folder with datasets of your own (docs/extending.md)")
 
     sub = command("partition", partition, "Make, or verify, the cached partition of a run.")
     sub.add_argument("runfile", type=Path, metavar="RUN.yaml")
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
+    sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
     sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
@@ -60,6 +62,7 @@ def fetch(args: argparse.Namespace) -> None:
     """bayesfed fetch"""
     from bayesfed.data.fetch import fetch
 
+    parts.use(args.parts, args.data)
     for name in args.names:
         print(fetch(name, args.data, args.mirror))
 
@@ -70,7 +73,7 @@ def partition(args: argparse.Namespace) -> None:
     from bayesfed.data import overview
     from bayesfed.data import partition as partitions
 
-    run = runfile.load(args.runfile)
+    run = runfile.load(args.runfile, args.data)
     cell = (run.datasets[0], run.partition, run.budget.seed, args.data)
     print(partitions.build(*cell))
     if args.overview:
@@ -80,14 +83,15 @@ def partition(args: argparse.Namespace) -> None:
 def train(args: argparse.Namespace) -> None:
     """bayesfed train"""
     from bayesfed import runfile
+    from bayesfed.engine import checkpoint
     from bayesfed.engine.train import Place, Stopped, train
 
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
-    checkpoint = args.checkpoint or args.out / "checkpoint.safetensors"
-    place = Place(args.out, checkpoint, args.data, args.device, args.precision, args.gpu_slots)
+    where = args.checkpoint or args.out / checkpoint.FILE
+    place = Place(args.out, where, args.data, args.device, args.precision, args.gpu_slots, args.executor)
     try:
-        train(runfile.load(args.runfile), place)
+        train(runfile.load(args.runfile, args.data), place)
     except Stopped as stopped:
         sys.exit(f"bayesfed: {stopped}")
 

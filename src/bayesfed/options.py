@@ -42,7 +42,16 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
 
 
 def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
-    """`value` as `kind` (int, float, bool, str or a Literal of strings) within `bounds`; InputError names `key`."""
+    """`value` as `kind` within `bounds`; InputError names `key`.
+
+    A kind is int, float, bool, str, a Literal of strings, one of these or None, tuple[kind, ...] (a list), or Any.
+    """
+    if kind is Any:
+        return value
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{key}: expected a list, found {value!r}")
+        return tuple(check(one, typing.get_args(kind)[0], bounds, key) for one in value)
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         if value not in choices:

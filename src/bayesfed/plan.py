@@ -1,7 +1,7 @@
 """The plan: the runs that a config asks for, each once, and the cells of experiments that these runs fill.
 
 `results/<config>/plan/` holds it: `plan.json`, the config it was made from, and one run file a run. It is
-a cache that `load` checks by content (config, papers, published numbers, source of this package), so that
+a cache that `load` checks by content (config, papers, published numbers, own parts, source of this package), so that
 reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is.
 """
 
@@ -14,11 +14,12 @@ import itertools
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed import files
+from bayesfed import files, parts
 from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ WORKFLOW_KEYS = (
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS, *WORKFLOW_KEYS,
+    "name", "title", "notice", "papers", "parts", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS,
+    *WORKFLOW_KEYS,
 )  # fmt: skip
-CHANGES = ("skip", "seeds", "datasets", "cases", "axes")  # what a config may change in a paper's experiment
+CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
 
 
@@ -102,7 +104,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             raise InputError(f"config.{key}: expected a list, found {config[key]!r}")
     for key in ("run", "methods", "datasets", "experiments", *OUTPUTS):
         check_mapping(config.get(key, {}), f"config.{key}")
-    papers = {name: read_mapping(PAPERS / f"{name}.yaml") for name in config["papers"]}
+    parts.use(config.get("parts"))
+    papers = {name: read_paper(name, config) for name in config["papers"]}
     papers, config = with_additions(papers, config)
     cells: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
@@ -132,6 +135,31 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def paper_folder(name: str, config: Tree) -> Path:
+    """Where the file of a paper lies: in config/papers, or in the folder of own parts."""
+    own = Path(config["parts"], parts.PAPERS) if config.get("parts") else None
+    return own if own and (own / f"{name}.yaml").exists() else PAPERS
+
+
+def read_paper(name: str, config: Tree) -> dict[str, Any]:
+    """A paper's file, with the folder of own parts, and with its own folder where that is among them.
+
+    Raises InputError where there are two of that name.
+    """
+    folder = paper_folder(name, config)
+    spec = read_mapping(folder / f"{name}.yaml")
+    if folder != PAPERS:
+        if (PAPERS / f"{name}.yaml").exists():
+            raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
+        spec["folder"] = folder.as_posix()
+    return spec | ({"parts": config["parts"]} if config.get("parts") else {})
+
+
+def published_file(name: str, spec: Tree) -> Path:
+    """Where the printed numbers of a paper are, if there are any: beside its file."""
+    return Path(spec.get("folder", PAPERS), f"{name}.published.csv")
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
@@ -170,7 +198,7 @@ def check_paper(paper: str, spec: Tree) -> None:
     from bayesfed.results import cells, check
 
     whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
-    check.paper(cells.study(paper, spec, "", whole, Path()), PAPERS / f"{paper}.published.csv")
+    check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
@@ -200,18 +228,29 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
         shipped = is_shipped(paper, name, spec)
         for point in grid(experiment, change, where):
             with naming(paper, name, point):
-                mapping, asked = run_mapping(spec, config, experiment, point)
+                mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
                 theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
-                changes.append(f"{at(point)} (not in the paper)")
+                changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
                 yield cell_of(paper, name, spec, point, asked, run, told), run
+
+
+def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
+    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    printed = list(grid(experiment, {}, where))
+    new = {
+        axis: value
+        for axis, value in point.items()
+        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
+    }
+    return new or point
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
@@ -299,14 +338,22 @@ def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]
             yield {**case, **dict(zip(axes, values, strict=True))}
 
 
-def run_mapping(spec: Tree, config: Tree, experiment: Tree, point: Tree) -> tuple[dict[str, Any], Any]:
-    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names."""
+def run_mapping(
+    spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
+) -> tuple[dict[str, Any], Any]:
+    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
+
+    `change`: keys of a run file by which a config replaces the experiment's.
+    """
     from bayesfed import methods
 
     budget = config.get("run", {})
     partition = {**spec["run"]["partition"], **budget.get("partition", {})}
     mapping = {**spec["run"], **budget, "partition": partition}
+    if "parts" in spec:
+        mapping["parts"] = spec["parts"]
     mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
+    mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
     label = point["method"]
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
@@ -328,13 +375,15 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
     nearest name.
     """
-    from bayesfed.data.partition import PartitionSpec
+    from bayesfed.data.prepare import Seen
+    from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runfile import Budget
 
     places: dict[str, tuple[str, ...]]
     places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
     if axis not in places:
@@ -347,7 +396,7 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
     if len(place) == 1:
         mapping[place[0]] = value
     else:
-        mapping[place[0]] = {**mapping[place[0]], place[1]: value}
+        mapping[place[0]] = {**mapping.get(place[0], {}), place[1]: value}
 
 
 def listed(value: Any) -> list[Any]:
@@ -361,7 +410,7 @@ def cell_of(
     """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
-    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size")}
+    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
     return {
         "paper": paper,
         "experiment": experiment,
@@ -395,10 +444,13 @@ def one_line(error: Exception) -> str:
 
 
 def content_hash(config: Tree) -> str:
-    """A hash over everything that a plan is made from: what the config asks for, its papers, and the package's source."""
-    papers = [PAPERS / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")]
+    """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
+    papers = [
+        paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
+    ]
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
-    return digest(json.dumps(asked, sort_keys=True), [*papers, *source_files(PACKAGE)])
+    text = json.dumps(asked, sort_keys=True) + parts.state(config.get("parts"))
+    return digest(text, [*papers, *source_files(PACKAGE)])
 
 
 def products_hash(plan: Tree) -> str:
@@ -408,7 +460,7 @@ def products_hash(plan: Tree) -> str:
     also in a clone without records of earlier workflow runs.
     """
     content = {key: plan[key] for key in ("title", "notice", "cells", "papers")}
-    published = [PAPERS / f"{name}.published.csv" for name in plan["papers"]]
+    published = [published_file(name, spec) for name, spec in plan["papers"].items()]
     return digest(json.dumps(content, sort_keys=True), [*published, *source_files(PACKAGE / "results")])
 
 

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bayesfed import files, methods, models, options
-from bayesfed.data.partition import PartitionSpec, filename
+from bayesfed import files, methods, models, options, parts
+from bayesfed.data import prepare, sources
+from bayesfed.data.partition import filename
+from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
-from bayesfed.data.store import SIDE
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
 from bayesfed.revision import ENGINE_REVISION
 
-WHOLE = "whole"  # the partition scheme of multi-task runs: client k holds dataset k whole
-
 
 @dataclass(frozen=True)
 class Budget:
-    """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round."""
+    """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round.
+
+    A client's round is `local_epochs` long, or `local_batches` mini-batches. `clients_on_test`: when the accuracy of
+    clients on the full test set is taken, with all that is not taken every round, or every round.
+    """
 
     rounds: int = option(low=1)
-    local_epochs: int = option(low=1)
+    local_epochs: int = option(low=0)
     batch_size: int = option(low=1)
     seed: int = option(low=0)
     stragglers: float = option(0.0, low=0, high=1)
     participation: float = option(1.0, above=0, high=1)
     server_images: int = option(0, low=0)  # set aside for the server, whatever the method needs at least
+    local_batches: int = option(0, low=0)
+    clients_on_test: Literal["detailed", "round"] = "detailed"
 
 
 @dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
-    one network's name a client and is empty for methods whose clients have no model of their own."""
+    one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
+    of the user's own parts, from where the command runs; the key knows their sources, not their place."""
 
     datasets: tuple[str, ...]
     partition: PartitionSpec
@@ -46,11 +53,14 @@ class Run:
     global_model: str
     local_models: tuple[str, ...]
     budget: Budget
+    parts: str | None = None
+    images: prepare.Seen = prepare.AS_IT_IS
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The datasets; client k holds images of sources[k] in a multi-task run, else all share sources[0]."""
-        return tuple(source(name) for name in self.datasets)
+        """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
+        sources[0]."""
+        return tuple(self.images.of(source(name)) for name in self.datasets)
 
     @property
     def multi_task(self) -> bool:
@@ -62,28 +72,46 @@ class Run:
         return methods.get(self.method)(self.options)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
-        """The run file as a mapping, complete or without the values that equal their defaults."""
+        """The run file as a mapping, complete, or what decides the result without the values that equal their defaults."""
 
         def fields(instance: Any) -> dict[str, Any]:
             return dict(vars(instance)) if defaults else options.not_default(instance)
 
         local = list(self.local_models)
         show_local = local and (defaults or local != [self.global_model] * len(local))
-        return {
-            "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-            "partition": fields(self.partition),
-            "method": {"name": self.method} | fields(self.options),
-            "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
-        } | fields(self.budget)
+        return (
+            {
+                "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
+                "partition": fields(self.partition),
+                "method": {"name": self.method} | fields(self.options),
+                "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
+            }
+            | fields(self.budget)
+            | ({"images": seen} if (seen := fields(self.images)) else {})
+            | ({"parts": self.parts} if self.parts and defaults else {})
+        )
+
+    @property
+    def own_parts(self) -> dict[str, str]:
+        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+        named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
+        named += [(models.registry, name) for name in {self.global_model, *self.local_models} - {models.CONVOLUTIONS}]
+        named += [(sources.registry, name) for name in self.datasets]
+        named += [(prepare.registry, one.prepare) for one in self.sources]
+        found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
+        return {name: digest for name, digest in sorted(found.items()) if digest}
 
     @property
     def key(self) -> str:
-        """12 hex digits over what decides the result: the run file without defaults, the data, the revisions."""
+        """12 hex digits over what decides the result: the run file without defaults, the data, the revisions, and the
+        sources of parts that are not ours."""
         identity = {
             "run": self.to_dict(defaults=False),
             "data": [one.fingerprint for one in self.sources],
             "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
         }
+        if own := self.own_parts:
+            identity["parts"] = own
         text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -98,15 +126,15 @@ class Run:
 
         As if every client had as many images; it says which of two runs is the cheaper one, not how long either takes.
         """
-        passes = self.budget.rounds * self.budget.local_epochs
-        total = 0
+        budget, total = self.budget, 0
         for k in range(self.partition.clients):
             one = self.sources[k if self.multi_task else 0]
             own = list(self.local_models[k : k + 1])
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
-            images = one.count("train") // (1 if self.multi_task else self.partition.clients)
-            networks = [models.build(name, one.classes, one.channels, SIDE) for name in travelling + own]
-            total += passes * images * sum(network.operations for network in networks)
+            shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
+            images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
+            networks = [models.build(name, one.classes, one.channels, one.side) for name in travelling + own]
+            total += images * sum(network.operations for network in networks)
         return total
 
     @property
@@ -115,33 +143,41 @@ class Run:
         return None if self.multi_task else filename(self.datasets[0], self.partition, self.budget.seed)
 
 
-def load(path: Path) -> Run:
+def load(path: Path, data: Path = parts.DATA) -> Run:
     """The run file at `path`; raises InputError for anything in it that is wrong."""
-    return resolve(files.read_yaml(path))
+    return resolve(files.read_yaml(path), data)
 
 
-def resolve(mapping: object) -> Run:
-    """A run from the mapping of a run file, with every default filled in.
+def resolve(mapping: object, data: Path = parts.DATA) -> Run:
+    """A run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched to.
 
-    Raises InputError, naming the key, its value and what would be right, for anything unknown, of the wrong type,
+    The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be right, for anything unknown, of the wrong type,
     out of range, or impossible together.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
-    parts = ("dataset", "partition", "method", "models")
-    valid = [*parts, *Budget.__dataclass_fields__]
+    blocks = ("dataset", "partition", "method", "models")
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
-    for key in parts:
+    for key in blocks:
         if key not in mapping:
             raise InputError(f"{key}: this key is missing")
-    budget = options.read(Budget, {key: value for key, value in mapping.items() if key not in parts})
+    folder = mapping.get("parts")
+    parts.use(folder, data)
+    budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
+    images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     datasets = read_datasets(mapping["dataset"], partition)
     method, chosen = read_method(mapping["method"])
     global_model, local = read_models(mapping["models"], method, partition.clients)
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget)
+    if bool(budget.local_epochs) == bool(budget.local_batches):
+        found = f"local_epochs: {budget.local_epochs}, local_batches: {budget.local_batches}"
+        raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
+    if budget.local_batches and budget.stragglers:
+        raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
+    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images)
     check_fit(run, method)
     return run
 
@@ -197,7 +233,7 @@ def read_models(value: object, method: type[Method], clients: int) -> tuple[str,
 def check_fit(run: Run, method: type[Method]) -> None:
     """Refuse networks that do not fit the images, and shared convolutions that are not alike."""
     shared = run.global_model == models.CONVOLUTIONS
-    if run.multi_task and not shared and len({(one.classes, one.channels) for one in run.sources}) > 1:
+    if run.multi_task and not shared and len({(one.classes, one.channels, one.side) for one in run.sources}) > 1:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
@@ -208,8 +244,25 @@ def check_fit(run: Run, method: type[Method]) -> None:
             run.global_model if not shared else None,
             run.local_models[k] if run.local_models else None,
         } - {None}:
-            network = models.build(str(name), one.classes, one.channels, SIDE)
+            with a_way_out(one):
+                network = models.build(str(name), one.classes, one.channels, one.side)
             sizes[k] = network.convolution_parameters
+            for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
+                if network.batchwise and value < 2:
+                    raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
+
+
+@contextlib.contextmanager
+def a_way_out(dataset: Source) -> Iterator[None]:
+    """An InputError inside, about a network and the images of a dataset, ends with what can be done."""
+    try:
+        yield
+    except InputError as error:
+        place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
+        raise InputError(
+            f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "
+            f"`images: {{prepare: resize}}` in the run{place} (or `pad`, both to 32x32; `{{resize: SIDE}}` to another side)"
+        ) from None

@@ -10,21 +10,24 @@ from bayesfed.data import augment
 from bayesfed.data.augment import PADDING, Images, augmentation_draws
 from bayesfed.data.sources import source
 
+MEAN, STD = (0.5, 0.4, 0.3, 0.6), (0.2, 0.25, 0.3, 0.5)
 
-def images_of(pixels: np.ndarray, augment: bool, dtype: torch.dtype = torch.float64) -> Images:
+
+def images_of(pixels: np.ndarray, augment: str, dtype: torch.dtype = torch.float64) -> Images:
     channels = pixels.shape[1]
-    like = dataclasses.replace(source("cifar10"), mean=(0.5, 0.4, 0.3)[:channels], std=(0.2, 0.25, 0.3)[:channels])
+    like = dataclasses.replace(source("cifar10"), mean=MEAN[:channels], std=STD[:channels])
     return Images(like, pixels, np.arange(len(pixels)), augment=augment, device=torch.device("cpu"), dtype=dtype)
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture(params=[(1, 32), (3, 32), (2, 9), (4, 28)], ids=str)
 def images(request: pytest.FixtureRequest) -> tuple[np.ndarray, Images]:
-    pixels = np.random.default_rng(0).integers(0, 256, (20, request.param, 32, 32), np.uint8)
-    return pixels, images_of(pixels, augment=True)
+    channels, size = request.param
+    pixels = np.random.default_rng(0).integers(0, 256, (20, channels, size, size), np.uint8)
+    return pixels, images_of(pixels, augment="crop_flip")
 
 
 def normalised(pixels: np.ndarray) -> torch.Tensor:
-    mean, std = (np.array(v)[: len(pixels), None, None] for v in ((0.5, 0.4, 0.3), (0.2, 0.25, 0.3)))
+    mean, std = (np.array(v)[: len(pixels), None, None] for v in (MEAN, STD))
     return torch.from_numpy((pixels / 255 - mean) / std)
 
 
@@ -36,7 +39,7 @@ def test_crops_and_flips(images: tuple[np.ndarray, Images]) -> None:
     assert found.is_contiguous(memory_format=torch.channels_last)
     for i, (top, left, flip) in enumerate(draws.tolist()):
         padded = np.pad(pixels[indices[i]], ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
-        crop = padded[:, top : top + 32, left : left + 32]
+        crop = padded[:, top : top + bank.size, left : left + bank.size]
         torch.testing.assert_close(found[i], normalised(crop[:, :, ::-1] if flip else crop))
 
 
@@ -53,9 +56,9 @@ def test_images_that_are_kept_normalised_are_the_same(
 ) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (300, channels, 32, 32), np.uint8)
     indices = torch.tensor([299, 0, 5, 5])
-    kept = images_of(pixels, False, dtype)
+    kept = images_of(pixels, "none", dtype)
     monkeypatch.setattr(augment, "NORMALISED", pixels.size * dtype.itemsize - 1)
-    raw = images_of(pixels, False, dtype)
+    raw = images_of(pixels, "none", dtype)
     assert (kept.pixels.dtype, raw.pixels.dtype) == (dtype, torch.uint8)
     found = kept.plain(indices)
     assert found.is_contiguous(memory_format=torch.channels_last)

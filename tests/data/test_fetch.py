@@ -17,6 +17,7 @@ import pytest
 from bayesfed import files
 from bayesfed.data import sources, store
 from bayesfed.data.fetch import fetch
+from bayesfed.data.prepare import Seen
 from bayesfed.errors import InputError
 
 
@@ -114,7 +115,7 @@ def test_missing_mirror_file(mirror, tmp_path):
 
 
 def test_unknown_name_has_a_hint(tmp_path):
-    with pytest.raises(InputError, match="'cifar1O', did you mean 'cifar10'"):
+    with pytest.raises(InputError, match="'cifar1O'; did you mean 'cifar10'"):
         fetch("cifar1O", tmp_path)
 
 
@@ -306,3 +307,16 @@ def test_download_with_a_wrong_checksum_is_refused(server, tmp_path):
         fetch("toy-cifar", tmp_path / "data")
     assert "\n" not in str(error.value)
     assert tree(tmp_path / "data") == []
+
+
+def test_images_as_a_run_sees_them(digits_dir):
+    """At native size they are normalised by what they are, or by 0.5."""
+    whole = store.load("digits", digits_dir)
+    native = store.load("digits", digits_dir, Seen(prepare="none"))
+    assert whole.train_images.shape[1:] == (1, 32, 32)
+    assert native.train_images.shape[1:] == (1, 8, 8)
+    pixels = native.train_images / 255
+    assert native.source.mean == (pytest.approx(pixels.mean(), abs=1e-6),)
+    assert native.source.std == (pytest.approx(pixels.std(), abs=1e-6),)
+    half = store.load("digits", digits_dir, Seen(normalise="half")).source
+    assert (half.mean, half.std) == ((0.5,), (0.5,))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bayesfed.data import overview, partition
 from bayesfed.data.fetch import fetch
-from bayesfed.data.partition import PartitionSpec, dirichlet_class_shared
+from bayesfed.data.schemes import PartitionSpec, classes_apart, dirichlet_class_shared, divide
 from bayesfed.errors import InputError
 
 SPEC = PartitionSpec(alpha=1, clients=4, min_train=2)
@@ -116,6 +116,109 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
     assert sizes[0] < 20 <= sizes[1]
 
 
+# Schemes that deal training images alone
+
+trained = st.builds(
+    PartitionSpec,
+    scheme=st.sampled_from(["dirichlet_class_floor", "dirichlet_client"]),
+    alpha=st.sampled_from([0.01, 0.3, 1, 100]),
+    clients=st.integers(1, 12),
+    min_train=st.integers(0, 3),
+    min_test=st.just(0),
+)
+
+
+def train_hands(splits, spec, seed):
+    """What each client holds; examples that cannot be met are none."""
+    try:
+        parts = divide(*splits, spec, seed)
+    except InputError:
+        assume(False)
+    assert len(parts.test_indices) == 0
+    assert (parts.test_offsets == 0).all()
+    return [parts.train(k) for k in range(spec.clients)]
+
+
+@settings(deadline=None, max_examples=80)
+@given(labels(), trained, seeds)
+def test_training_images_go_to_one_client_each_and_nobody_is_empty(splits, spec, seed):
+    hands = train_hands(splits, spec, seed)
+    dealt = np.concatenate(hands)
+    assert len(np.unique(dealt)) == len(dealt)
+    assert dealt.min() >= 0
+    assert dealt.max() < len(splits[0])
+    assert min(map(len, hands)) >= max(spec.min_train, 1)
+    for one, two in zip(hands, train_hands(splits, spec, seed), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), trained, seeds)
+def test_floor_deals_runs_of_a_class_in_its_order(splits, spec, seed):
+    """Without the one image that an empty client gets: consecutive images, and less than one a client and class is dropped."""
+    assume(spec.scheme == "dirichlet_class_floor")
+    hands = train_hands(splits, spec, seed)
+    for label in range(splits[0].max() + 1):
+        images = np.flatnonzero(splits[0] == label)
+        held = [hand[splits[0][hand] == label] for hand in hands if len(hand) > 1]
+        together = np.concatenate([np.zeros(0, np.int64), *held])
+        np.testing.assert_array_equal(together, np.sort(together))
+        assert len(images) - len(together) <= 2 * spec.clients
+        for hand in held:
+            np.testing.assert_array_equal(hand, images[np.searchsorted(images, hand)])
+            assert not len(hand) or len(hand) == 1 + np.searchsorted(images, hand[-1]) - np.searchsorted(
+                images, hand[0]
+            )
+
+
+def test_an_empty_client_gets_one_image_of_the_first_class():
+    """At so small an alpha a class goes to one client: of three classes and eight clients five have none."""
+    split = np.repeat(np.arange(3), 50)
+    spec = PartitionSpec("dirichlet_class_floor", alpha=1e-6, clients=8, min_train=0, min_test=0)
+    parts = divide(split, split, spec, 0)
+    sizes = sorted(np.diff(parts.train_offsets))
+    assert sizes[:5] == [1] * 5
+    assert sum(sizes) == 150
+    assert all(split[parts.train(k)[0]] == 0 for k in range(8) if len(parts.train(k)) == 1)
+
+
+@pytest.mark.parametrize(("alpha", "share"), [(1e6, 0.1), (1e-3, 1.0)])
+def test_clients_of_equal_size_have_the_classes_they_like(alpha, share):
+    """Alpha large: all classes alike. Alpha small: one class, of which there is enough for the first client."""
+    split = np.repeat(np.arange(10), 1000)
+    spec = PartitionSpec("dirichlet_client", alpha=alpha, clients=20, min_test=0)
+    parts = divide(split, split, spec, 0)
+    assert set(np.diff(parts.train_offsets)) == {500}
+    first = np.bincount(split[parts.train(0)], minlength=10) / 500
+    assert first.max() == pytest.approx(share, abs=0.05)
+
+
+def test_classes_apart():
+    train, test = np.arange(40) % 10, np.arange(20) % 10
+    parts = classes_apart(train, test, PartitionSpec("classes_apart", clients=2, min_train=1), 0)
+    assert [set(train[parts.train(k)]) for k in (0, 1)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
+    assert [set(test[parts.test(k)]) for k in (0, 1)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
+    assert sorted([*parts.train(0), *parts.train(1)]) == list(range(40))
+    with pytest.raises(InputError, match="11 clients cannot hold 10 classes apart; at most 10"):
+        classes_apart(train, test, PartitionSpec("classes_apart", clients=11, min_train=1), 0)
+
+
+def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
+    fetch("digits", tmp_path)
+    for spec in (
+        PartitionSpec("dirichlet_class_floor", alpha=0.1, clients=5, min_train=0, min_test=0),
+        PartitionSpec("classes_apart", clients=2),
+    ):
+        path = partition.build("digits", spec, 0, tmp_path)
+        assert partition.load("digits", spec, 0, tmp_path).clients == spec.clients
+        with np.load(path) as arrays:
+            changed = dict(arrays)
+        changed["train_indices"][1] = changed["train_indices"][0]
+        np.savez(path, **changed)
+        with pytest.raises(InputError, match="does not deal each image once"):
+            partition.load("digits", spec, 0, tmp_path)
+
+
 # What is refused
 
 
@@ -133,7 +236,9 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
         ({"alpha": 1, "clients": 2.5}, "clients: 2.5 is not a whole number"),
         ({"alpha": 1, "min_train": -1}, "min_train: -1 is not a whole number from 0"),
         ({"alpha": 1, "min_test": True}, "min_test: True is not a whole number"),
-        ({"scheme": "dirichlet", "alpha": 1}, "unknown 'dirichlet', did you mean 'dirichlet_class_shared'"),
+        ({"scheme": "dirichlet", "alpha": 1}, "unknown 'dirichlet', did you mean 'dirichlet_client'"),
+        ({"scheme": "classes_apart", "alpha": 1}, "1 means nothing with scheme classes_apart"),
+        ({"scheme": "dirichlet_client", "alpha": 1}, "min_test: 1, but scheme dirichlet_client deals no test images"),
         ({"scheme": "whole", "alpha": 1}, "1 means nothing with scheme whole"),
     ],
 )

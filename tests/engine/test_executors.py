@@ -26,7 +26,7 @@ BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 def assert_same(found: Progress, expected: Progress, bound: float) -> None:
     for name, tensor in tensors(expected).items():
-        difference = (tensors(found)[name] - tensor).norm() / tensor.norm().clamp(min=1e-12)
+        difference = (tensors(found)[name] - tensor).double().norm() / tensor.double().norm().clamp(min=1e-12)
         assert difference <= bound, f"{name} differs by {float(difference):.1e}"
     assert [(r.round, r.client, r.model, r.metric) for r in found.history] == [
         (r.round, r.client, r.model, r.metric) for r in expected.history
@@ -163,3 +163,47 @@ def test_a_phase_on_the_servers_images_needs_some(
     for executor in EXECUTORS:
         with pytest.raises(InputError, match="server_images: method 'toy' trains on the server's images"):
             play(of, 1, executor=executor)
+
+
+@pytest.mark.usefixtures("modules", "threads", "lanes")
+@pytest.mark.parametrize("name", ["fedavg", "hbfl", "fml"])
+def test_every_executor_trains_modules(name: str, device: str, mapping: Make, data_dir: Any) -> None:
+    """Batch normalisation and dropout in one network, group normalisation and noise in another; last batches of one."""
+    changes: dict[str, Any] = {
+        "partition": {"alpha": 0.3, "clients": 4},
+        "local_epochs": 2,
+        "models": {"global": "residual"},
+    }
+    if methods.get(name).local_models:
+        changes["models"]["local"] = ["residual", "grouped", "lenet5", "grouped"]
+    sizes = [len(federation(mapping(name, **changes), data_dir).shards[k].train) for k in range(4)]
+    changes["batch_size"] = max(sizes) - 1  # its second batch would be of one image
+    for cast, bound in BOUNDS.items():
+        of = federation(mapping(name, **changes), data_dir, cast, device)
+        eager = play(of, 2)
+        assert any(name.startswith("server/model:norm") for name in tensors(eager))
+        for other in EXECUTORS.keys() - {"eager"}:
+            assert_same(play(of, 2, executor=other), eager, bound)
+
+
+@pytest.mark.usefixtures("modules")
+def test_statistics_are_averaged_by_the_weights_of_the_clients(mapping: Make, data_dir: Any) -> None:
+    of = federation(mapping(models={"global": "residual"}), data_dir)
+    sent: dict[int, Any] = {}
+
+    class Noting(EagerExecutor):
+        def run(
+            self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
+        ) -> Iterator[Result]:
+            def noting(job: Job) -> Result:
+                sent[job.node.client] = job.node["model:norm.running_mean"].clone()
+                return end(job)
+
+            return super().run(clients, begin, noting)
+
+    trainer = Trainer(of, "eager", lambda: None, lambda: None)
+    trainer.executor = Noting(of, lambda: None)
+    after = trainer.play(begin(of))
+    n = [len(of.shards[k].train) for k in range(4)]
+    expected = sum(count / sum(n) * sent[k] for k, count in enumerate(n))
+    torch.testing.assert_close(after.server["model:norm.running_mean"], expected, rtol=0, atol=1e-12)

@@ -4,10 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from playing import federation, play, tensors
 
-from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY
+from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY, Progress, Trainer
+from bayesfed.errors import InputError
+from bayesfed.methods.base import softmax_of
+from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
 MANY = {"alpha": 100.0, "clients": 45, "min_train": 1, "min_test": 0}
@@ -45,3 +49,87 @@ def test_clients_that_take_no_part_stay_as_they_are(mapping: Make, data_dir: Pat
         assert second.clients[client] is first.clients[client]
     for client in set(of.participants(1)) & set(of.participants(2)):
         assert not torch.equal(second.clients[client]["phi"], first.clients[client]["phi"])
+
+
+def on_shards(progress: Progress) -> dict[int, dict[int, float]]:
+    """By round: the accuracy of the server's model on the shard of each client."""
+    found: dict[int, dict[int, float]] = {}
+    for row in progress.history:
+        if (row.model, row.metric) == ("global", "shard_accuracy"):
+            found.setdefault(row.round, {})[int(row.client)] = row.value
+    return found
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("method", ["fedavg", "hbfl", "toy"])
+def test_the_servers_model_is_tested_on_every_shard(method: str, mapping: Make, data_dir: Path) -> None:
+    """Each round on the shards of those who took part, in the last on all; together they make the full test set."""
+    of = federation(mapping(method, participation=0.5, rounds=3), data_dir)
+    progress = play(of, 3)
+    found = on_shards(progress)
+    assert [sorted(found[round]) for round in (1, 2, 3)] == [of.participants(1), of.participants(2), [0, 1, 2, 3]]
+    server = of.node(-1, 3)
+    server.state = progress.server
+    predictor = of.method.server_predictors(server)[0]
+    for k, value in found[3].items():
+        shard = of.shards[k]
+        predicted = of.predict(predictor, shard.test_images, shard.test).argmax(-1)
+        assert value == (predicted == shard.test_images.labels[shard.test]).double().mean().item()
+    (whole,) = (r.value for r in progress.history if (r.round, r.model, r.metric) == (3, "global", "test_accuracy"))
+    sizes = [len(of.shards[k].test) for k in range(4)]
+    assert sum(sizes[k] * found[3][k] for k in range(4)) / sum(sizes) == pytest.approx(whole)
+
+
+def test_where_every_client_has_a_dataset_of_its_own(mapping: Make, data_dir: Path) -> None:
+    """The server's whole network is tested on each client's test set; without one there is nothing to test."""
+    tasks = {"dataset": ["few", "few"], "partition": {"scheme": "whole", "clients": 2}}
+    of = federation(mapping("fedavg", **tasks, rounds=1), data_dir)
+    progress = play(of, 1)
+    (whole,) = (r.value for r in progress.history if (r.model, r.metric) == ("global", "test_accuracy"))
+    assert on_shards(progress) == {1: {0: whole, 1: whole}}
+    shared = {"dataset": ["few", "few-parity"], "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]}}
+    assert on_shards(play(federation(mapping("fml", **(tasks | shared), rounds=1), data_dir), 1)) == {}
+
+
+def test_testing_on_shards_changes_no_training(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = mapping("hbfl", rounds=2)
+    with_it = tensors(play(federation(run, data_dir), 2))
+    monkeypatch.setattr(Trainer, "on_shards", lambda *_: [])
+    without = tensors(play(federation(run, data_dir), 2))
+    assert all(torch.equal(tensor, without[name]) for name, tensor in with_it.items())
+
+
+def test_a_clients_predictor_cannot_be_named_as_the_servers(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "client_predictors", lambda self, c: [softmax_of("global", c.model, c["theta"])])
+    with pytest.raises(InputError, match="method 'fedavg': a client's predictor is named 'global'"):
+        play(federation(mapping("fedavg"), data_dir), 1)
+
+
+def test_a_round_of_mini_batches(mapping: Make, data_dir: Path) -> None:
+    """Every client takes as many, whatever it holds; passes over its images follow one another."""
+    changes = {"local_epochs": 0, "local_batches": 9, "partition": {"alpha": 0.3, "clients": 4}}
+    of = federation(mapping(**changes), data_dir)
+    steps: dict[float, list[int]] = {}
+    of.method.step = lambda c, batch: steps.setdefault(float(c.n), []).append(len(batch.y))  # type: ignore[method-assign]
+    play(of, 1)
+    assert set(steps) == {float(len(of.shards[k].train)) for k in range(4)}
+    for n, sizes in steps.items():
+        full, tail = divmod(int(n), 32)
+        epoch = [32] * full + [tail] * bool(tail)
+        assert sizes == (epoch * 9)[:9]
+
+
+def test_clients_on_the_full_test_set_every_round(mapping: Make, data_dir: Path) -> None:
+    """And FOLA's LA, their mean weighted by the images they trained on."""
+    of = federation(mapping("fola", clients_on_test="round"), data_dir)
+    history = play(of, 2).history
+    n = [len(of.shards[k].train) for k in range(4)]
+    for round in (1, 2):
+        rows = {row.client: row.value for row in history if row.round == round and row.metric == "test_accuracy"}
+        assert set(rows) == {"0", "1", "2", "3", "mean", "global"}
+        assert rows["mean"] == pytest.approx(sum(n[k] * rows[str(k)] for k in range(4)) / sum(n), abs=1e-12)
+    plain = play(federation(mapping("fola"), data_dir), 2).history
+    assert not [row for row in plain if row.client == "mean"]
+    assert [row for row in history if row.client == "global"] == [row for row in plain if row.client == "global"]

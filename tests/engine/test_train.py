@@ -76,10 +76,32 @@ def test_a_run_folder_is_whole(train: Train, mapping: Make, tmp_path: Path) -> N
         if r["client"] == "1" and r["metric"] == "shard_accuracy" and r["model"] in ("meme", "local")
     ]
     assert summary["clients"]["accuracy_best"][1] == pytest.approx(max(client), rel=1e-5)
+    on_shard = {
+        row["client"]: float(row["value"])
+        for row in rows
+        if (row["round"], row["model"], row["metric"]) == ("2", "global", "shard_accuracy")
+    }
+    assert summary["global_on_shards"]["accuracy_last"] == pytest.approx([on_shard[str(k)] for k in range(4)], rel=1e-5)
+    assert summary["global_on_shards"]["mean"]["accuracy_last"] == pytest.approx(sum(on_shard.values()) / 4, rel=1e-5)
+    assert summary["clients"]["missing"] == summary["global_on_shards"]["missing"] == {}
     provenance = json.loads((out / "provenance.json").read_text())
     assert provenance["key"] == summary["key"]
     assert provenance["dataset_fingerprints"].keys() == {"few"}
     assert provenance["samples_per_second"] > 0
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_summary_says_why_a_client_has_no_accuracy(train: Train, mapping: Make, tmp_path: Path) -> None:
+    """A method without client predictors, one without a global model, and a client that never took part."""
+    assert train(mapping("toy"), "toy") == train(mapping("independent", participation=0.25), "own") == 0
+    toy, own = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("toy", "own"))
+    assert toy["clients"]["missing"] == {str(k): "no client predictors" for k in range(4)}
+    assert toy["clients"]["mean"] == {}
+    assert toy["global_on_shards"]["missing"] == {}
+    assert own["global_on_shards"]["missing"] == {str(k): "no global model" for k in range(4)}
+    absent = {str(k) for k, value in enumerate(own["clients"]["accuracy_last"]) if value is None}
+    assert len(absent) >= 2  # one client takes part in each of two rounds
+    assert own["clients"]["missing"] == dict.fromkeys(absent, "never took part")
 
 
 def test_two_runs_of_one_file_are_identical(train: Train, mapping: Make, tmp_path: Path) -> None:
@@ -152,10 +174,11 @@ def test_a_diverged_run_ends_and_says_where(executor: str, train: Train, mapping
         return state
 
     monkeypatch.setattr(FML, "start", start)
-    monkeypatch.setattr(training, "DEFAULT", {"cpu": executor})
-    assert train(mapping("fml", rounds=5)) == 0
-    assert error(capsys) == "diverged in round 2: client 2's phi is not finite; the run ends here"
+    assert train(mapping("fml", rounds=5), "out", "--executor", executor) == 0
     out = tmp_path / "out"
+    assert error(capsys) == f"checkpoint: {out}/checkpoint.safetensors"
+    log = (out / "run.log").read_text()
+    assert "diverged in round 2: client 2's phi is not finite; the run ends here" in log
     summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
     assert summary["diverged"] == {"round": 2, "client": "2", "tensor": "phi"}
     assert runfolder.read(out) == summary
@@ -200,15 +223,24 @@ def test_refuses_a_damaged_checkpoint(
     assert "this checkpoint belongs to run" in error(capsys)
 
 
-def test_a_resume_keeps_its_precision(
-    train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("option", "begun", "other"), [("precision", "bf16", "fp32"), ("executor", "graphs", "eager")])
+def test_a_resume_keeps_how_it_was_begun(
+    option: str, begun: str, other: str, train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(mapping(), "out", "--precision", "bf16") == 0
+    assert train(mapping(), "out", f"--{option}", begun) == 0
     (tmp_path / "out/summary.json").unlink()
-    assert train(mapping(), "out", "--precision", "fp32") == 2
-    assert "this run was begun in bf16" in error(capsys)
+    assert train(mapping(), "out", f"--{option}", other) == 2
+    assert f"--{option} {other}: this run was begun with {begun}; go on with that" in error(capsys)
     assert train(mapping()) == 0
-    assert json.loads((tmp_path / "out/provenance.json").read_text())["precision"] == "bf16"
+    assert json.loads((tmp_path / "out/provenance.json").read_text())[option] == begun
+
+
+def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path: Path) -> None:
+    """The workflow keeps it in a tree of its own, beside the run folders."""
+    checkpoint = tmp_path / "checkpoints/one.safetensors"
+    assert train(mapping(), "out", "--checkpoint", str(checkpoint)) == 0
+    assert (tmp_path / "out/run.log").read_text().splitlines()[-1] == f"checkpoint: {checkpoint}"
+    assert checkpoint.exists()
 
 
 @pytest.mark.parametrize(

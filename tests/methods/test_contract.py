@@ -28,10 +28,11 @@ def figures(progress: Progress) -> dict[str, list[float]]:
         name: [float(t.sum()), float(t.square().sum()), *t.flatten()[:2].tolist()]
         for name, t in tensors(progress).items()
     }
+    # The server's model on a client's shard is a part of its accuracy on the full set, which is here.
     found |= {
         f"{r.round}/{r.client}/{r.model}/{r.metric}": [r.value]
         for r in progress.history
-        if r.metric.endswith("accuracy")
+        if r.metric.endswith("accuracy") and (r.model, r.client == "global") != ("global", False)
     }
     return found
 
@@ -113,6 +114,16 @@ def test_each_client_gets_its_own_message_and_keeps_its_state(mapping: Make, dat
     progress = play(federation(mapping("toy_message"), data_dir), 2)
     assert [state["rounds"].item() for state in progress.clients.values()] == [2, 2, 2, 2]
     assert {f"theta.{k}" for k in range(4)} < progress.server.keys()
+
+
+@pytest.mark.usefixtures("toys")
+def test_all_clients_are_counted_and_weights_are_the_participants(mapping: Make, data_dir: Path) -> None:
+    """FedDyn needs the first, an average the second: half of the clients take part, and their q add up to 1."""
+    progress = play(federation(mapping("toy_message", participation=0.5), data_dir), 3)
+    for round in (1, 2, 3):
+        told = {row.metric: row.value for row in progress.history if (row.round, row.model) == (round, "server")}
+        assert (told["clients"], told["q"]) == (4, pytest.approx(1, abs=1e-12))
+    assert {state["clients"].item() for state in progress.clients.values()} == {4}
 
 
 @pytest.mark.usefixtures("toys")

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
-from bayesfed.models.network import FEW, Conv, gradient, smallest_size
+from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,25 @@ def test_parameter_counts_of_the_papers(name: str, parameters: int) -> None:
     assert build(name, classes=10, channels=3, size=32).parameters == parameters
 
 
+def layers_of(name: str, classes: int, channels: int, size: int) -> tuple[Conv | Linear, ...]:
+    """The layers of a network of ours."""
+    made = NETWORKS[name](classes, channels, size)
+    assert isinstance(made, Chain | tuple)
+    return made.layers if isinstance(made, Chain) else made
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size", "parameters"),
+    [("fola_cnn", 3, 32, 878_538), ("fola_mlp", 1, 28, 545_810), ("softmax", 1, 28, 7850)],
+)
+def test_parameter_counts_of_fola(name: str, channels: int, size: int, parameters: int) -> None:
+    assert build(name, classes=10, channels=channels, size=size).parameters == parameters
+
+
 def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequential:
     """The same network from torch's layers, with ReLU before pooling as the papers have it."""
     parts: list[nn.Module] = []
-    layers = NETWORKS[name](classes)
+    layers = layers_of(name, classes, channels, size)
     width, flat = channels, False
     for depth, layer in enumerate(layers):
         if isinstance(layer, Conv):
@@ -128,9 +143,9 @@ def test_convolutions_come_first() -> None:
     assert build("mlp", 10, 3, 32).convolution_parameters == 0
 
 
-@pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2"])
+@pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2", "fola_cnn"])
 def test_refuses_images_that_are_too_small(name: str) -> None:
-    smallest = smallest_size(NETWORKS[name](10))
+    smallest = smallest_size(layers_of(name, 10, 1, 32))
     build(name, 10, 1, smallest)
     with pytest.raises(
         InputError, match=f"'{name}' does not fit images of {smallest - 1}x{smallest - 1}.*at least {smallest}x"
@@ -150,3 +165,15 @@ def test_initialisation_is_torchs_default() -> None:
         bound = np.prod(shape[1:]) ** -0.5
         assert abs(part).max() <= bound
         assert abs(part.std() / (bound / 3**0.5) - 1) < 0.1
+
+
+def test_xaviers_initialisation_is_torchs() -> None:
+    network = build("fola_cnn", 10, 3, 32)
+    assert isinstance(network, Network)
+    theta = network.initial(np.random.default_rng(0))
+    parts = np.split(theta, np.cumsum(network.sizes)[:-1])
+    for weight, bias, shape in zip(parts[::2], parts[1::2], network.shapes[::2], strict=True):
+        theirs = torch.nn.init.xavier_uniform_(torch.empty(shape))
+        assert not bias.any()
+        assert abs(weight).max() == pytest.approx(float(theirs.abs().max()), rel=0.05)
+        assert weight.std() == pytest.approx(float(theirs.std()), rel=0.1)

@@ -53,6 +53,7 @@ class Lab:
             "rounds": 100,
             "local_epochs": 5,
             "batch_size": 128,
+            "clients_on_test": "detailed",
             "changes": [],
             **more,
         }
@@ -68,16 +69,25 @@ def finish(
     server: list[float] | None = None,
     clients: list[list[float]] | None = None,
     uncertainty: Mapping[str, Mapping[str, float]] | None = None,
+    on_shards: list[list[float]] | None = None,
+    mean: list[float] | None = None,
     **more: Any,
 ) -> None:
     """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme.
 
-    `more`: keys of the summary beside those that every run has.
+    `mean`: of the clients' models on the full test set. An empty curve is that of a client that never took part. Without `on_shards`, the server's model on each client's
+    shard, it is a record as they were before there was that metric. `more`: keys of the summary beside those that every
+    run has.
     """
     folder.mkdir(parents=True, exist_ok=True)
 
-    def summed(curve: list[float]) -> tuple[float, float, float]:
-        return max(curve), curve[-1], sum(curve[-5:]) / len(curve[-5:])
+    names = ("accuracy_best", "accuracy_last", "accuracy_last5")
+
+    def summed(curve: list[float]) -> tuple[float | None, ...]:
+        return (max(curve), curve[-1], sum(curve[-5:]) / len(curve[-5:])) if curve else (None,) * 3
+
+    def block(curves: list[list[float]]) -> dict[str, Any]:
+        return {name: [summed(curve)[i] for curve in curves] for i, name in enumerate(names)}
 
     with (folder / "metrics.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -86,18 +96,29 @@ def finish(
             writer.writerow([round, "global", "global", "test_accuracy", value])
             writer.writerow([round, "global", "server", "log_precision_spread", 0.1])
             writer.writerow([round, "global", "global_sampled", "test_accuracy", 0.0])
+        for round, value in enumerate(mean or [], 1):
+            writer.writerow([round, "mean", "local", "test_accuracy", value])
         for (k, curve), (model, less) in itertools.product(enumerate(clients or []), [("meme", 0.0), ("local", 0.1)]):
             for round, value in enumerate(curve, 1):
                 writer.writerow([round, k, model, "shard_accuracy", value - less])
                 writer.writerow([round, k, model, "test_accuracy", 0.999])
-    names = ("accuracy_best", "accuracy_last", "accuracy_last5")
+        for k, curve in enumerate(on_shards or []):
+            writer.writerows([round, k, "global", "shard_accuracy", value] for round, value in enumerate(curve, 1))
     summary = {
         "seed": 0,
         "global": dict(zip(names, summed(server), strict=True)) if server else {},
-        "clients": {name: [summed(curve)[i] for curve in clients or []] for i, name in enumerate(names)},
+        "clients": block(clients or []),
         "uncertainty": uncertainty or {},
         **more,
     }
+    if on_shards is not None:
+        for name, curves, nobody in (
+            ("clients", clients or [[]] * len(on_shards), "no client predictors"),
+            ("global_on_shards", on_shards, "no global model"),
+        ):
+            why = "never took part" if any(curves) else nobody
+            missing = {str(k): why for k, curve in enumerate(curves) if not curve}
+            summary[name] = block(curves) | {"missing": missing}
     for name in runfolder.SEALED:
         (folder / name).touch()
     runfolder.seal(folder, summary)

@@ -168,3 +168,27 @@ def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
     assert "mean over at most 2 seeds" in small
     assert "3 of 4 runs finished." in small
     assert "Diverged: FML seed 0 in round 2." in small
+
+
+def test_the_servers_model_on_a_clients_shard(lab, stored):
+    stored(lab.cell("heterogeneous", "HBFL", clients=2), [0.5], [[0.9], [0.8]], on_shards=[[0.2], [0.4]])
+    figure = {**lab.spec["figures"]["figure5"], "accuracy": "global_on_shard"}
+    drawn = series(figures.content(study_of(lab), figure))
+    assert [drawn["CIFAR10, IID", f"client {k}", "HBFL"] for k in (1, 2)] == [{("0", 1): 20.0}, {("0", 1): 40.0}]
+
+
+def test_what_has_no_curve_says_why(lab, stored, tmp_path):
+    stored(lab.cell("heterogeneous", "HBFL", clients=2), [0.5], [[], [0.8]], on_shards=[[0.2], [0.4]])
+    stored(lab.cell("heterogeneous", "FML", clients=2), [0.5], on_shards=[[0.2], [0.4]])
+    study, figure = study_of(lab), lab.spec["figures"]["figure5"]
+    words = "Without a curve: HBFL, client 1 (never took part); FML, client 1, client 2 (no client predictors)."
+    assert words in figures.footnote(study, figures.content(study, figure).records)
+    lab.spec["figures"] = {
+        "some": figure,
+        "none": {**figure, "methods": ["FML"]},
+    }
+    figures.write(lab.plan, tmp_path)
+    some, none = ((tmp_path / f"hbfl/{name}.svg").read_text() for name in ("some", "none"))
+    assert "FML (no client predictors)" in some
+    assert "no client predictors or never took part" in some or "never took part or no client predictors" in some
+    assert "Nothing to draw: no client predictors." in none

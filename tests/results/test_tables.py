@@ -122,9 +122,84 @@ def test_a_client_without_test_images_is_an_empty_cell(lab, stored, rows, tmp_pa
     clients = dict.fromkeys(("accuracy_best", "accuracy_last", "accuracy_last5"), best)
     folder = lab.cell("heterogeneous", "HBFL")
     stored(folder, [0.5])
-    runfolder.seal(folder, runfolder.read(folder) | {"clients": clients})
+    runfolder.seal(folder, runfolder.read(folder) | {"clients": clients | {"missing": {"1": "no test images"}}})
     tables.write(lab.plan, tmp_path)
-    assert [row["HBFL"] for row in rows(tmp_path / "hbfl/table2.csv")[:3]] == ["50.00", "", "50.00"]
+    assert [row["HBFL"] for row in rows(tmp_path / "hbfl/table2.csv")[:3]] == ["50.00", "no test images", "50.00"]
+
+
+SHARDS = [[0.2, 0.3], [0.4, 0.6]]  # of the server's model, on the shards of two clients
+
+
+def on_shard(lab, **more):
+    """A table of the server's model on the clients' shards, and the mean over them."""
+    common = {"title": "", "experiment": "heterogeneous", "metric": "global_on_shard_accuracy_best", **more}
+    columns = [{"method": "FML"}, {"method": "HBFL"}]
+    lab.spec["tables"] = {
+        "each": {**common, "rows": {"setting": ["IID"], "client": [1, 2]}, "columns": columns},
+        "mean": {**common, "rows": {"setting": ["IID"]}, "columns": columns},
+    }
+
+
+def test_the_servers_model_on_every_clients_shard(lab, stored, rows, tmp_path):
+    stored(lab.cell("heterogeneous", "HBFL", clients=2), [0.5, 0.1], [[0.9, 0.9], [0.8, 0.7]], on_shards=SHARDS)
+    stored(lab.cell("heterogeneous", "FML", clients=2), [0.5], [[0.9], [0.8]])  # an older record
+    on_shard(lab)
+    tables.write(lab.plan, tmp_path)
+    table = rows(tmp_path / "hbfl/each.csv")
+    assert [(row["FML"], row["HBFL"], row["HBFL last5"]) for row in table] == [
+        ("not in its record", "30.00", "25.00"),
+        ("not in its record", "60.00", "50.00"),
+    ]
+    assert table[0]["seeds"] == "not in its record (FML); 1 (HBFL)"
+    (mean,) = rows(tmp_path / "hbfl/mean.csv")
+    assert (mean["FML"], mean["HBFL"]) == ("not in its record", "45.00")
+    found = {(row["method"], row["client"]): row for row in rows(tmp_path / "hbfl/clients.csv")}
+    names = ("best", "last", "global_best", "global_last", "global_last5", "note")
+    assert [found["HBFL", "2"][name] for name in names] == ["80.00", "70.00", "60.00", "60.00", "50.00", ""]
+    assert [found["HBFL", "mean"][name] for name in names] == ["85.00", "80.00", "45.00", "45.00", "37.50", ""]
+    assert [found["HBFL", "global"][name] for name in names] == ["50.00", "10.00", "", "", "", ""]
+    older = ["80.00", "80.00", "", "", "", "global: not in its record"]
+    assert [found["FML", "2"][name] for name in names] == older
+
+
+def test_an_empty_cell_says_why(lab, stored, rows, tmp_path):
+    """A method without client predictors; a client that never took part, alone and in a mean; no global model."""
+    stored(lab.cell("heterogeneous", "FML", clients=2), [0.5], on_shards=[[0.2], [0.4]])
+    stored(lab.cell("heterogeneous", "HBFL", clients=2), None, [[], [0.7]], on_shards=[[], []])
+    stored(lab.cell("heterogeneous", "HBFL", clients=2, seed=1), None, [[0.5], [0.9]], on_shards=[[], []])
+    on_shard(lab, metric="client_accuracy_best")
+    lab.spec["tables"]["server"] = {**lab.spec["tables"]["mean"], "metric": "global_accuracy_best"}
+    lab.spec["claims"] = [
+        {**claim, "metric": "client_accuracy_best"}
+        for claim in lab.spec["claims"]
+        if claim["claim"].startswith("Table 1, HBFL's global model is above FML's")
+    ]
+    tables.write(lab.plan, tmp_path)
+    compare.write(lab.plan, tmp_path, papers=PAPERS)
+    claims.write(lab.plan, tmp_path)
+    first, second = rows(tmp_path / "hbfl/each.csv")
+    assert (first["FML"], first["HBFL"]) == ("no client predictors", "50.00")
+    assert first["seeds"] == "no client predictors (FML); 1 of 2, 1 never took part (HBFL)"
+    assert (second["FML last5"], second["HBFL"]) == ("no client predictors", "80.00 ± 14.14")
+    (mean,) = rows(tmp_path / "hbfl/mean.csv")
+    assert mean["seeds"] == "no client predictors (FML); 2, without 1 client: never took part (HBFL)"
+    (server,) = rows(tmp_path / "hbfl/server.csv")
+    assert (server["FML"], server["HBFL"]) == ("50.00", "no global model")
+    compared = rows(tmp_path / "hbfl/each.compare.csv")
+    assert [(row["mean"], row["verdict"]) for row in compared[:2]] == [
+        ("", "no client predictors"),
+        ("50.00", "not printed"),
+    ]
+    assert "seeds: 1 of 2, 1 never took part" in compared[1]["note"]
+    assert "without 1 client: never took part" in rows(tmp_path / "hbfl/mean.compare.csv")[1]["note"]
+    verdicts = {row["client"]: row["verdict"] for row in rows(tmp_path / "hbfl/claims.csv")}
+    assert verdicts["1"] == "no client predictors or never took part"
+    found = {(row["method"], row["seed"], row["client"]): row for row in rows(tmp_path / "hbfl/clients.csv")}
+    assert found["HBFL", "0", "1"]["note"] == "never took part; global: no global model"
+    assert found["HBFL", "0", "mean"]["note"] == "without 1 client: never took part; global: no global model"
+    assert (found["FML", "0", "1"]["best"], found["FML", "0", "1"]["global_best"]) == ("", "20.00")
+    assert found["FML", "0", "mean"]["note"] == "no client predictors"
+    assert found["HBFL", "0", "global"]["note"] == "no global model"
 
 
 def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
@@ -175,11 +250,13 @@ def test_early_and_jitter_by_hand(lab, stored):
     stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=20), curve)
     (study,) = cells.studies(lab.plan)
     (server,) = [record for record in study.records if record.client == "global"]
-    assert server.value("early") == pytest.approx(0.2)
+    assert server.value(cells.Statistic("early")) == pytest.approx(0.2)
     changes = [0.1, -0.1] * 4 + [0.1]
     mean = sum(changes) / 9
-    assert server.value("jitter") == pytest.approx((sum((each - mean) ** 2 for each in changes) / 8) ** 0.5)
-    assert server.value("best") == 0.6
+    assert server.value(cells.Statistic("jitter")) == pytest.approx(
+        (sum((each - mean) ** 2 for each in changes) / 8) ** 0.5
+    )
+    assert server.value(cells.Statistic("best")) == 0.6
 
 
 def test_curves_agree_with_the_engines_summary(tmp_path):
@@ -193,10 +270,12 @@ def test_curves_agree_with_the_engines_summary(tmp_path):
         Row(1, "0", "meme_sampled", "shard_accuracy", 0.9),
         Row(2, "global", "global", "test_accuracy", 0.2),
         Row(2, "0", "local", "shard_accuracy", 0.4),
+        Row(2, "0", "global", "shard_accuracy", 0.7),
     ]
     lines = [f"{row.round},{row.client},{row.model},{row.metric},{row.value}" for row in history]
     (tmp_path / "metrics.csv").write_text("\n".join(["round,client,model,metric,value", *lines]))
-    read, summary = runs.curves(tmp_path), summarise(history, clients=1)
-    assert read == {"global": {1: 0.3, 2: 0.2}, "1": {1: 0.6, 2: 0.4}}
+    read, summary = runs.curves(tmp_path), summarise(history, test_images=[5])
+    assert read == {"global": {1: 0.3, 2: 0.2}, "1": {1: 0.6, 2: 0.4}, "global on 1": {2: 0.7}}
+    assert summary["global_on_shards"]["accuracy_best"] == [0.7]
     assert max(read["1"].values()) == summary["clients"]["accuracy_best"][0]
     assert max(read["global"].values()) == summary["global"]["accuracy_best"]

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 from clone import RESULTS, Clone, copy
 
+from bayesfed import files
+
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """The test config, run whole; read it, and change only copies."""
-    clone = Clone(tmp_path_factory.mktemp("finished"))
-    clone.snakemake()
+    """The test config, run whole; read it, and change only copies. Processes that run tests side by side share it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = shared / "finished.made"
+    with files.locked(shared / "finished.lock", lambda: None):
+        clone = Clone(shared / "finished")
+        if not made.exists():
+            clone.snakemake()
+            made.touch()
     return clone
 
 

@@ -122,6 +122,24 @@ def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:
     assert "results/test/runs holds no finished run of this config; train first, without runs=standing" in output
 
 
+def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
+    """On the screen, not in a log file alone."""
+    results = fresh.folder / "results" / "test"
+    lost = next(path.parent for path in fresh.summaries() if path.parts[-3] == "fedavg")
+    run = lost.relative_to(results / "runs")
+    shutil.rmtree(lost)
+    (results / "checkpoints" / f"{run}.safetensors").unlink()
+    data = fresh.folder / "data" / run.parts[0] / "train.npz"
+    data.write_bytes(data.read_bytes()[:-100])
+    command = ("snakemake", "--cores", "1", "runs", "--configfile", "config/test.yaml")
+    process = fresh.start(*command)
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 1
+    assert re.search(
+        f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`", output
+    )
+
+
 def test_valuable_runs_come_first(fresh: Clone) -> None:
     """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
     fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]")
@@ -148,7 +166,7 @@ def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone
 @pytest.mark.parametrize(
     ("right", "wrong", "words"),
     [
-        ("cifar10: digits,", "cifar10: digit,", "dataset: unknown name 'digit', did you mean 'digits'?"),
+        ("cifar10: digits,", "cifar10: digit,", "dataset: no dataset is named 'digit'; did you mean 'digits'?"),
         ("skip:", "skp:", "config.experiments.ablation.skp: unknown key; did you mean 'skip'?"),
         ("alpha: [0.05]", "alpha: 0.05", "experiments.heterogeneous.axes.alpha: 0.05 is not of type 'array'"),
     ],

@@ -31,6 +31,9 @@ OVERVIEWS = [
 FIRST = len(PLAN["runs"]) + 1
 
 
+OWN_PARTS = ["--parts", config["parts"]] if config.get("parts") else []
+
+
 # Names decide what is up to date, never times or records, which a clone lacks: inputs are `ancient`, and a parameter
 # that depends on `input`, `output` or `resources` is none of those whose change runs a rule again.
 rule fetch:
@@ -43,8 +46,10 @@ rule fetch:
     wildcard_constraints:
         dataset="[^/]+",
     priority: FIRST
+    params:
+        parts=lambda wildcards, output: OWN_PARTS,
     shell:
-        "bayesfed fetch {wildcards.dataset} --data data > {log} 2>&1"
+        "bayesfed fetch {wildcards.dataset} --data data {params.parts:q} > {log} 2>&1"
 
 
 rule partition:

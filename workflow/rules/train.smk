@@ -59,9 +59,9 @@ rule train:
         "<benchmarks>/train/{run}.tsv"
     wildcard_constraints:
         run="|".join(map(re.escape, OPEN)) or "(?!)",
-    threads: THREADS
     # The most valuable runs first (see `priorities` of the plan).
     priority: lambda wildcards: RUNS[wildcards.run]["priority"]
+    threads: THREADS
     resources:
         gpu=1,
     params:

@@ -20,19 +20,19 @@ class Images:
     Kept as uint8, or normalised where that is affordable.
     """
 
-    def __init__(self, source: Source, images: np.ndarray, labels: np.ndarray, *, augment: bool,
+    def __init__(self, source: Source, images: np.ndarray, labels: np.ndarray, *, augment: str,
                  device: torch.device, dtype: torch.dtype) -> None:  # fmt: skip
-        """images (N, C, H, W) uint8, labels (N,). `augment` prepares for random crops (by PADDING) and flips."""
+        """images (N, C, H, W) uint8, labels (N,). `augment`: `crop_flip` prepares for random crops (by PADDING) and flips."""
+        self.augment = augment == "crop_flip"
         pixels = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
         self.channels = pixels.shape[3]
-        if augment:
+        if self.augment:
             # Four bytes a pixel, so that a crop gathers whole pixels as int32: several times faster than bytes.
             pixels = F.pad(pixels, (0, 4 - self.channels, PADDING, PADDING, PADDING, PADDING))
             self.packed = pixels.view(torch.int32).flatten().to(device)
             pixels = self.packed.view(torch.uint8).view(pixels.shape)
         self.pixels = pixels.to(device)
         self.labels = torch.from_numpy(labels.astype(np.int64)).to(device)
-        self.augment = augment
         self.size = images.shape[2]
         self.dtype = dtype
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (source.mean, source.std))
@@ -42,7 +42,7 @@ class Images:
         self.scale = (1 / (255 * std)).to(device, working).repeat(self.size**2)
         self.shift = (-mean / std).to(device, working).repeat(self.size**2)
         self.steps = torch.arange(self.size, device=device)
-        if not augment and device.type == "cpu" and pixels.numel() * dtype.itemsize <= NORMALISED:
+        if not self.augment and device.type == "cpu" and pixels.numel() * dtype.itemsize <= NORMALISED:
             values = torch.empty(pixels.shape, dtype=dtype)
             for raw, part in zip(pixels.split(256), values.split(256), strict=True):
                 part.copy_(self.normalise(raw).permute(0, 2, 3, 1))

@@ -1,4 +1,4 @@
-"""Fetch a dataset: from its publisher, or from a local mirror; verify it; store it in canonical order.
+"""Fetch a dataset: from its publisher, a local mirror, or a folder of the user's; verify it; store it in canonical order.
 
 A download is verified by the publisher's checksum, and what is read by the dataset's fingerprint, wherever
 it comes from. Nothing is unpickled, and no archive is unpacked to disk: the files wanted are read by name.
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed import files
-from bayesfed.data import store
-from bayesfed.data.sources import File, Source, source
+from bayesfed.data import own, prepare, store
+from bayesfed.data.sources import File, Source, described
 from bayesfed.errors import InputError
 
 Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
@@ -34,17 +34,24 @@ def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
     is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
-    comes from the publisher's URL or, if that fails, the next one. Raises InputError for an unknown name, a
-    file missing in the mirror, damaged data, or a download that no URL gives.
+    comes from the publisher's URL or, if that fails, the next one. Of a dataset of the user's own, fingerprints,
+    mean and standard deviation are pinned in `dataset.json`. Raises InputError for an unknown name, a file missing in
+    the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
-    wanted = source(name)
+    wanted = described(name)
     folder = data_dir / name
     if mirror is None and os.environ.get("BAYESFED_MIRROR"):
         mirror = Path(os.environ["BAYESFED_MIRROR"])
     with _scratch(data_dir, name) as scratch:
         if _is_sound(wanted, data_dir):
             return folder
-        for split, records in _records(wanted, mirror, scratch).items():
+        if wanted.folder:
+            wanted, by_split = _own_records(wanted, mirror, scratch)
+            if (before := own.recorded(folder)) and before.fingerprints != wanted.fingerprints:
+                raise store.other_data(wanted, before.fingerprints, folder)
+        else:
+            by_split = _records(wanted, mirror, scratch)
+        for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
         record = _record(wanted, scratch)
         (scratch / "dataset.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -76,26 +83,53 @@ def _is_sound(wanted: Source, data_dir: Path) -> bool:
         store.check(wanted, data_dir)
     except InputError:
         return False
-    return True
+    return wanted.folder is None or _pinned(data_dir / wanted.name) == prepare.identity(wanted)
+
+
+def _pinned(folder: Path) -> str:
+    """The preparation for which a record holds mean and standard deviation."""
+    return str(json.loads((folder / "dataset.json").read_text()).get("preparation"))
 
 
 def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Records]:
     """The verified records of both splits in canonical order, that is sorted by their sha256."""
     if wanted.format == "scikit-learn":
         return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in _digits(wanted).items()}
-    if mirror is None:
-        folder = scratch
-        for file in wanted.files:
-            _download(file, folder)
-    elif mirror.is_dir():
-        folder = mirror
-    else:
-        raise InputError(f"mirror: no folder {mirror}; give a folder with the publishers' files")
+    folder = _published(wanted, mirror, scratch)
     result = {}
     for split in store.SPLITS:
         read = _read_cifar if wanted.format == "cifar" else _read_idx
         result[split] = _verified(wanted, split, read(wanted, split, folder), str(folder))
     return result
+
+
+def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
+    """A folder with the publishers' files: the mirror, or `scratch`, where they are downloaded."""
+    if mirror is None:
+        for file in wanted.files:
+            _download(file, scratch)
+        return scratch
+    if not mirror.is_dir():
+        raise InputError(f"mirror: no folder {mirror}; give a folder with the publishers' files")
+    return mirror
+
+
+def _own_records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[Source, dict[str, Records]]:
+    """A dataset of the user's own with all that its arrays say, and its records in canonical order."""
+    assert wanted.folder is not None
+    if wanted.format == "arrays":
+        splits = {split: own.read_arrays(wanted.folder / f"{split}.npz") for split in store.SPLITS}
+    else:
+        place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
+        for file in wanted.files:
+            if not (place / file.name).is_file():
+                raise InputError(f"{wanted.name}: no file {file.name} in the mirror {place}")
+            if (found := _md5(place / file.name)) != file.md5:
+                raise InputError(f"{place / file.name} is damaged: md5 {found}, {own.DESCRIPTION} gives {file.md5}")
+        splits = own.run_reader(wanted, place)
+    by_split = {split: own.records(arrays) for split, arrays in splits.items()}
+    ordered = {split: rows[store.canonical_order(rows)[0]] for split, rows in by_split.items()}
+    return own.filled(own.told(wanted.name, wanted.folder), own.facts_of(splits, wanted.folder)), ordered
 
 
 def _download(file: File, folder: Path) -> None:
@@ -182,7 +216,7 @@ def _digits(wanted: Source) -> dict[str, Records]:
     digits = load_digits()
     pixels = digits.images.reshape(-1, 64).astype(np.uint8)
     records = np.concatenate([digits.target.astype(np.uint8)[:, None], pixels], axis=1)
-    records = records[_canonical_order(records)[0]]
+    records = records[store.canonical_order(records)[0]]
     is_test = np.zeros(len(records), bool)
     for label in range(10):
         rows = np.flatnonzero(records[:, 0] == label)
@@ -192,16 +226,9 @@ def _digits(wanted: Source) -> dict[str, Records]:
     return {"train": records[~is_test], "test": records[is_test]}
 
 
-def _canonical_order(records: Records) -> tuple[NDArray[np.int64], str]:
-    """The order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
-    digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
-    order = np.argsort(digests)
-    return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
-
-
 def _verified(wanted: Source, split: str, records: Records, origin: str) -> Records:
     """`records` in canonical order; InputError that names the files if the fingerprint is not as pinned."""
-    order, found = _canonical_order(records)
+    order, found = store.canonical_order(records)
     if found != wanted.fingerprints[split]:
         parts = ", ".join(wanted.parts.get(split, ("digits",)))
         raise InputError(
@@ -218,9 +245,12 @@ def _sized(path: Path, content: bytes, expected: int) -> bytes:
 
 
 def _remedy(path: Path, md5: str) -> str:
+    return f"md5 {_md5(path)}, the publisher's is {md5}; replace it by the publisher's"
+
+
+def _md5(path: Path) -> str:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    return f"md5 {found}, the publisher's is {md5}; replace it by the publisher's"
+        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> None:
@@ -232,7 +262,7 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
 def _record(wanted: Source, folder: Path) -> dict[str, object]:
     """What `dataset.json` says: what the data are, and how to tell that the files are whole."""
     paths = [folder / f"{split}.npz" for split in store.SPLITS]
-    return {
+    record: dict[str, object] = {
         "name": wanted.name,
         "title": wanted.title,
         "homepage": wanted.homepage,
@@ -244,3 +274,8 @@ def _record(wanted: Source, folder: Path) -> dict[str, object]:
         "fingerprints": dict(wanted.fingerprints),
         "files": {p.name: {"bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in paths},
     }
+    if wanted.folder:
+        with np.load(folder / "train.npz", allow_pickle=False) as arrays:
+            mean, std = prepare.statistics(prepare.prepared(arrays["images"], wanted))
+        record |= {"preparation": prepare.identity(wanted), "mean": mean, "std": std}
+    return record

@@ -1,14 +1,17 @@
-"""The datasets we know: where each comes from, how its files look, and how they are verified."""
+"""The datasets by name: where each comes from, how its files look, and how they are verified."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from bayesfed.errors import InputError, nearest
+from bayesfed import parts
+from bayesfed.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -37,20 +40,27 @@ class Source:
     size: int  # side of a native image in pixels
     train: int  # images in the training split
     test: int  # images in the test split
-    format: Literal["cifar", "idx", "scikit-learn"]
+    format: Literal["cifar", "idx", "scikit-learn", "arrays", "reader"]
     label_bytes: int  # the last of them is the label we use
     files: tuple[File, ...]  # what to download; empty for data that comes with scikit-learn
     parts: Mapping[str, tuple[str, ...]]  # split -> the files to read, in `files` or within the archive there
     fingerprints: Mapping[str, str]  # split -> sha256
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]; () for those of the prepared training images
     std: tuple[float, ...]
-    prepare: Literal["none", "pad", "enlarge"]  # native -> 32x32: edges repeated by 2, or every pixel 4x4
-    augment: bool = False  # crop and flip in training
+    prepare: str  # the preparation that brings native images to `target`; `none` leaves them as they are
+    target: int = 32
+    augment: str = "none"  # in training: `none` or `crop_flip`
+    folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
 
     @property
     def fingerprint(self) -> str:
         """One sha256 for the whole dataset, both splits."""
         return hashlib.sha256("".join(self.fingerprints[s] for s in ("train", "test")).encode()).hexdigest()
+
+    @property
+    def side(self) -> int:
+        """Side in pixels of the images as networks see them."""
+        return self.size if self.prepare == "none" else self.target
 
     def count(self, split: str) -> int:
         """Images in `split`, "train" or "test"."""
@@ -58,10 +68,35 @@ class Source:
 
 
 def source(name: str) -> Source:
-    """The dataset called `name`; raises InputError with the nearest name we know."""
-    if name not in SOURCES:
-        raise InputError(f"dataset: unknown name '{name}', {nearest(name, SOURCES)}")
-    return SOURCES[name]
+    """The dataset called `name`; raises InputError with the nearest name, and for one that must be fetched first."""
+    found = described(name)
+    if not found.size:
+        folder = f" --parts {parts.in_use.folder}" if parts.in_use.folder else ""
+        raise InputError(
+            f"dataset '{name}': what its reader gives is known when it has been fetched: run `bayesfed fetch {name}{folder}`"
+        )
+    return found
+
+
+def described(name: str) -> Source:
+    """The dataset called `name`, of no size where only its reader can tell."""
+    found: Source = registry.part(name, "dataset").value()
+    return found
+
+
+def _read(name: str, folder: Path, data: Path) -> Source:
+    from bayesfed.data import own
+
+    return own.describe(name, folder, data)
+
+
+def _identity(source: Source) -> str:
+    """A digest of what of a dataset's description, beside its records, decides results."""
+    decides = [source.classes, source.prepare, source.side, source.augment, source.mean, source.std]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+
+
+registry = parts.Folders("datasets", "dataset", lambda: SOURCES, _read, _identity)
 
 
 def _cifar_archive(name: str, md5: str) -> tuple[File, ...]:
@@ -114,7 +149,7 @@ SOURCES: dict[str, Source] = {
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
         prepare="none",
-        augment=True,
+        augment="crop_flip",
     ),
     "cifar100": Source(
         name="cifar100",
@@ -139,7 +174,7 @@ SOURCES: dict[str, Source] = {
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
         prepare="none",
-        augment=True,
+        augment="crop_flip",
     ),
     "mnist": Source(
         name="mnist",

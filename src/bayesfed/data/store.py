@@ -1,4 +1,4 @@
-"""Datasets on disk: written once by `fetch`, verified at every load, images brought to 32x32.
+"""Datasets on disk: written once by `fetch`, verified at every load, images brought to the size that networks see.
 
 `data/<name>/` holds `train.npz` and `test.npz` (`images` uint8 [N, C, H, W] in native size, `labels` uint8
 [N], in canonical order) and `dataset.json`, written last: a dataset is there when its `dataset.json` is.
@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed import files
+from bayesfed.data import prepare
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError
 
 SPLITS = ("train", "test")
-SIDE = 32  # pixels; what every network of the papers is made for
+DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset in memory: images uint8 [N, C, 32, 32], labels int64 [N], both in canonical order."""
+    """A dataset in memory: images uint8 [N, C, side, side], labels int64 [N], both in canonical order.
+
+    The source of a dataset of a user's own has its mean and standard deviation, given or measured.
+    """
 
     source: Source
     train_images: NDArray[np.uint8]
@@ -34,15 +39,38 @@ class Dataset:
     test_labels: NDArray[np.int64]
 
 
-def load(name: str, data_dir: Path) -> Dataset:
-    """The dataset `name` under `data_dir`; raises InputError if it is missing, truncated or changed."""
-    wanted = source(name)
+def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Dataset:
+    """The dataset `name` under `data_dir`, its images as a run sees them; raises InputError if it is missing, truncated or
+    changed."""
+    wanted = seen.of(source(name))
     check(wanted, data_dir)
     splits = []
     for split in SPLITS:
         with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
-            splits += [prepared(arrays["images"], wanted.prepare), arrays["labels"].astype(np.int64)]
-    return Dataset(wanted, *splits)
+            splits += [prepare.prepared(arrays["images"], wanted), arrays["labels"].astype(np.int64)]
+    return Dataset(normalised(wanted, splits[0], data_dir), *splits)
+
+
+def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Source:
+    """The dataset with its mean and standard deviation: as given, else of the prepared training images.
+
+    Raises InputError where the same preparation gave others when the dataset was fetched.
+    """
+    if wanted.mean:
+        return wanted
+    mean, std = prepare.statistics(images)
+    if 0 in std:
+        raise InputError(
+            f"dataset {wanted.name}: channel {std.index(0)} of all training images is constant; give mean and std"
+        )
+    record = json.loads((data_dir / wanted.name / "dataset.json").read_text())
+    same = record.get("preparation") == prepare.identity(wanted)
+    if same and not np.allclose([mean, std], [record["mean"], record["std"]], rtol=0, atol=DRIFT):
+        raise InputError(
+            f"dataset {wanted.name}: preparation '{wanted.prepare}' gives images with mean {mean} and std {std} here; "
+            f"{record['mean']} and {record['std']} were pinned in {data_dir / wanted.name / 'dataset.json'}"
+        )
+    return replace(wanted, mean=mean, std=std)
 
 
 def check(wanted: Source, data_dir: Path) -> None:
@@ -52,7 +80,7 @@ def check(wanted: Source, data_dir: Path) -> None:
     try:
         record = json.loads((folder / "dataset.json").read_text())
         if record["fingerprint"] != wanted.fingerprint:
-            raise InputError(f"{folder} holds other data than bayesfed's {wanted.name}: {again}")
+            raise other_data(wanted, record["fingerprints"], folder)
         for split in SPLITS:
             path = folder / f"{split}.npz"
             # The size first: it is free, and tells a truncated file from a changed one.
@@ -68,16 +96,26 @@ def check(wanted: Source, data_dir: Path) -> None:
         raise InputError(f"{folder / 'dataset.json'} is damaged: {again}") from None
 
 
-def prepared(images: NDArray[np.uint8], how: str) -> NDArray[np.uint8]:
-    """Native images [N, C, H, W] as 32x32: "none"; "pad" (28, edges repeated); "enlarge" (8, each pixel 4x4).
+def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path) -> InputError:
+    """The error for a stored dataset with other fingerprints than the one wanted."""
+    again = f"run `bayesfed fetch {wanted.name}`"
+    if wanted.folder is None:
+        return InputError(
+            f"{folder} holds other data than bayesfed's {wanted.name}: delete the folder {folder} and {again}"
+        )
+    split = next(split for split in SPLITS if pinned[split] != wanted.fingerprints[split])
+    return InputError(
+        f"{wanted.folder / wanted.parts[split][0]}: the {split} images and labels are not those that were fetched "
+        f"(fingerprint {wanted.fingerprints[split][:12]}, {folder / 'dataset.json'} has {pinned[split][:12]}); put the old "
+        f"ones back, or, where the change is meant, delete {folder} and {folder.parent / 'partitions' / wanted.name} and {again}"
+    )
 
-    `enlarge` also scales the grey levels 0..16 of the digits to 0..255. Padding as in FML's code (spec 2.6).
-    """
-    if how == "pad":
-        images = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
-    elif how == "enlarge":
-        images = ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8).repeat(4, axis=2).repeat(4, axis=3)
-    return images
+
+def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]:
+    """The order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
+    digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
+    order = np.argsort(digests)
+    return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -16,6 +16,8 @@ from bayesfed.engine.rounds import Divergence, Progress, Row
 from bayesfed.errors import InputError
 from bayesfed.methods.base import State
 
+FILE = "checkpoint.safetensors"  # its name in a run folder, unless it is kept elsewhere
+
 
 @dataclass
 class Record:

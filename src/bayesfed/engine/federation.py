@@ -12,14 +12,16 @@ from torch import Tensor
 from bayesfed import models, streams
 from bayesfed.data import store
 from bayesfed.data.augment import Images
-from bayesfed.data.partition import Partition
+from bayesfed.data.schemes import Partition
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Model, Node, Predictor
+from bayesfed.methods.base import Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
-from bayesfed.models import Network
+from bayesfed.models import AnyNetwork
 from bayesfed.runfile import Run
 
 SERVER = -1
+# The names of statistics in a node's state begin so: of the model that travels, and of a client's own.
+TRAVELLING, OWN = "model:", "local_model:"
 # Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
 # work for each launch on a GPU.
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
@@ -62,7 +64,8 @@ class Federation:
     """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
 
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute) -> None:
-        """datasets as `run.datasets`; partition None where client k holds datasets[k] whole.
+        """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
+        images: enough to ask nodes what they predict with.
 
         Raises InputError when the server's images cannot be set aside.
         """
@@ -73,15 +76,16 @@ class Federation:
         self.splits = [
             (
                 place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
-                place(one.source, one.test_images, one.test_labels, augment=False),
+                place(one.source, one.test_images, one.test_labels, augment="none"),
             )
             for one in datasets
         ]
-        self.shards = self.deal(datasets, partition)
+        self.shards = self.deal(datasets, partition) if datasets else {}
         self.networks = [self.network(client) for client in range(self.clients)]
         # The number of training images of every client, and of the server behind them.
         nodes = [*range(self.clients), SERVER]
-        self.n = compute.place(np.array([float(len(self.shards[k].train)) for k in nodes])).to(compute.dtype)
+        n = [float(len(self.shards[k].train)) if datasets else 0.0 for k in nodes]
+        self.n = compute.place(np.array(n)).to(compute.dtype)
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
         """Every node's shard; the server's images leave the clients' shards."""
@@ -105,13 +109,13 @@ class Federation:
         )
         return shards
 
-    def network(self, client: int) -> tuple[Network, Network | None]:
+    def network(self, client: int) -> tuple[AnyNetwork, AnyNetwork | None]:
         """The travelling and the own network of a client."""
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
-        def build(name: str) -> Network:
-            return models.build(name, source.classes, source.channels, store.SIDE)
+        def build(name: str) -> AnyNetwork:
+            return models.build(name, source.classes, source.channels, source.side)
 
         local = build(run.local_models[client]) if run.local_models else None
         if run.global_model == models.CONVOLUTIONS:
@@ -125,23 +129,27 @@ class Federation:
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
         travelling, own = self.networks[max(client, 0)]
 
-        def initial(network: Network | None, round: int, client: int) -> Tensor:
+        def initial(network: AnyNetwork | None, round: int, client: int) -> Tensor:
             assert network is not None, "this node has no model of its own"
             theta = network.initial(streams.generator(seed, "init", round, client))
             return compute.place(theta).to(compute.dtype)
 
         node = Node(
             client=client,
+            clients=self.clients,
             round=round,
             rounds=self.run.budget.rounds,
             epochs=epochs,
+            batches=self.run.budget.local_batches,
             n=self.n[client],
-            model=None if client == SERVER and shared_convolutions else self.model(travelling),
-            local_model=self.model(own) if own is not None and client != SERVER else None,
+            model=None if client == SERVER and shared_convolutions else self.model(travelling, TRAVELLING),
+            local_model=self.model(own, OWN) if own is not None and client != SERVER else None,
             generator=torch.Generator(compute.device),
             # All clients start from the server's model, but for layers that only they have.
             initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
             local_initial=lambda: initial(own, round, client),
+            sizes=travelling.sizes,
+            classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor: self.training_accuracy(client, predictor),
@@ -149,10 +157,31 @@ class Federation:
         node.reseed("noise")
         return node
 
-    def model(self, network: Network) -> Model:
-        """The network with the run's precision around it: logits in the dtype of the states."""
+    def model(self, network: AnyNetwork, prefix: str) -> Model:
+        """The network with the run's precision around it: logits in the dtype of the states. Its statistics are those of
+        the learner's state."""
         cast, dtype = self.compute.cast, self.compute.dtype
-        return lambda theta, x: network(theta.to(cast), x).to(dtype)
+
+        def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
+            statistics = {name: c.state[prefix + name] for name in network.statistics}
+            return network.logits(theta, x, cast, statistics, c.generator).to(dtype)
+
+        return logits
+
+    def statistics(self, client: int, prefix: str) -> State:
+        """What a network's statistics (see `ModuleNetwork`) are at first: of the one that travels, or a client's own."""
+        network = self.networks[max(client, 0)][prefix == OWN]
+        found = network.statistics if network else {}
+        dtype = {True: self.compute.dtype}
+        return {
+            prefix + name: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
+            for name, value in found.items()
+        }
+
+    def batchwise(self, client: int) -> bool:
+        """Whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up, nor be of one
+        image."""
+        return any(network.batchwise for network in self.networks[max(client, 0)] if network)
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
@@ -175,7 +204,7 @@ class Federation:
         return sorted(able[i] for i in chosen)
 
     def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
-        """The epochs of each client: E, but for a straggler x ~ U{1, ..., E} (HBFL, Figures 8 and 9)."""
+        """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL, Figures 8 and 9)."""
         budget = self.run.budget
         generator = streams.generator(budget.seed, "stragglers", round)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from bayesfed.engine.rounds import Progress
+from bayesfed.methods.base import GLOBAL
 from bayesfed.runfile import Run
 
 LINE_SECONDS = 5  # between lines where there is no terminal
@@ -57,9 +58,9 @@ class Reporter:
         """A round is over: show the accuracy of the server's model, or the mean over the clients."""
         rows = [row for row in progress.history[-500:] if row.round == progress.round]
         server = [
-            row.value for row in rows if (row.client, row.metric, row.model) == ("global", "test_accuracy", "global")
+            row.value for row in rows if (row.client, row.metric, row.model) == ("global", "test_accuracy", GLOBAL)
         ]
-        clients = [row.value for row in rows if row.metric == "shard_accuracy"]
+        clients = [row.value for row in rows if row.metric == "shard_accuracy" and row.model != GLOBAL]
         values, what = (server, "accuracy") if server else (clients, "mean client accuracy")
         text = f"{what} {sum(values) / len(values):.4f}" if values else ""
         line = f"round {progress.round}/{self.rounds}  {text}  {time.monotonic() - self.started:.0f} s"

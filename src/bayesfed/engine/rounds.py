@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
-from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.methods.base import Node, Predictor, State, Update
+from bayesfed.engine.federation import OWN, SERVER, TRAVELLING, Federation
+from bayesfed.errors import InputError
+from bayesfed.methods.base import GLOBAL, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, uncertainty
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
+MEAN = "mean"  # stands for a client in rows of all clients of a round together
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of metrics.csv; `client` is a number from 0 or "global"."""
+    """One line of metrics.csv; `client` is a number from 0, "global", or "mean".
+
+    With a client's number and the model `global` it is about the server's model on that client's test images.
+    """
 
     round: int
     client: str
@@ -69,7 +75,8 @@ class Progress:
 
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
-    return Progress(0, federation.method.init_server(federation.node(SERVER, 0)))
+    state = federation.method.init_server(federation.node(SERVER, 0))
+    return Progress(0, state | federation.statistics(SERVER, TRAVELLING))
 
 
 @dataclass(frozen=True)
@@ -84,13 +91,14 @@ class Reading:
 
 @dataclass
 class Visit:
-    """What is left of a client's round: what it sent, what was measured, what it keeps, and which of its tensors are
-    finite."""
+    """What is left of a client's round: what it sent, what was measured, what it keeps, which of its tensors are finite,
+    and the statistics of the model that travels."""
 
     update: Update
     readings: list[Reading]
     kept: State
     finite: State
+    statistics: State
 
 
 class Trainer:
@@ -110,7 +118,8 @@ class Trainer:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
         round = progress.round + 1
-        detailed = round == federation.run.budget.rounds or round % DETAILED_EVERY == 0
+        budget = federation.run.budget
+        detailed = round == budget.rounds or round % DETAILED_EVERY == 0
         server = federation.node(SERVER, round)
         server.state = copy(progress.server, federation.compute.device)
         participants = federation.participants(round)
@@ -118,16 +127,24 @@ class Trainer:
         n = {k: len(federation.shards[k].train) for k in participants}
         total = sum(n.values())
         q = dict(zip(n, federation.compute.place(np.array([n[k] / total for k in n])), strict=True))
-        tested = set(participants[:: -(-len(participants) // DETAILED_CLIENTS)]) if detailed else set()
+        sparse = -(-len(participants) // DETAILED_CLIENTS)
+        every = budget.clients_on_test == "round"
+        tested = set(participants[:: 1 if every else sparse] if detailed or every else [])
+        # Statistics of normalisation travel with the model and are averaged by q, whatever the method; those of a
+        # client's own model stay with it.
+        travelling = list(federation.statistics(SERVER, TRAVELLING))
         keeps: dict[int, list[str]] = {}
         best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}
 
         def begin(client: int) -> Job:
             c = federation.node(client, round, epochs[client])
             before = progress.clients.get(client)
-            c.state = copy(before if before is not None else method.init_client(federation.node(client, 0)), c.n.device)
+            if before is None:
+                before = method.init_client(federation.node(client, 0)) | federation.statistics(client, OWN)
+            c.state = copy(before, c.n.device)
             keeps[client] = list(c.state)
             c.state |= method.start(c, method.message(server, client))
+            c.state |= copy({name: server[name] for name in travelling}, c.n.device)
             return Job(c, method.phases(c), self.epoch_test(client, best[client]))
 
         def end(job: Job) -> Visit:
@@ -138,19 +155,26 @@ class Trainer:
             readings += self.evaluate(c, method.client_predictors(c), detailed, c.client in tested)
             # Absent clients wait on the host: a GPU holds those that it trains.
             kept = copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu"))
-            return Visit(update, readings, kept, finite)
+            statistics = copy({name: c[name] for name in travelling}, c.n.device)
+            return Visit(update, readings, kept, finite, statistics)
 
         visits: dict[int, Visit] = {}
-        for visit in self.executor.run(sorted(n, key=lambda k: -n[k] * epochs[k]), begin, end):
+        images = {k: n[k] * epochs[k] or budget.local_batches * min(budget.batch_size, n[k]) for k in n}
+        for visit in self.executor.run(sorted(n, key=lambda k: -images[k]), begin, end):
             visits[visit.update.client] = visit
             self.tick()
         readings = [reading for k in participants for reading in visits[k].readings]
         diagnostics = method.aggregate(server, [visits[k].update for k in participants])
         readings += [Reading("global", "server", name, value) for name, value in diagnostics.items()]
+        readings += averages(readings, q) if every else []
+        for name in travelling:
+            mean = weighted_mean(torch.stack(list(q.values())), torch.stack([visits[k].statistics[name] for k in q]))
+            server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
         run_plainly(federation, Job(server, method.server_phases(server)), self.check)
         if server.predicts:
-            readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True)
-        self.samples = sum(n[k] * epochs[k] for k in n)
+            on = list(range(federation.clients)) if detailed else participants
+            readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True, on=on)
+        self.samples = sum(images.values())
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
@@ -173,17 +197,27 @@ class Trainer:
 
         return test
 
-    def evaluate(self, node: Node, predictors: Sequence[Predictor], detailed: bool, tested: bool) -> list[Reading]:
-        """All metrics of a node's predictors that are due this round; on the full test set where it is `tested`."""
+    def evaluate(self, node: Node, predictors: Sequence[Predictor], detailed: bool, tested: bool,
+                 on: Sequence[int] = ()) -> list[Reading]:  # fmt: skip
+        """All metrics of a node's predictors that are due this round; on the full test set where it is `tested`.
+
+        `on`: the clients on whose shards the server's model is tested. Raises InputError for a client's predictor that
+        has the name of the server's.
+        """
         node.reseed("predict")
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
-        due = {"test"} if is_server or (detailed and tested) else set()
+        due = {"test"} if is_server or tested else set()
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
         for predictor in predictors:
             self.check()
+            if predictor.name == GLOBAL and not is_server:
+                raise InputError(
+                    f"method '{self.federation.method.name}': a client's predictor is named '{GLOBAL}', as the server's "
+                    f"is; name it otherwise"
+                )
             sets = due.intersection(predictor.sets) if detailed or not predictor.sampled else set()
             predicted: dict[str, tuple[Tensor, Tensor]] = {}
             labels = shard.test_images.labels
@@ -202,7 +236,43 @@ class Trainer:
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
+            if predictor.name == GLOBAL and "shard" in predictor.sets:
+                readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
+
+    def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
+        """Accuracy of a predictor of the server on the test images of each of the clients.
+
+        `on_test`: what it has predicted on the server's test set, of which a shard is a part unless every client has a
+        dataset of its own.
+        """
+        images, readings = self.federation.shards[SERVER].test_images, []
+        for k in clients:
+            shard = self.federation.shards[k]
+            if not len(shard.test):
+                continue
+            if on_test is not None and shard.test_images is images:
+                predicted = on_test[shard.test]
+            else:
+                self.check()
+                predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+            value = accuracy(predicted, shard.test_images.labels[shard.test])
+            readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
+        return readings
+
+
+def averages(readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
+    """sum_k q_k of the accuracies on the full test set of each model that all clients of a round were tested with: FOLA's
+    LA, of a model of the client "mean"."""
+    found: dict[str, list[Tensor]] = {}
+    for reading in readings:
+        if reading.metric == "test_accuracy" and reading.client != "global":
+            found.setdefault(reading.model, []).append(q[int(reading.client)] * reading.value)
+    return [
+        Reading(MEAN, model, "test_accuracy", torch.stack(values).sum())
+        for model, values in found.items()
+        if len(values) == len(q)
+    ]
 
 
 def rows(round: int, readings: list[Reading]) -> list[Row]:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bayesfed.engine.rounds import Row
-from bayesfed.methods.base import SAMPLED
+from bayesfed.methods.base import GLOBAL, SAMPLED
 
 LAST = 5  # rounds of the mean that stands beside the best round
+ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
+
+Curves = dict[int, dict[int, float]]  # per client: round -> accuracy
+
+# Why a client has no accuracy.
+NO_PREDICTORS = "no client predictors"  # the method evaluates nothing of its clients
+NO_GLOBAL = "no global model"  # the server has no whole network
+NO_IMAGES = "no test images"
+ABSENT = "never took part"
 
 
-def curve_statistics(curve: dict[int, float]) -> dict[str, float]:
+def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
     """Best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last five."""
     best = max(curve, key=lambda round: (curve[round], -round))
     tail = [curve[round] for round in sorted(curve)][-LAST:]
@@ -24,27 +34,49 @@ def curve_statistics(curve: dict[int, float]) -> dict[str, float]:
     }
 
 
-def client_curves(history: Iterable[Row]) -> dict[int, dict[int, float]]:
+def client_curves(history: Iterable[Row]) -> Curves:
     """Per client and round the better of its models on its own test images: HBFL's max(meme, local).
 
     Where a run tests after every local epoch, an epoch's accuracy counts like the round's.
     """
-    curves: dict[int, dict[int, float]] = {}
+    curves: Curves = {}
     for row in history:
-        if row.metric in ("shard_accuracy", "epoch_shard_accuracy") and not row.model.endswith(SAMPLED):
+        own = row.model != GLOBAL and not row.model.endswith(SAMPLED)
+        if own and row.metric in ("shard_accuracy", "epoch_shard_accuracy"):
             curve = curves.setdefault(int(row.client), {})
             curve[row.round] = max(curve.get(row.round, 0.0), row.value)
     return curves
 
 
-def summarise(history: list[Row], clients: int) -> dict[str, Any]:
-    """The `global`, `clients` and `uncertainty` parts of summary.json.
+def global_curves(history: Iterable[Row]) -> Curves:
+    """Per client and round the accuracy of the server's model on the client's test images."""
+    curves: Curves = {}
+    for row in history:
+        if (row.model, row.metric) == (GLOBAL, "shard_accuracy"):
+            curves.setdefault(int(row.client), {})[row.round] = row.value
+    return curves
 
-    Null stands for a client that never took part, and for a value that is not finite.
+
+def per_client(curves: Curves, test_images: Sequence[int], nobody: str) -> dict[str, Any]:
+    """Each statistic client by client, null where a client has none; its mean over those that have; and, by the client's
+    number, why one has none. `nobody`: the reason where no client has any."""
+    found = {k: curve_statistics(curve) for k, curve in curves.items()}
+    missing = {}
+    for k, images in enumerate(test_images):
+        if k not in found:
+            missing[str(k)] = nobody if not found else ABSENT if images else NO_IMAGES
+    means = {name: statistics.fmean(one[name] for one in found.values()) for name in ACCURACIES} if found else {}
+    each = {name: [found.get(k, {}).get(name) for k in range(len(test_images))] for name in ACCURACIES}
+    return {**each, "mean": means, "missing": missing}
+
+
+def summarise(history: list[Row], test_images: Sequence[int]) -> dict[str, Any]:
+    """The `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
+
+    `test_images`: how many each client has. Null stands for a client without an accuracy, and for a value that is not
+    finite.
     """
-    server = {row.round: row.value for row in history if (row.model, row.metric) == ("global", "test_accuracy")}
-    curves = {client: curve_statistics(curve) for client, curve in client_curves(history).items()}
-    names = ("accuracy_best", "accuracy_last", "accuracy_last5")
+    server = {row.round: row.value for row in history if (row.model, row.metric) == (GLOBAL, "test_accuracy")}
     last = max(row.round for row in history)
     uncertainty: dict[str, dict[str, float | None]] = {}
     for row in history:
@@ -53,6 +85,7 @@ def summarise(history: list[Row], clients: int) -> dict[str, Any]:
             uncertainty.setdefault(row.model, {})[row.metric.removeprefix("test_")] = value
     return {
         "global": curve_statistics(server) if server else {},
-        "clients": {name: [curves.get(k, {}).get(name) for k in range(clients)] for name in names},
+        "clients": per_client(client_curves(history), test_images, NO_PREDICTORS),
+        "global_on_shards": per_client(global_curves(history), test_images, NO_GLOBAL),
         "uncertainty": uncertainty,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
+import re
 import signal
 import sys
 import time
@@ -12,11 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
 import torch
 import yaml
 
 import bayesfed
-from bayesfed import files, runfile, runfolder
+from bayesfed import files, runfolder
 from bayesfed.data import partition, store
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT
@@ -46,6 +48,7 @@ class Place:
     device: str = "auto"
     precision: str = "auto"
     gpu_slots: int = 1  # jobs that may share a GPU
+    executor: str = "auto"  # another than the device's own one is for debugging
 
 
 def train(run: Run, place: Place) -> None:
@@ -66,24 +69,34 @@ def train(run: Run, place: Place) -> None:
 
 
 def refuse_other_run(run: Run, out: Path) -> None:
-    """Raise InputError where the folder holds another run."""
-    stored = out / "run.yaml"
-    if stored.exists() and (key := runfile.load(stored).key) != run.key:
+    """Raise InputError where the folder holds another run, or one of another source or revision, or is named after one."""
+    named = re.fullmatch(r"seed~\d+-([0-9a-f]{12})", out.resolve().name)
+    if named and named[1] != run.key:
+        raise InputError(
+            f"--out {out}: this folder is for run {named[1]}, and the run file gives {run.key} now; if it was planned so, a "
+            "part or a dataset has changed since: plan again"
+        )
+    stored = runfolder.read(out)
+    if stored and (key := stored["key"]) != run.key:
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
 
 
 def train_locked(run: Run, place: Place) -> None:
     """Train with the folder's lock held."""
     on = device.choose_device(place.device)
-    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), DEFAULT[on])
+    executor = DEFAULT[on] if place.executor == "auto" else place.executor
+    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
     if place.checkpoint.exists():
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
-        if place.precision not in ("auto", record.precision):
-            raise InputError(
-                f"--precision {place.precision}: this run was begun in {record.precision}; go on with that, or "
-                f"delete {place.checkpoint}"
-            )
+        for option, asked, begun in (
+            ("precision", place.precision, record.precision),
+            ("executor", place.executor, record.executor),
+        ):
+            if asked not in ("auto", begun):
+                raise InputError(
+                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete {place.checkpoint}"
+                )
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
         federation = assemble(run, place, device.compute(on, record.precision, place.gpu_slots))
@@ -92,11 +105,12 @@ def train_locked(run: Run, place: Place) -> None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
         assert progress is not None
         write_results(run, place, on, progress, record)
+        report.write(f"checkpoint: {place.checkpoint}")
 
 
 def assemble(run: Run, place: Place, compute: Compute) -> Federation:
     """The run's federation from the stored data and the cached partition, which is made where it is missing."""
-    datasets = [store.load(name, place.data) for name in run.datasets]
+    datasets = [store.load(name, place.data, run.images) for name in run.datasets]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:
         partition.build(*cell)
@@ -177,6 +191,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "train_seconds": round(record.seconds, 3),
         "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
     }
+    if own := run.own_parts:
+        provenance["parts"] = own
     files.write_json(place.out / "provenance.json", provenance)
     budget = run.budget
     summary = {
@@ -189,8 +205,15 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "batch_size": budget.batch_size,
         "train_seconds": round(record.seconds, 3),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
-    } | summarise(progress.history, run.partition.clients)
+    } | summarise(progress.history, test_images(run, place.data))
     runfolder.seal(place.out, summary)
+
+
+def test_images(run: Run, data: Path) -> list[int]:
+    """How many test images each client has."""
+    if run.multi_task:
+        return [one.count("test") for one in run.sources]
+    return np.diff(partition.load(run.datasets[0], run.partition, run.budget.seed, data).test_offsets).tolist()
 
 
 def partition_fingerprint(run: Run, data: Path) -> str | None:

@@ -1,18 +1,19 @@
-"""The methods, one file each; the registry finds every module here that defines METHOD."""
+"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.parts`)."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from functools import cache
+from typing import Any
 
-from bayesfed.errors import InputError, nearest
+from bayesfed import parts
 from bayesfed.methods.base import Method
 
 
 @cache
-def registry() -> dict[str, type[Method]]:
-    """Every method by name."""
+def ours() -> dict[str, type[Method]]:
+    """Every method of this package by name."""
     found: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(__path__):
         method = getattr(importlib.import_module(f"{__name__}.{module.name}"), "METHOD", None)
@@ -21,13 +22,23 @@ def registry() -> dict[str, type[Method]]:
     return found
 
 
+def fault(name: str, method: Any) -> str:
+    """What keeps this from being a method; "" where nothing does."""
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        return "expected a class derived from bayesfed.methods.base.Method"
+    missing = [name for name in ("name", "label", "revision") if not hasattr(method, name)]
+    return f"the class has no `{missing[0]}`" if missing else ""
+
+
+registry = parts.Modules("methods", "method", ours, "METHOD", fault)
+
+
 def names() -> list[str]:
-    """The names of all methods, sorted."""
-    return sorted(registry())
+    """The names of all methods of this package, sorted."""
+    return sorted(ours())
 
 
 def get(name: object) -> type[Method]:
     """The method of that name; raises InputError with the nearest name."""
-    if name not in registry():
-        raise InputError(f"method.name: no method is named '{name}'; {nearest(name, registry())}")
-    return registry()[str(name)]
+    method: type[Method] = registry.part(name, "method.name").value()
+    return method

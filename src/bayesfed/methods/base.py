@@ -22,8 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-State = dict[str, Tensor]
-Model = Callable[[Tensor, Tensor], Tensor]
+State = dict[str, Tensor]  # named tensors on one device, of any shape and dtype
+Logits = Callable[[Tensor, Tensor], Tensor]  # of a parameter vector and images
+GLOBAL = "global"  # the predictor of the server's model; no predictor of a client is called so
 SAMPLED = "_sampled"  # ends the names of predictors that average over weight samples
 
 
@@ -31,12 +32,14 @@ SAMPLED = "_sampled"  # ends the names of predictors that average over weight sa
 class Batch:
     """A mini-batch: images x (B, C, H, W), normalised, and labels y (B,).
 
-    `weight` (B,), where there is one, is 1/size for the batch's images and 0 for those that only fill it up.
+    `weight` (B,), where there is one, is 1/size for the batch's images and 0 for those that only fill it up. `index`
+    (B,), where the phase asks for it, is the place of each image among those that the phase trains on.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor | None = None
+    index: Tensor | None = None
 
     def mean(self, per_image: Tensor) -> Tensor:
         """The mean over the images of the batch of values (B,)."""
@@ -61,8 +64,8 @@ class Learner:
                  generator: torch.Generator) -> None:  # fmt: skip
         self.state = state
         self.n = n
-        # Logits (B, classes) in the states' dtype of the model that travels (the paper's global or meme model) and
-        # of the client's own model: model(theta, x). None where the node has no such model.
+        # The model that travels (the paper's global or meme model) and the client's own: model(learner, theta, x).
+        # None where the node has no such model.
         self._model, self._local_model = model, local_model
         self.generator = generator  # of the weight noise
 
@@ -70,14 +73,18 @@ class Learner:
         return self.state[name]
 
     def model(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Logits (B, classes) of the model that travels between server and clients."""
+        """Logits (B, classes), in the states' dtype, of the model that travels between server and clients.
+
+        Where its gradient is wanted this is a training pass: dropout draws from the node's noise, batch normalisation
+        takes the batch's statistics. Under `torch.no_grad`, as for a teacher or a predictor, it evaluates.
+        """
         assert self._model is not None, "this node has no travelling model"
-        return self._model(theta, x)
+        return self._model(self, theta, x)
 
     def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Logits (B, classes) of the client's own model."""
+        """Logits (B, classes) of the client's own model; see `model`."""
         assert self._local_model is not None, "this node has no model of its own"
-        return self._local_model(theta, x)
+        return self._local_model(self, theta, x)
 
     def noise(self, like: Tensor) -> Tensor:
         """Standard normal draws in the shape of `like` from the stream of this node and round."""
@@ -90,25 +97,34 @@ class Learner:
         )
 
 
+Model = Callable[[Learner, Tensor, Tensor], Tensor]
+
+
 class Node(Learner):
     """A client in one round, or the server: a learner that knows its place in the federation.
 
-    `epochs` are the local epochs of this round, fewer for a straggler. `round` counts from 1.
+    `clients` is the number of all clients of the federation, however many take part in a round. `epochs` are the
+    local epochs of this round, fewer for a straggler; where it counts mini-batches, they are 0, and `batches` those. `round` counts from 1. `classes` are those of the node's task.
     """
 
-    def __init__(self, *, client: int, round: int, rounds: int, epochs: int, n: Tensor, model: Model | None,
-                 local_model: Model | None, generator: torch.Generator, initial: Callable[[], Tensor],
-                 local_initial: Callable[[], Tensor], shared: int, seed: Callable[[torch.Generator, str], object],
+    def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int,
+                 batches: int, n: Tensor,
+                 model: Model | None, local_model: Model | None, generator: torch.Generator,
+                 initial: Callable[[], Tensor], local_initial: Callable[[], Tensor], shared: int, sizes: Sequence[int],
+                 classes: int, seed: Callable[[torch.Generator, str], object],
                  accuracy: Callable[[Predictor], Tensor]) -> None:  # fmt: skip
         super().__init__(state={}, n=n, model=model, local_model=local_model, generator=generator)
         self.client = client
+        self.clients = clients
         self.round = round
         self.rounds = rounds
-        self.epochs = epochs
+        self.epochs, self.batches = epochs, batches
+        self.classes = classes
         self.initial = initial  # the initial parameters of the model that travels: (P,)
         self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
         self.accuracy = accuracy  # accuracy(predictor): (), on the node's own training images, without augmentation
+        self._sizes = sizes  # of its weights and biases
         self._seed = seed
 
     def __setitem__(self, name: str, value: Tensor) -> None:
@@ -117,6 +133,10 @@ class Node(Learner):
     def reseed(self, purpose: str) -> None:
         """The engine's: set `noise` to the start of this round's stream for a purpose."""
         self._seed(self.generator, purpose)
+
+    def local(self, step: Callable[[Learner, Batch], None]) -> Phase:
+        """The phase that is a client's round of that step: its local epochs, or so many mini-batches."""
+        return Phase(step, epochs=self.epochs, batches=self.batches)
 
     @property
     def predicts(self) -> bool:
@@ -131,6 +151,10 @@ class Node(Learner):
         """The entries of theta that never leave the client: none, or the layers behind the convolutions."""
         return theta[self.shared_parameters :]
 
+    def split(self, theta: Tensor) -> Sequence[Tensor]:
+        """The travelling model's vector as views of its weights and biases, each flat, one after another."""
+        return theta.split(self._sizes)
+
     def splice(self, received: Tensor, own: Tensor) -> Tensor:
         """The whole vector from the server's entries and the client's own."""
         return torch.cat([received, own])
@@ -140,14 +164,18 @@ class Node(Learner):
 class Phase:
     """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
 
-    `data`: the node's own training images, or those of the server. The hooks run at the end of each epoch and of
-    the phase; they work in place, too.
+    `data`: the node's own training images, or those of the server. `augment`: False takes them as they are. `indexed`:
+    steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. The hooks run at the end of each epoch and of the phase; they work in place,
+    too.
     """
 
     step: Callable[[Learner, Batch], None]
     epochs: int = 0
     batches: int = 0
     data: Literal["own", "server"] = "own"
+    augment: bool = True
+    indexed: bool = False
+    batch_size: int = 0
     epoch_end: Callable[[Node], None] | None = None
     end: Callable[[Node], None] | None = None
 
@@ -156,23 +184,30 @@ class Phase:
 class Predictor:
     """A named map from images (n, C, H, W) to log class probabilities (n, classes), and where it is evaluated.
 
-    `sets`: "test" is the full test set, "shard" a client's own test images. Accuracy of clients on their shards,
-    and of the server on the full set, is taken every round, all else every tenth round and in the last. A
-    `sampled` predictor averages over many networks and is evaluated in those rounds alone; it is a second reading
-    of a model and never counts as a client's best.
+    `sets`: "test" is the full test set, "shard" a client's own test images; for the server's `global`, those of every
+    client. Accuracy of clients on their shards, of the server on the full set, and of `global` on the shards of those
+    who took part, is taken every round, all else every tenth round and in the last. A `sampled` predictor averages over
+    many networks and is evaluated in those rounds alone; it is a second reading of a model and never counts as a
+    client's best.
+
+    `model` and `theta`, where they are given, say that it is softmax(model(theta, x)) of one network, as the node has
+    it: then a finished run gives that network back as an ordinary module (`bayesfed.load_run`).
     """
 
     name: str
     log_probabilities: Callable[[Tensor], Tensor]
     sets: tuple[str, ...] = ("test", "shard")
     sampled: bool = False
+    model: Logits | None = None
+    theta: Tensor | None = None
 
 
 @dataclass
 class Update:
     """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j.
 
-    q is a tensor () in float64 beside the values.
+    The sum is over the updates of this round: over those who took part, not over all clients, so that the q of a round
+    add up to 1. q is a tensor () in float64 beside the values.
     """
 
     client: int
@@ -185,7 +220,13 @@ class Update:
 
 
 class Method:
-    """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round."""
+    """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round.
+
+    What lives how long: the server's state, all of it, from round to round, with whatever `aggregate` and
+    `server_phases` put in, take out or change in shape. Of a client's state the names that `init_client` gave, with the
+    values that they have after `finish`; what `start` adds under other names is gone when the round is over. Clients
+    that do not take part keep what they had. Nothing is kept on the method itself: a checkpoint holds these states alone.
+    """
 
     name: ClassVar[str]
     label: ClassVar[str]
@@ -214,11 +255,15 @@ class Method:
         return {}
 
     def init_client(self, c: Node) -> State:
-        """What a client keeps between rounds, as it stands before the first."""
+        """What a client keeps between rounds, as it stands before the first; called when it first takes part."""
         return {}
 
     def message(self, server: Node, client: int) -> State:
-        """What the server sends to a client; by default all it has."""
+        """What the server sends to a client; by default all it has.
+
+        Any named tensors, other ones for each client if need be. The client must not change them in place: they may be
+        the server's own, so `start` clones what will be trained.
+        """
         return server.state
 
     def start(self, c: Node, message: State) -> State:
@@ -230,15 +275,22 @@ class Method:
         raise AssertionError(f"{type(self).__name__} defines neither step nor phases")
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        """The phases of a client's round; by default its local epochs of `step`."""
-        return [Phase(self.step, epochs=c.epochs)]
+        """The phases of a client's round; by default its local epochs, or mini-batches, of `step`."""
+        return [c.local(self.step)]
 
     def finish(self, c: Node) -> State:
-        """What a client sends back."""
+        """What a client sends back: any named tensors, of shapes of its own; the engine copies them.
+
+        Changes of what it keeps belong here, too, in place.
+        """
         return {}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        """The server's step on its state, from at least one update; gives diagnostics to log, name to value ()."""
+        """The server's step on its state; gives diagnostics to log, name to value ().
+
+        `updates`: those of this round's participants, at least one, in the order of the clients; `server.clients` is
+        the number of all clients.
+        """
         return {}
 
     def server_phases(self, server: Node) -> Sequence[Phase]:
@@ -250,17 +302,17 @@ class Method:
         return []
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        """What the server predicts with at the end of a round."""
+        """What the server predicts with at the end of a round; the model that stands for the method is called `global`."""
         return []
 
 
-def softmax_of(name: str, model: Model, theta: Tensor) -> Predictor:
+def softmax_of(name: str, model: Logits, theta: Tensor) -> Predictor:
     """The predictor softmax(f(x; theta)), evaluated on every set."""
-    return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1))
+    return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1), model=model, theta=theta)
 
 
 def softmax_average(
-    name: str, model: Model, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
+    name: str, model: Logits, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
 ) -> Predictor:
     """The predictor 1/S sum_s softmax(f(x; theta_s)) over S weight samples, drawn once, when it is first used.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, Adam, clip, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 
@@ -30,13 +30,15 @@ class FedAvg(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """Local optimiser; `optimizer_state: kept` carries momentum or moments over rounds (A21)."""
+        """Local optimiser; `optimizer_state: kept` carries momentum or moments over rounds (A21); longer gradients are
+        scaled down to the length `clip` (FOLA)."""
 
         optimizer: Literal["sgd", "adam"] = "sgd"
         lr: float = option(0.01, above=0)
         momentum: float = option(0.9, low=0, high=1)
         weight_decay: float = option(5e-4, low=0)
         optimizer_state: Literal["fresh", "kept"] = "fresh"
+        clip: float | None = option(None, above=0)
 
     def __init__(self, options: FedAvg.Options) -> None:
         super().__init__(options)
@@ -62,7 +64,7 @@ class FedAvg(Method):
         return g
 
     def step(self, c: Learner, batch: Batch) -> None:
-        self.optimizer.step(c, theta=self.gradient(c, batch))
+        self.optimizer.step(c, theta=clip(self.gradient(c, batch), self.options.clip))
 
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}

@@ -71,6 +71,11 @@ def loss_gradient(
     return g if batch.weight is None else g.mul_(batch.weight[:, None])
 
 
+def clip(g: Tensor, norm: float | None) -> Tensor:
+    """The gradient, scaled down to that length where it is longer, as torch's clip_grad_norm_ does; None leaves it."""
+    return g if norm is None else g * (norm / (g.norm() + 1e-6)).clamp(max=1)
+
+
 def pieces(vectors: Iterable[Tensor]) -> list[Tensor]:
     """The vectors as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
 

@@ -1,39 +1,76 @@
-"""The networks of the papers, by name."""
+"""The networks of the papers by name, and those of a user's own (`bayesfed.parts`), any `torch.nn.Module` among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any, cast
 
-from bayesfed.errors import InputError, nearest
-from bayesfed.models.network import Conv, Linear, Network
+import torch
+from torch import nn
 
-__all__ = ["CONVOLUTIONS", "NETWORKS", "Network", "build", "check"]
+from bayesfed import parts
+from bayesfed.models.module import Build as ModuleBuilder
+from bayesfed.models.module import ModuleNetwork, naming
+from bayesfed.models.network import Chain, Conv, Linear, Network
+
+__all__ = ["CONVOLUTIONS", "NETWORKS", "AnyNetwork", "build", "check"]
+
+AnyNetwork = Network | ModuleNetwork
+# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, with PyTorch's initialisation where
+# they come alone, or any module.
+Builder = Callable[[int, int, int], Chain | tuple[Conv | Linear, ...] | nn.Module]
 
 # As `models.global`, this word means that the server holds the convolutions alone (multi-task learning).
 CONVOLUTIONS = "convolutions"
 
-# Layers for a number of classes. MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
+# MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
 # fully connected layers are printed nowhere, 400-120-C is our reading.
-NETWORKS: dict[str, Callable[[int], tuple[Conv | Linear, ...]]] = {
-    "mlp": lambda classes: (Linear(200), Linear(200), Linear(classes)),
-    "lenet5": lambda classes: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)),
-    "cnn1": lambda classes: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(classes)),
-    "cnn2": lambda classes: (Conv(32, 3, 2), Conv(64, 3, 2), Conv(64, 3), Linear(64), Linear(classes)),
+NETWORKS: dict[str, Builder] = {
+    "mlp": lambda classes, channels, size: (Linear(200), Linear(200), Linear(classes)),
+    "lenet5": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)),
+    "cnn1": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(classes)),
+    "cnn2": lambda classes, channels, size: (Conv(32, 3, 2), Conv(64, 3, 2), Conv(64, 3), Linear(64), Linear(classes)),
+    # FOLA: the CNN of its public code, and the two networks of its text, started as PyTorch does.
+    "fola_cnn": lambda classes, channels, size: Chain(
+        (Conv(32, 5, 2), Conv(64, 5, 2), Linear(512), Linear(classes)), initial="xavier"
+    ),
+    "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
+    "softmax": lambda classes, channels, size: (Linear(classes),),
 }
+
+
+def fault(name: str, builder: Any) -> str:
+    """What keeps this from being a network; "" where nothing does."""
+    if name == CONVOLUTIONS:
+        return "this word means that only convolutions are shared; take another name"
+    return "" if callable(builder) else "expected a function that builds the network"
+
+
+registry = parts.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fault)
 
 
 def check(name: object, key: str) -> str:
     """`name` if a network has it; raises InputError that names the run file's `key` otherwise."""
-    if name not in NETWORKS:
-        raise InputError(f"{key}: no model is named '{name}'; {nearest(name, NETWORKS)}")
+    registry.part(name, key)
     return str(name)
 
 
-@cache
-def build(name: str, classes: int, channels: int, size: int) -> Network:
+def build(name: str, classes: int, channels: int, size: int) -> AnyNetwork:
     """The network `name` for images of channels x size x size and that many classes; one object for each request.
 
-    Raises InputError for an unknown name or images too small for the network.
+    Raises InputError for an unknown name and for images that the network cannot take.
     """
-    return Network(name, NETWORKS[check(name, "model")](classes), channels, size)
+    return built(name, registry.part(name, "model").value(), classes, channels, size)
+
+
+@cache
+def built(name: str, builder: Builder, classes: int, channels: int, size: int) -> AnyNetwork:
+    """The network that a builder gives."""
+    with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
+        made = builder(classes, channels, size)
+    if isinstance(made, tuple):
+        made = Chain(made)
+    if isinstance(made, Chain):
+        return Network(name, made, channels, size)
+    return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)

@@ -9,13 +9,14 @@ CPU the activations of a few images lie in columns, an image in each, where a pr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed.errors import InputError
 
@@ -46,6 +47,15 @@ class Linear:
     """A fully connected layer; the first one flattens what it gets."""
 
     out: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Convolutions, then fully connected layers, and how they start: as PyTorch's do, or by Xavier's (Glorot's) uniform
+    draw with zero biases."""
+
+    layers: tuple[Conv | Linear, ...]
+    initial: Literal["torch", "xavier"] = "torch"
 
 
 class Pass(torch.autograd.Function):
@@ -85,13 +95,14 @@ class Network:
     convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of `theta`.
     """
 
-    def __init__(self, name: str, layers: tuple[Conv | Linear, ...], channels: int, size: int) -> None:
+    def __init__(self, name: str, chain: Chain, channels: int, size: int) -> None:
         """Lay out the parameters for `channels` x `size` x `size` images.
 
         Raises InputError when the images are too small for the layers.
         """
         self.name = name
-        self.layers = layers
+        self.chain = chain
+        self.layers = layers = chain.layers
         self.classes = layers[-1].out
         self.shapes: list[tuple[int, ...]] = []
         self.convolution_parameters = 0
@@ -122,15 +133,25 @@ class Network:
         self.parameters = sum(self.sizes)
         self.orders: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
+    # What a module may have, and a chain has not: see `ModuleNetwork`.
+    statistics: ClassVar[dict[str, Tensor]] = {}
+    batchwise: ClassVar[bool] = False
+
     def initial(self, generator: np.random.Generator) -> np.ndarray:
-        """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases.
+        """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases; or Xavier's,
+        U(-b, b) with b = sqrt(6 / (fan_in + fan_out)) for weights, and 0 for biases.
 
         Drawn on the host in float32, shape (parameters,), so that every device starts from the same values.
         """
         parts = []
         for weight, bias in zip(self.shapes[::2], self.shapes[1::2], strict=True):
-            bound = 1 / math.sqrt(math.prod(weight[1:]))
-            parts += [generator.uniform(-bound, bound, math.prod(shape)) for shape in (weight, bias)]
+            fan_in, fan_out = math.prod(weight[1:]), weight[0] * math.prod(weight[2:])
+            if self.chain.initial == "xavier":
+                bounds = math.sqrt(6 / (fan_in + fan_out)), 0.0
+            else:
+                bounds = (1 / math.sqrt(fan_in),) * 2
+            for bound, shape in zip(bounds, (weight, bias), strict=True):
+                parts.append(generator.uniform(-bound, bound, math.prod(shape)))
         return np.concatenate(parts).astype(np.float32)
 
     def __call__(self, theta: Tensor, images: Tensor) -> Tensor:
@@ -141,6 +162,27 @@ class Network:
         if torch.is_grad_enabled() and (theta.requires_grad or images.requires_grad):
             return Pass.apply(self, theta, images)  # type: ignore[no-any-return, no-untyped-call]
         return self.forward(theta, images)
+
+    def logits(self, theta: Tensor, images: Tensor, cast: torch.dtype, statistics: Mapping[str, Tensor],
+               generator: torch.Generator) -> Tensor:  # fmt: skip
+        """`network(theta, images)` computed in `cast`; a chain has no statistics and draws nothing."""
+        return self(theta.to(cast), images)
+
+    def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
+        """An ordinary module with these parameters, on the host in fp32; a chain has no statistics."""
+        modules: list[nn.Module] = []
+        for depth, (layer, shape) in enumerate(zip(self.layers, self.shapes[::2], strict=True)):
+            modules += [nn.ReLU()] if depth else []
+            if isinstance(layer, Conv):
+                modules += [nn.Conv2d(shape[1], layer.out, layer.kernel)]
+                modules += [nn.MaxPool2d(layer.pool)] if layer.pool > 1 else []
+            else:
+                first = not depth or isinstance(self.layers[depth - 1], Conv)
+                modules += [nn.Flatten()] if first else []
+                modules += [nn.Linear(shape[1], layer.out)]
+        made = nn.Sequential(*modules).eval()
+        torch.nn.utils.vector_to_parameters(theta.detach().float().cpu().clone(), made.parameters())
+        return made
 
     def gathered(self, beside: Tensor) -> bool:
         """Whether weights are put into channels-last order all at once, on the device of a tensor."""

@@ -1,6 +1,5 @@
 """Every run taken apart: accuracy per client, and the uncertainty metrics of each evaluated predictor."""
 
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
             continue
         found.setdefault(record.folder, []).append(record)
     for folder, asked in found.items():
-        own = list({record.client: record for record in reversed(asked)}.values())[::-1]
+        own = list({(record.level, record.client): record for record in reversed(asked)}.values())[::-1]
         first = own[0]
         columns = {
             "experiment": "+".join(cells.unique(record.experiment for record in asked)),
@@ -43,36 +42,59 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
 def clients(study: cells.Study) -> Rows:
     """One row a finished run and client (counted from 1), then their `mean`, then the server's model (`global`).
 
-    Accuracy in percent: a client on its own test shard, `global` on the full test set; `diverged` for a run that
-    was stopped since a value in it was no longer finite.
+    Accuracy in percent: a client on its own test shard, and in `global_best`, ... the server's model there; `global` on
+    the full test set; `diverged` for a run that was stopped since a value in it was no longer finite. An empty cell has
+    its reason in `note`.
     """
-    header = [*RUN, "client", "model", *ACCURACIES, *cells.BUDGET, "budget", "run"]
+    header = [*RUN, "client", "model", *ACCURACIES, *map(on_shard, ACCURACIES), "note", *cells.BUDGET, "budget", "run"]
     found = []
     for columns, records in by_run(study):
-        own = [record for record in records if record.client != "global"]
-        means = {}
-        for name in ACCURACIES:
-            values = [value for record in own if (value := record.value(name)) is not None]
-            means[name] = _percent(statistics.fmean(values) if values else None)
-        found += [{**columns, **_identity(study, record)} for record in own]
-        found.append({**columns, "client": "mean", **means})
-        found += [{**columns, **_identity(study, record)} for record in records if record not in own]
+        own = {record.client: record for record in records if record.level == "client"}
+        shards = {record.client: record for record in records if record.level == "global_on_shard"}
+        for client, record in own.items():
+            found.append({**columns, **_identity(study, record), **_accuracies(record, shards[client])})
+        means = {name: cells.score(own.values(), cells.Statistic(name)) for name in ACCURACIES}
+        means |= {on_shard(name): cells.score(shards.values(), cells.Statistic(name)) for name in ACCURACIES}
+        own_mean, on_shards = means["best"], means[on_shard("best")]
+        why = [*own_mean.missing, *own_mean.without()]
+        why += [f"global: {why}" for why in (*on_shards.missing, *on_shards.without())]
+        written = {name: "" if one.mean is None else one.shown() for name, one in means.items()}
+        found.append({**columns, "client": "mean", **written, "note": "; ".join(why)})
+        found += [
+            {**columns, **_identity(study, record), **_accuracies(record)}
+            for record in records
+            if record.level == "global"
+        ]
     return header, found
 
 
+def on_shard(name: str) -> str:
+    """The column of the server's model on a client's shard."""
+    return f"global_{name}"
+
+
 def _identity(study: cells.Study, record: cells.Record) -> dict[str, str]:
-    """Who a row is about, and its accuracies in percent."""
+    """Who a row is about."""
     return {
         "client": record.client,
         "model": study.label(record.model),
         "dataset": study.labels(record.dataset),
         "dataset_used": study.labels(record.used),
-        **{name: cells.DIVERGED if record.diverged else _percent(record.value(name)) for name in ACCURACIES},
     }
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
+def _accuracies(record: cells.Record, shard: cells.Record | None = None) -> dict[str, str]:
+    """The accuracies of a row in percent, those of the server's model on the shard too, and why there are none."""
+    found = {name: _percent(record, name) for name in ACCURACIES}
+    if shard is not None:
+        found |= {on_shard(name): _percent(shard, name) for name in ACCURACIES}
+    why = [record.missing, f"global: {shard.missing}" if shard and shard.missing else ""]
+    return found | {"note": "; ".join(filter(None, why))}
+
+
+def _percent(record: cells.Record, statistic: str) -> str:
+    value = record.value(cells.Statistic(statistic))
+    return cells.DIVERGED if record.diverged else "" if value is None else f"{100 * value:.2f}"
 
 
 def uncertainty(study: cells.Study) -> Rows:

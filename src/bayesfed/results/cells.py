@@ -3,8 +3,9 @@
 import itertools
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,55 @@ BUDGET = ("rounds", "local_epochs", "batch_size")
 
 PAPERS = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
+NOT_TESTED = "no local model on the full test set"
+NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
+UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
+
+LEVELS = ("global", "client", "global_on_shard", "local")
+"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
+model on that shard, and the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
+runs that test clients there every round."""
 
 STATISTICS = ("best", "last", "last5", "early", "jitter")
-"""What can be asked of an accuracy over rounds; `Record.value` defines them."""
+"""What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
+by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
+rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+OF_KIND = ("first", "best_within", "at_best_of")
+NEVER = "never reached"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A statistic by name; one of a paper's own has a kind and its argument."""
+
+    name: str
+    kind: str = ""
+    argument: Any = None
+
+    @property
+    def scale(self) -> int:
+        """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
+        return 1 if self.kind == "first" else 100
+
+    @property
+    def unit(self) -> str:
+        """What one of it is, as shown."""
+        return "round" if self.kind == "first" else "point"
+
+
+BEST, LAST5 = Statistic("best"), Statistic("last5")
 
 
 @dataclass(frozen=True)
 class Record:
-    """The server's model (`client` is "global") or a client ("1", "2", ...) in a run that the plan asks for.
+    """An accuracy in a run that the plan asks for: of the server's model (`client` is "global") or at a client ("1", "2",
+    ...), by its own models or by the server's (see LEVELS).
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run.
+    them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says
+    why a finished one has none.
     """
 
     experiment: str
@@ -47,7 +85,9 @@ class Record:
     folder: Path
     done: bool
     diverged: int
+    level: str
     summary: Mapping[str, float]
+    missing: str
 
     def field(self, name: str) -> str:
         """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""
@@ -58,24 +98,48 @@ class Record:
         """Whether run and data are the paper's in everything, so that a number may be compared with print."""
         return self.used == self.dataset and not self.changes
 
-    def value(self, statistic: str) -> float | None:
-        """An accuracy statistic in [0, 1], or None when the run has none (yet) or diverged.
+    def value(self, statistic: Statistic) -> float | None:
+        """An accuracy statistic in [0, 1] (for `first`, a round), or None when the run has none (yet) or diverged.
 
-        best, last, last5: maximum over rounds, last round, mean of the last five (from the summary).
+        best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
         early: mean over the first tenth of the rounds, at least one.
         jitter: standard deviation of the change from round to round over the second half (needs two changes).
         """
         if not self.done or self.diverged:
             return None
-        if statistic in ("best", "last", "last5"):
-            return self.summary.get(statistic)
-        curve = runs.curves(self.folder).get(self.client, {})
-        values = [curve[round] for round in sorted(curve)]
-        if statistic == "early":
-            return statistics.fmean(values[: max(1, self.rounds // 10)]) if values else None
+        if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level != "local":
+            return self.summary.get(statistic.name)
+        curve = self.curve()
+        if statistic.kind:
+            return self.own(statistic, curve)
+        values = list(curve.values())
+        if not values:
+            return None
+        if statistic.name == "best":
+            return max(values)
+        if statistic.name in ("last", "last5"):
+            return statistics.fmean(values[-1 if statistic.name == "last" else -5 :])
+        if statistic.name == "early":
+            return statistics.fmean(values[: max(1, self.rounds // 10)])
         half = values[len(values) // 2 :]
         changes = [after - before for before, after in itertools.pairwise(half)]
         return statistics.stdev(changes) if len(changes) > 1 else None
+
+    def own(self, statistic: Statistic, curve: Mapping[int, float]) -> float | None:
+        """A statistic of a paper's own; None where a run never reaches the value, or has none of these rounds."""
+        if statistic.kind == "first":
+            return next((float(round) for round, value in curve.items() if value >= statistic.argument), None)
+        if statistic.kind == "best_within":
+            first, last = statistic.argument
+            return max((value for round, value in curve.items() if first <= round <= last), default=None)
+        other = replace(self, level=statistic.argument).curve()
+        return curve.get(max(other, key=lambda round: (other[round], -round))) if other else None
+
+    def curve(self) -> dict[int, float]:
+        """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
+        of_level = {"global": "global", "local": "mean", "global_on_shard": f"global on {self.client}"}
+        series = of_level.get(self.level, self.client)
+        return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
 
 
 FIELDS = [each.name for each in fields(Record)]
@@ -89,6 +153,10 @@ class Study:
     spec: Mapping[str, Any]
     notice: str
     records: Sequence[Record]
+
+    def folder(self, papers: Path) -> Path:
+        """Where the paper's files are: in `papers`, but for one among a user's own parts."""
+        return Path(self.spec.get("folder", papers))
 
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
@@ -127,35 +195,59 @@ class Study:
 
 @dataclass(frozen=True)
 class Score:
-    """A statistic over seeds: mean, sample standard deviation (None for one), and the numbers of seeds with a value,
-    diverged, and planned."""
+    """A statistic over seeds: mean, sample standard deviation (None for one), the numbers of seeds with a value, diverged,
+    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere.
+    `scale` is what values are multiplied by to be shown."""
 
     mean: float | None
     sd: float | None
     seeds: int
     diverged: int
     planned: int
+    missing: Mapping[str, int]
+    left_out: Mapping[str, int]
+    scale: int = 100
 
-    def percent(self) -> str:
-        """`80.71`, `80.71 ± 0.30`, `diverged`, or "" where nothing is finished; percent with two decimals."""
+    def shown(self) -> str:
+        """`80.71`, `80.71 ± 0.30`, or what stands in its place: `diverged`, why a finished run has no value, or "" where
+        nothing is finished. Percent with two decimals; rounds with at most one."""
         if self.mean is None:
-            return DIVERGED if self.diverged else ""
-        return f"{100 * self.mean:.2f}" + (f" ± {100 * self.sd:.2f}" if self.sd is not None else "")
+            return DIVERGED if self.diverged else " or ".join(self.missing)
+        return self.number(self.mean) + (f" ± {self.number(self.sd)}" if self.sd is not None else "")
+
+    def number(self, value: float | None) -> str:
+        """A mean, or a standard deviation, as shown; "" for none."""
+        if value is None:
+            return ""
+        return f"{self.scale * value:.2f}" if self.scale == 100 else f"{round(value, 1):g}"
 
     def count(self) -> str:
-        """`3`, or `2 of 3` while seeds are missing, or `2 of 3, 1 diverged`."""
-        if self.seeds == self.planned:
-            return str(self.seeds)
-        return f"{self.seeds} of {self.planned}" + (f", {self.diverged} {DIVERGED}" if self.diverged else "")
+        """`3`, or `2 of 3` while seeds are missing, or `1 of 3, 1 diverged`; and why finished runs have no value:
+        `never took part`, `2 of 3, 1 never took part`, `3, without 1 client: never took part`."""
+        if list(self.missing.values()) == [self.planned]:
+            return next(iter(self.missing))
+        words = [str(self.seeds) if self.seeds == self.planned else f"{self.seeds} of {self.planned}"]
+        words += [f"{self.diverged} {DIVERGED}"] if self.diverged else []
+        words += [f"{count} {why}" for why, count in self.missing.items()]
+        return ", ".join([*words, *self.without()])
+
+    def without(self) -> list[str]:
+        """The clients that a mean leaves out, and why: `without 1 client: never took part`."""
+        return [f"without {count} client{'s' if count > 1 else ''}: {why}" for why, count in self.left_out.items()]
 
 
-def score(records: Iterable[Record], statistic: str) -> Score:
+def score(records: Iterable[Record], statistic: Statistic) -> Score:
     """Mean and spread over seeds; several records of a seed (clients) are averaged first."""
     by_seed: dict[str, list[float]] = {}
+    reasons: dict[str, list[str]] = {}
     diverged = set()
     for record in records:
         value = record.value(statistic)
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
+        why = record.missing
+        if value is None and record.done and not record.diverged and statistic.kind == "first":
+            why = why or NEVER
+        reasons.setdefault(record.seed, []).extend([why] if why else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
     return Score(
@@ -164,6 +256,9 @@ def score(records: Iterable[Record], statistic: str) -> Score:
         seeds=len(values),
         diverged=len(diverged),
         planned=len(by_seed),
+        missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in dict.fromkeys(all)),
+        left_out=Counter(why for seed, all in reasons.items() if by_seed[seed] for why in all),
+        scale=statistic.scale,
     )
 
 
@@ -182,16 +277,37 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     return [record for record in records if all(record.field(f) in accepted for f, accepted in wanted.items())]
 
 
-def of_metric(records: Iterable[Record], metric: str) -> tuple[list[Record], str]:
-    """The records and the statistic of a metric: `client_accuracy_best` -> (those of clients, "best").
+def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) -> tuple[list[Record], Statistic]:
+    """The records and the statistic of a metric, a level and a statistic: `client_accuracy_best` -> (of clients, best).
 
-    Raises InputError for an unknown metric.
+    `own` are the statistics of the paper's YAML. Raises InputError for an unknown metric.
     """
-    known = [f"{level}_accuracy_{name}" for level in ("global", "client") for name in STATISTICS]
+    found = {name: Statistic(name) for name in STATISTICS} | {name: read_statistic(name, own[name]) for name in own}
+    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in found]
     if metric not in known:
         raise InputError(f"unknown metric '{metric}'; {nearest(metric, known)}")
-    level, statistic = metric.split("_accuracy_")
-    return [record for record in records if (record.client == "global") == (level == "global")], statistic
+    level, _, name = metric.partition("_accuracy_")
+    return [record for record in records if record.level == level], found[name]
+
+
+def read_statistic(name: str, value: object) -> Statistic:
+    """A statistic of a paper's own; raises InputError that says what is wrong with it."""
+    where = f"statistics.{name}"
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
+    ((kind, argument),) = value.items()
+    if kind not in OF_KIND:
+        raise InputError(f"{where}: no kind of statistic is named '{kind}'; {nearest(kind, OF_KIND)}")
+    if name in STATISTICS:
+        raise InputError(f"{where}: this name stands for another statistic; choose another")
+    if kind == "first" and not (isinstance(argument, int | float) and 0 < argument <= 1):
+        raise InputError(f"{where}.first: expected an accuracy above 0 and up to 1, found {argument!r}")
+    whole = isinstance(argument, list) and len(argument) == 2 and all(isinstance(each, int) for each in argument)
+    if kind == "best_within" and not (whole and 1 <= argument[0] <= argument[1]):
+        raise InputError(f"{where}.best_within: expected two rounds, the first and the last, found {argument!r}")
+    if kind == "at_best_of" and argument not in LEVELS:
+        raise InputError(f"{where}.at_best_of: no accuracy is named '{argument}'; {nearest(argument, LEVELS)}")
+    return Statistic(name, kind, argument)
 
 
 def text(value: object) -> str:
@@ -236,7 +352,8 @@ def study(
 
 
 def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
-    """The records of a cell: the server's model (none in a multi-task run), then the clients."""
+    """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
+    shards."""
     models = spec["experiments"][cell["experiment"]].get("models", {})
     folder = runs_folder / cell["folder"]
     summary = runs.summary(folder)
@@ -244,7 +361,10 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     datasets, used = _each(cell["dataset"], clients), _each(cell["used"], clients)
     several = isinstance(cell["dataset"], list)
 
-    def record(client: str, model: object, dataset: str, on: str, values: dict[str, float]) -> Record:
+    def record(level: str, client: str, model: object, dataset: str, on: str, block: str, k: int | None) -> Record:
+        stored = (summary or {}).get(block) or {}
+        values = _values(stored, k)
+        diverged = ((summary or {}).get("diverged") or {}).get("round", 0)
         return Record(
             experiment=cell["experiment"],
             dataset=dataset,
@@ -263,21 +383,35 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             changes=tuple(cell["changes"]),
             folder=folder,
             done=summary is not None,
-            diverged=((summary or {}).get("diverged") or {}).get("round", 0),
+            diverged=diverged,
+            level=level,
             summary=values,
+            missing="" if summary is None or diverged or values else _why(stored, k),
         )
 
     found = []
     if not several:
         model = cell.get("model") or models.get("global")
-        values = _values((summary or {}).get("global") or {}, None)
-        found.append(record("global", model, datasets[0], used[0], values))
+        found.append(record("global", "global", model, datasets[0], used[0], "global", None))
     local = models.get("local") or []
     for k in range(clients):
         model = local[k] if k < len(local) else cell.get("model")
-        values = _values((summary or {}).get("clients") or {}, k)
-        found.append(record(str(k + 1), model, datasets[k], used[k], values))
+        found.append(record("client", str(k + 1), model, datasets[k], used[k], "clients", k))
+    for k in range(clients):
+        model = cell.get("model") or models.get("global")
+        found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
+    if not several and cell["clients_on_test"] == "round":
+        model = cell.get("model") or models.get("global")
+        mean = record("local", "mean", model, datasets[0], used[0], "", None)
+        found.append(replace(mean, missing="" if mean.curve() or not mean.done else NOT_TESTED))
     return found
+
+
+def _why(block: Mapping[str, Any], client: int | None) -> str:
+    """Why a finished run has no accuracy of a model."""
+    if client is None:
+        return NO_GLOBAL
+    return str(block.get("missing", {}).get(str(client), UNRECORDED))
 
 
 def _each(names: str | list[str], clients: int) -> list[str]:

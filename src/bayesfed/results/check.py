@@ -7,17 +7,17 @@ from typing import Any
 from bayesfed.errors import InputError, nearest
 from bayesfed.results import cells, claims, compare, tables
 
-TABLE = ("title", "experiment", "metric", "rows", "columns", "published", "note")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "methods")
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where")
+TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note")
+FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods")
+CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves")
-LISTS = ("columns", "methods", "experiments", "than", "than_dataset", "published")
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x")
+LISTS = ("columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
 def paper(study: cells.Study, published: Path) -> None:
@@ -53,7 +53,7 @@ def one_of(value: object, valid: Iterable[object], what: str) -> None:
         raise InputError(f"no {what} is named '{value}'; {nearest(value, valid)}")
 
 
-def keys(item: object, valid: Sequence[str]) -> Mapping[str, Any]:
+def keys(item: object, valid: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Mapping[str, Any]:
     """The item as a mapping with these keys and no other; raises InputError otherwise."""
     if not isinstance(item, Mapping):
         raise InputError(f"expected keys and values, found {item!r}")
@@ -63,7 +63,7 @@ def keys(item: object, valid: Sequence[str]) -> Mapping[str, Any]:
         if key in LISTS and not isinstance(value, list):
             raise InputError(f"{key}: expected a list, found {value!r}")
     for key in valid:
-        if key not in item and key not in OPTIONAL:
+        if key not in item and key not in optional:
             raise InputError(f"{key}: this key is missing")
     return item
 
@@ -87,10 +87,14 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
 
 def check_table(study: cells.Study, table: object) -> None:
     """A table: its experiment and metric, every value of rows and columns, and their crossings."""
-    table = keys(table, TABLE)
-    records, _ = cells.of_metric(of_experiments(study, [table["experiment"]]), table["metric"])
-    for where in ({field: list(each) for field, each in table["rows"].items()}, *table["columns"]):
-        values(records, where)
+    table = keys(table, TABLE, (*OPTIONAL, "metric"))
+    records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
+    values(records, {field: list(each) for field, each in table["rows"].items()})
+    for column in table["columns"]:
+        metric = column.get("metric", table.get("metric"))
+        if metric is None:
+            raise InputError("metric: this key is missing; give the table one, or each of its columns")
+        values(cells.of_metric(records, metric, own)[0], tables.keys_of(column))
     for _, of_row in tables.rows(study, table):
         for cell in of_row:
             if not cell.records:
@@ -101,12 +105,20 @@ def check_table(study: cells.Study, table: object) -> None:
 def check_figure(study: cells.Study, figure: object) -> None:
     """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     figure = keys(figure, FIGURE)
-    one_of(figure["accuracy"], ("global", "client"), "accuracy")
+    one_of(figure["accuracy"], cells.LEVELS, "accuracy")
     records = of_experiments(study, [figure["experiment"]])
-    records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best")
+    records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
-    for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method")]:
+    along = [figure["x"]] if "x" in figure else []
+    for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
         cells.select(records, {field: []})
+    for record in records if along else []:
+        try:
+            float(record.field(figure["x"]))
+        except ValueError:
+            raise InputError(
+                f"x: '{record.field(figure['x'])}' of {figure['x']} is no number to stand along an axis"
+            ) from None
 
 
 def check_claim(study: cells.Study, claim: object) -> None:
@@ -114,9 +126,11 @@ def check_claim(study: cells.Study, claim: object) -> None:
     kind = claim.get("kind") if isinstance(claim, Mapping) else None
     one_of(kind, OF_KIND, "kind of claim")
     claim = keys(claim, CLAIM + OF_KIND[str(kind)])
-    records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"])
+    own = study.spec.get("statistics", {})
+    records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"], own)
     methods = [*claim.get("methods", []), *claim.get("than", []), *([claim["method"]] if "method" in claim else [])]
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
+    cells.select(records, {axis: [] for axis in claim.get("apart", [])})
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
     if not claims.tests(study, claim):
         raise InputError("no cell of these experiments can test it")
@@ -136,7 +150,7 @@ def check_published(study: cells.Study, published: Path) -> None:
         for table in of_item:
             for _, of_row in tables.rows(study, table):
                 for cell in of_row:
-                    left = [row for row in left if not compare.prints(study, table, cell, row)]
+                    left = [row for row in left if not compare.prints(study, cell, row)]
         if left:
             row = left[0]
             named = ", ".join(f"{key} {row[key]}" for key in compare.KEYS if row[key])

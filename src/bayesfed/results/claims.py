@@ -1,7 +1,8 @@
 """The orderings that a paper claims: in how many seeds each holds, cell by cell and in all.
 
 A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
-and what its kind needs; `where` narrows the cells (field -> value or values). Kinds:
+and what its kind needs; `where` narrows the cells (field -> value or values), `apart` names axes in which cells that are
+compared may differ (each method with its best number of local epochs). Kinds:
 
 - `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
 - `falls`: the metric of each of `methods` falls at each step from the largest value of `along` down;
@@ -45,30 +46,30 @@ Claim = Mapping[str, Any]
 
 
 def _groups(
-    records: Iterable[cells.Record], fields: Sequence[str], along: str = ""
+    records: Iterable[cells.Record], fields: Sequence[str], apart: Sequence[str] = ()
 ) -> dict[tuple[object, ...], list[cells.Record]]:
-    """The records by their values of `fields`, whatever they have of `along`, in order of first appearance."""
+    """The records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
     found: dict[tuple[object, ...], list[cells.Record]] = {}
     for record in records:
-        axes = tuple((axis, value) for axis, value in record.axes.items() if axis != along)
-        key = (axes if field == "axes" else record.field(field) for field in fields if field != along)
+        axes = tuple((axis, value) for axis, value in record.axes.items() if axis not in apart)
+        key = (axes if field == "axes" else record.field(field) for field in fields if field not in apart)
         found.setdefault(tuple(key), []).append(record)
     return found
 
 
-def _value(records: Sequence[cells.Record], statistic: str) -> float | None:
+def _value(records: Sequence[cells.Record], statistic: cells.Statistic) -> float | None:
     """The mean of the records' values; None while one is missing."""
     values = [record.value(statistic) for record in records]
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
-def _above(records: Sequence[cells.Record], claim: Claim, statistic: str, sign: int) -> list[Test]:
+def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
     """`higher` (sign 1) and `lower` (sign -1): one test a baseline and cell."""
     found = []
     for than in claim["than"]:
         pair = cells.select(records, {"method": [claim["method"], than]})
-        for of_cell in _groups(pair, MATCH).values():
+        for of_cell in _groups(pair, MATCH, claim.get("apart", [])).values():
             if {record.method for record in of_cell} != {claim["method"], than}:
                 continue  # the plan has not both
             differences = []
@@ -81,12 +82,12 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: str, sign: 
     return found
 
 
-def _falls(records: Sequence[cells.Record], claim: Claim, statistic: str) -> list[Test]:
+def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
     """`falls`: one test a method and cell; its difference is smallest minus largest value of `along`."""
     along = claim["along"]
     found = []
     chosen = cells.select(records, {"method": claim["methods"]})
-    for of_cell in _groups(chosen, ["method", *MATCH], along).values():
+    for of_cell in _groups(chosen, ["method", *MATCH], [along, *claim.get("apart", [])]).values():
         steps = sorted({record.field(along) for record in of_cell}, key=float, reverse=True)
         if len(steps) < 2:
             continue
@@ -102,14 +103,14 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: str) -> lis
     return found
 
 
-def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: str) -> list[Test]:
+def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
     """`smaller gain`: one test a baseline, other dataset, alpha and straggler level."""
     found = []
     method = claim["method"]
     for than in claim["than"]:
         for other in claim["than_dataset"]:
             pair = cells.select(records, {"method": [method, than], "dataset": [claim["dataset"], other]})
-            for of_cell in _groups(pair, ["alpha", "stragglers", "axes"]).values():
+            for of_cell in _groups(pair, ["alpha", "stragglers", "axes"], claim.get("apart", [])).values():
                 wanted = {(name, data) for name in (method, than) for data in (claim["dataset"], other)}
                 if {(record.method, record.dataset) for record in of_cell} != wanted:
                     continue
@@ -129,7 +130,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: str)
     return found
 
 
-KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, str], list[Test]]] = {
+KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
     "falls": _falls,
@@ -140,7 +141,8 @@ KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, str], list[Test]]] = {
 def tests(study: cells.Study, claim: Claim) -> list[Test]:
     """A claim in each cell that it speaks of; `results/check.py` has checked its names."""
     where = {"experiment": claim["experiments"], **claim.get("where", {})}
-    records, statistic = cells.of_metric(cells.select(study.records, where), claim["metric"])
+    own = study.spec.get("statistics", {})
+    records, statistic = cells.of_metric(cells.select(study.records, where), claim["metric"], own)
     return KINDS[claim["kind"]](records, claim, statistic)
 
 
@@ -180,7 +182,8 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
     differences = [value for test in found for value in test.differences if value is not None]
     holds, of = sum(sum(test.holds) for test in found), len(differences)
     if not of:
-        verdict = cells.DIVERGED if any(record.diverged for record in records) else "not run"
+        why = cells.unique(record.missing for record in records if record.missing)
+        verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of:
         verdict = "holds"
     else:

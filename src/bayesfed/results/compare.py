@@ -44,18 +44,22 @@ def read_published(path: Path) -> list[dict[str, str]]:
     return printed
 
 
-def prints(study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, row: Mapping[str, str]) -> bool:
-    """Whether a row of printed numbers belongs to a cell of the table: its metric, and the cell's keys as labels."""
+def prints(study: cells.Study, cell: tables.Cell, row: Mapping[str, str]) -> bool:
+    """Whether a row of printed numbers belongs to a cell of a table: its metric, and its keys as labels."""
     labels = {key: study.label(value) for key, value in cell.keys.items()}
-    return row["metric"] == table["metric"] and all(row.get(key) == value for key, value in labels.items())
+    return row["metric"] == cell.metric and all(row.get(key) == value for key, value in labels.items())
 
 
-def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
-    """What may be said of a difference in percentage points (ours minus print; None: no result, or nothing printed)."""
+def verdict(records: Sequence[cells.Record], difference: float | None, unit: str) -> str:
+    """What may be said of a difference, in percentage points or rounds (ours minus print; None: no result, or nothing
+    printed)."""
     if not any(record.done for record in records):
         return "not run"
     if all(record.diverged for record in records if record.done):
         return cells.DIVERGED
+    why = cells.unique(record.missing for record in records if record.done and not record.diverged)
+    if all(why):
+        return " or ".join(why)
     if difference is None:
         return "not printed"
     if any(record.used != record.dataset for record in records):
@@ -63,7 +67,7 @@ def verdict(records: Sequence[cells.Record], difference: float | None) -> str:
     if not all(record.as_printed for record in records):
         return "not the paper's run"
     if abs(difference) <= CLOSE:
-        return f"within {CLOSE:g} point"
+        return f"within {CLOSE:g} {unit}"
     return "higher" if difference > 0 else "lower"
 
 
@@ -77,7 +81,7 @@ def compare(
     """
     candidates = [row for row in published if row["item"] in items]
     return [
-        _row(study, table, cell, [row for row in candidates if prints(study, table, cell, row)])
+        _row(study, table, cell, [row for row in candidates if prints(study, cell, row)])
         for _, of_row in tables.rows(study, table)
         for cell in of_row
     ]
@@ -87,30 +91,33 @@ def _row(
     study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, printed: list[Mapping[str, str]]
 ) -> dict[str, str]:
     value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
-    score = cell.score()
-    difference = None if score.mean is None or value is None else 100 * score.mean - value
+    score, last5 = cell.score(), cell.score(cells.LAST5)
+    difference = None if score.mean is None or value is None else score.scale * score.mean - value
     stand_in = any(record.used != record.dataset for record in cell.records)
     budget = study.budget(cell.records)
     notes = [
         "" if budget == cells.PAPERS else budget,
-        "" if score.seeds == score.planned else f"{score.count()} seeds finished",
+        "" if score.seeds == score.planned or score.missing else f"{score.count()} seeds finished",
+        f"seeds: {score.count()}" if score.missing else ", ".join(score.without()),
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
         table.get("note", ""),
     ]
-    own = {"metric": table["metric"], **{key: study.label(value) for key, value in cell.keys.items()}}
+    own = {"metric": cell.metric, **{key: study.label(value) for key, value in cell.keys.items()}}
     keys = {key: cells.unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     return {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
         "published": "" if value is None else f"{value:.2f}",
-        "mean": _points(score.mean),
-        "sd": _points(score.sd),
+        "mean": score.number(score.mean),
+        "sd": score.number(score.sd),
         "seeds": str(score.seeds),
         "rounds": tables.budget(cell.records, "rounds"),
         # A number on other data is no difference to print.
         "difference": "" if difference is None or stand_in else f"{difference:+.2f}",
-        "verdict": verdict(cell.records, difference),
-        "last5": _points(cell.score("last5").mean),
+        "verdict": verdict(cell.records, difference, cell.statistic.unit)
+        if score.mean is not None or not score.missing
+        else " or ".join(score.missing),
+        "last5": last5.number(last5.mean) if score.scale == 100 else "",
         "local_epochs": tables.budget(cell.records, "local_epochs"),
         "batch_size": tables.budget(cell.records, "batch_size"),
         "dataset_used": tables.used(study, cell.records),
@@ -120,12 +127,8 @@ def _row(
 
 def axes_of(table: Mapping[str, Any]) -> list[str]:
     """The keys of a table that printed numbers have no column for: axes such as `lr`."""
-    asked = [*table["rows"], *(key for column in table["columns"] for key in column)]
+    asked = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
     return [key for key in cells.unique(asked) if key not in KEYS]
-
-
-def _points(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
 
 
 def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:
@@ -135,7 +138,7 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
     """
     written = []
     for study in cells.studies(plan, runs):
-        published = read_published(papers / f"{study.paper}.published.csv")
+        published = read_published(study.folder(papers) / f"{study.paper}.published.csv")
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)
             header = [*KEYS, *axes_of(table), *COLUMNS]

@@ -1,4 +1,5 @@
-"""The paper's figures: accuracy over rounds in panels, one curve a method (or value of an axis), mean and band over seeds."""
+"""The paper's figures: accuracy over rounds, or along an axis, in panels; one curve a method (or value of an axis), mean and
+band over seeds."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells, runs
+from bayesfed.results import cells
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
@@ -62,19 +63,21 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent.
 
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
-    `experiment`, `accuracy` (global or client), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
-    its curves apart; unless given, `method`), `title`.
+    `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
+    its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
+    place of rounds), `title`. With an `x`, the column `round` holds its values.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    records, _ = cells.of_metric(cells.select(study.records, where), level)
+    records, _ = cells.of_metric(cells.select(study.records, where), level, {})
     axis, data = figure.get("curves", "method"), []
     for record in records:
-        curve = runs.curves(record.folder).get(record.client, {}) if record.done else {}
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        data += [
-            (row, column, record.field(axis), record.seed, round, 100 * value) for round, value in sorted(curve.items())
-        ]
+        curve: dict[int, float] | dict[float, float] = record.curve()
+        if "x" in figure:
+            best = record.value(cells.BEST)
+            curve = {} if best is None else {float(record.field(figure["x"])): best}
+        data += [(row, column, record.field(axis), record.seed, round, 100 * value) for round, value in curve.items()]
     found = cells.unique(record.field(axis) for record in records)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
@@ -113,10 +116,21 @@ def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
     )
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
+    none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
-    return " ".join(part for part in (line, missing, diverged, told if records else "", study.notice) if part)
+    return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
+
+
+def without(records: Iterable[cells.Record]) -> list[str]:
+    """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if record.missing:
+            clients = found.setdefault((record.method, record.missing), [])
+            clients += [f"client {record.client}"] if record.client != "global" else []
+    return [f"{', '.join([method, *cells.unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
@@ -143,21 +157,35 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = data.curves["round"].max() <= 20, set(data.curves["curve"])
+        few, drawn = "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
+        places = data.curves["round"]
+        log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
             for j, column in enumerate(data.columns):
-                _panel(axes[i, j], data.curves.query("row == @row and column == @column"), data.names, palette, few)
+                _panel(
+                    axes[i, j],
+                    data.curves.query("row == @row and column == @column"),
+                    data.names,
+                    palette,
+                    few,
+                    reason(study, figure, data, {row, column}),
+                )
                 if i == 0:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
                     axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
+                if log:
+                    axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
-                    axes[i, j].set_xlabel("round")
+                    axes[i, j].set_xlabel(figure.get("x", "round"))
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
         made.legend(
-            handles=[_key(study.labelled(axis, name), name, palette, few, name in drawn) for name in data.names],
+            handles=[
+                _key(study.labelled(axis, name), name, palette, few, "" if name in drawn else undrawn(data, axis, name))
+                for name in data.names
+            ],
             loc="upper left",
             bbox_to_anchor=(0.11 / width, 1 - 0.34 / total),
             ncols=len(data.names),
@@ -186,17 +214,37 @@ def _width(name: str, palette: Mapping[str, Any]) -> float:
     return 1.9 if name == next(iter(palette)) else 1.3
 
 
-def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, drawn: bool) -> Line2D:
-    """A curve's entry in the legend."""
-    label, marker = label if drawn else f"{label} (not run)", "o" if few else "None"
+def undrawn(data: Content, axis: str, name: str) -> str:
+    """Why there is no curve of that name."""
+    return why([record for record in data.records if record.field(axis) == name]) or "not run"
+
+
+def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
+    """Why the panel with these titles would be empty."""
+    sides = figure["rows"], figure["columns"]
+    return (
+        why([record for record in data.records if {panel(study, record, side) for side in sides} == titles])
+        or "no finished run"
+    )
+
+
+def why(records: Iterable[cells.Record]) -> str:
+    """Why finished records have no accuracy; "" where none of them says so."""
+    return " or ".join(cells.unique(record.missing for record in records if record.missing))
+
+
+def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, missing: str) -> Line2D:
+    """A curve's entry in the legend, and why it is not drawn."""
+    label, marker = f"{label} ({missing})" if missing else label, "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
 
 
-def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool) -> None:
-    """One panel: the paper's own method on top."""
+def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool,
+           empty: str) -> None:  # fmt: skip
+    """One panel: the paper's own method on top; what to say where it is empty."""
     if data.empty:
-        axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, ha="center", va="center", color=MUTED)
+        axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return
     over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
     order = [name for name in reversed(names) if name in set(over["curve"])]
@@ -245,8 +293,10 @@ def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequenc
     """A figure without a finished run."""
     made = Figure(figsize=(6.4, 2.4))
     _head(made, figure["title"], 2.4)
-    why = "none of its runs is finished" if records else "this configuration runs none of its cells"
-    made.text(0.5, 0.5, f"Nothing to draw: {why}.", ha="center", va="center", fontsize=9, color=MUTED)
+    nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
+    made.text(
+        0.5, 0.5, f"Nothing to draw: {why(records) or nothing}.", ha="center", va="center", fontsize=9, color=MUTED
+    )
     made.text(0.1 / 6.4, 0.08 / 2.4, textwrap.fill(study.notice, 108), fontsize=6.5, color=MUTED, va="bottom")
     return made
 

@@ -39,15 +39,15 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
     shown = []
     for cell, row in zip(own, rows, strict=True):
         score = cell.score()
-        if not (score.seeds or score.diverged):
+        if not (score.seeds or score.diverged or score.missing):
             continue
         hours, hardware = cost(cell.records)
         verdict = f"**{row['difference']}**" if row["difference"] else ""
         if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
         keys = ", ".join(study.label(value) for value in cell.keys.values())
-        last5 = cell.score("last5").percent()
-        shown.append([keys, row["published"], score.percent(), last5, verdict, score.count(), hours, hardware])
+        last5 = cell.score(cells.LAST5).shown() if score.scale == 100 else ""
+        shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
     if not shown:
         return ""
     head = ["", "in print", "here, best round", "here, last five", "difference", "seeds", "cost of a run", "hardware"]
@@ -86,6 +86,8 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
     written = []
     for study in cells.studies(plan, runs):
         path = out / study.paper / "glance.md"
-        files.write_text(path, text(study, compare.read_published(papers / f"{study.paper}.published.csv")))
+        files.write_text(
+            path, text(study, compare.read_published(study.folder(papers) / f"{study.paper}.published.csv"))
+        )
         written.append(path)
     return written

@@ -9,7 +9,8 @@ from typing import Any
 from bayesfed import runfolder
 
 Curves = dict[str, dict[int, float]]
-"""Per series (`global`, or a client's number from 1): round -> accuracy in [0, 1]."""
+"""Per series (`global`, `mean` of the clients, a client's number from 1, or `global on` that number): round -> accuracy in
+[0, 1]."""
 
 
 OWN_SHARD = ("shard_accuracy", "epoch_shard_accuracy")
@@ -28,7 +29,8 @@ def number(value: object) -> float | None:
 
 @cache
 def curves(folder: Path) -> Curves:
-    """Accuracy per round: the server's model on the full test set, a client's best model on its own shard.
+    """Accuracy per round: the server's model on the full test set and on each client's shard, a client's best model on
+    its own shard, and the clients' models, their mean, on the full test set.
 
     A client's value is the larger of its models' in that round (meme, local), as in the HBFL paper and in the
     engine's summary, which counts an epoch's accuracy like the round's where a run tests after every epoch.
@@ -41,6 +43,14 @@ def curves(folder: Path) -> Curves:
                 if (row["model"], row["metric"]) != ("global", "test_accuracy"):
                     continue
                 series = "global"
+            elif row["client"] == "mean":
+                if (row["model"], row["metric"]) != ("local", "test_accuracy"):
+                    continue
+                series = "mean"
+            elif row["model"] == "global":
+                if row["metric"] != "shard_accuracy":
+                    continue
+                series = f"global on {int(row['client']) + 1}"
             elif row["metric"] in OWN_SHARD and not row["model"].endswith("_sampled"):
                 series = str(int(row["client"]) + 1)
             else:

@@ -11,20 +11,23 @@ from bayesfed.results import breakdown, cells, csvfile
 
 @dataclass(frozen=True)
 class Cell:
-    """A printed cell: keys (names, not labels), column title, records, and the statistic to print."""
+    """A printed cell: keys (names, not labels), column title, records, metric, and the statistic to print."""
 
     keys: Mapping[str, str]
     column: str
     records: list[cells.Record]
-    statistic: str
+    metric: str
+    statistic: cells.Statistic
 
-    def score(self, statistic: str | None = None) -> cells.Score:
+    def score(self, statistic: cells.Statistic | None = None) -> cells.Score:
         """The cell's value over seeds, in [0, 1]; another statistic than the table's on request."""
         return cells.score(self.records, statistic or self.statistic)
 
 
 def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
-    """A column's title from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
+    """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
+    if "title" in keys:
+        return str(keys["title"])
     words = [study.labelled(key, cells.text(value)) for key, value in keys.items() if key != "client"]
     client = f"client {keys['client']}" if "client" in keys else ""
     return ": ".join(part for part in (client, ", ".join(words)) if part)
@@ -34,50 +37,53 @@ def rows(study: cells.Study, table: Mapping[str, Any]) -> Iterator[tuple[dict[st
     """Row by row in the paper's order: the row's keys and its cells.
 
     A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
-    keys each), `published` (items of the published CSV; default: the table's name), `title`, `note`.
+    keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
+    default: the table's name), `title`, `note`.
     """
-    records, statistic = cells.of_metric(
-        cells.select(study.records, {"experiment": table["experiment"]}), table["metric"]
-    )
+    records = cells.select(study.records, {"experiment": table["experiment"]})
+    own = study.spec.get("statistics", {})
     for values in itertools.product(*table["rows"].values()):
         keys = dict(zip(table["rows"], map(cells.text, values), strict=True))
         of_row = cells.select(records, keys)
-        yield (
-            keys,
-            [
-                Cell(
-                    {**keys, **{key: cells.text(value) for key, value in column.items()}},
-                    title(study, column),
-                    cells.select(of_row, column),
-                    statistic,
-                )
-                for column in table["columns"]
-            ],
-        )
+        found = []
+        for column in table["columns"]:
+            metric, asked = column.get("metric", table.get("metric")), keys_of(column)
+            of_column, statistic = cells.of_metric(cells.select(of_row, asked), metric, own)
+            named = {**keys, **{key: cells.text(value) for key, value in asked.items()}}
+            found.append(Cell(named, title(study, column), of_column, metric, statistic))
+        yield keys, found
+
+
+def keys_of(column: Mapping[str, Any]) -> dict[str, Any]:
+    """What a column asks of its cells."""
+    return {key: value for key, value in column.items() if key not in ("metric", "title")}
 
 
 def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
     """A table's columns and rows as text: percent with two decimals, `mean ± sd` over several seeds.
 
-    Beside each column `... last5` gives the mean of the last five rounds, since the best round is chosen on
+    Beside each column of accuracies `... last5` gives the mean of the last five rounds, since the best round is chosen on
     the test set. A cell without a finished run is empty.
     """
+    whole = list(rows(study, table))
     titles = [title(study, column) for column in table["columns"]]
+    scored = cells.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.scale == 100)
     header = [
         *table["rows"],
         *titles,
-        *(f"{each} last5" for each in titles),
+        *(f"{each} last5" for each in scored),
         "seeds",
         *cells.BUDGET,
         "dataset_used",
         "budget",
     ]
     found = []
-    for keys, of_row in rows(study, table):
+    for keys, of_row in whole:
         row = {key: study.label(value) for key, value in keys.items()}
         for cell in of_row:
-            row[cell.column] = cell.score().percent()
-            row[f"{cell.column} last5"] = cell.score("last5").percent()
+            row[cell.column] = cell.score().shown()
+            if cell.column in scored:
+                row[f"{cell.column} last5"] = cell.score(cells.LAST5).shown()
         row["seeds"] = _common({cell.column: cell.score().count() for cell in of_row})
         for field in cells.BUDGET:
             row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})

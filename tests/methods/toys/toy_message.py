@@ -26,11 +26,12 @@ class ToyMessage(Method):
         return {"theta": 0.5 * (last + server["theta"]), "client": last.new_full((), client)}
 
     def init_client(self, c: Node) -> State:
-        return {"rounds": c.n.new_zeros(())}
+        return {"rounds": c.n.new_zeros(()), "clients": c.n.new_zeros(())}
 
     def start(self, c: Node, message: State) -> State:
         assert int(message["client"]) == c.client
         c["rounds"].add_(1)
+        c["clients"].fill_(c.clients)
         return {"theta": message["theta"].clone()}
 
     def step(self, c: Learner, batch: Batch) -> None:
@@ -45,7 +46,8 @@ class ToyMessage(Method):
         for update in updates:
             server[f"theta.{update.client}"] = update["theta"]
         server["theta"] = torch.stack([update["theta"] for update in updates[:2]]).mean(0)
-        return {"rounds": updates[0]["rounds"]}
+        q = torch.stack([update.q for update in updates])
+        return {"rounds": updates[0]["rounds"], "clients": q.new_tensor(server.clients), "q": q.sum()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         return [softmax_of("personal", c.model, c["theta"])]

@@ -54,10 +54,12 @@ class Executor(ABC):
 
 @dataclass
 class Chunk:
-    """Some mini-batches: images x (N, C, H, W) and labels y (N,); `ends_epoch` where the epoch is over with them."""
+    """Some mini-batches: images x (N, C, H, W), labels y (N,) and places in the shard (N,); `ends_epoch` where the epoch
+    is over with them."""
 
     x: Tensor
     y: Tensor
+    index: Tensor
     ends_epoch: bool
 
 
@@ -66,30 +68,46 @@ class Mixer:
 
     def __init__(self, federation: Federation, node: Node) -> None:
         seed = federation.run.budget.seed
-        self.compute, self.size = federation.compute, federation.run.budget.batch_size
+        self.compute, self.usual = federation.compute, federation.run.budget.batch_size
+        self.size = self.usual
+        self.batchwise = federation.batchwise(node.client)
         self.order = streams.generator(seed, "order", node.round, node.client)
         self.augment = streams.generator(seed, "augment", node.round, node.client)
 
-    def epoch(self, shard: Shard, images: int | None = None) -> Iterator[Chunk]:
+    def epoch(self, shard: Shard, images: int | None = None, augment: bool = True) -> Iterator[Chunk]:
         """One pass over a shard's training images in random order, or the first `images` of it."""
         count = len(shard.train)
         order = self.compute.place(self.order.permutation(count))
         draws = self.compute.place(augmentation_draws(self.augment, count))
-        shuffled, draws = shard.train[order][:images], draws[:images]
+        used = count - count % self.size + last_batch(count, self.size, self.batchwise)
+        order, draws = order[:used][:images], draws[:used][:images]
         many = max(1, CHUNK[self.compute.device.type] // self.size) * self.size
-        left = len(shuffled)
-        for indices, draw in zip(shuffled.split(many), draws.split(many), strict=True):
-            left -= len(indices)
-            yield Chunk(shard.train_images.augmented(indices, draw), shard.train_images.labels[indices], not left)
+        left = len(order)
+        for index, draw in zip(order.split(many), draws.split(many), strict=True):
+            left -= len(index)
+            indices, images_of = shard.train[index], shard.train_images
+            x = images_of.augmented(indices, draw) if augment else images_of.plain(indices)
+            yield Chunk(x, images_of.labels[indices], index, not left)
 
     def phase(self, shard: Shard, phase: Phase) -> Iterator[Chunk]:
-        """The chunks of a phase: so many epochs, or so many mini-batches."""
+        """The chunks of a phase: so many epochs, or so many mini-batches, of `size` from now on."""
+        self.size = phase.batch_size or self.usual
         for _ in range(phase.epochs):
-            yield from self.epoch(shard)
-        batches = phase.batches
+            yield from self.epoch(shard, augment=phase.augment)
+        batches, count = phase.batches, len(shard.train)
         while batches > 0:
-            yield from self.epoch(shard, batches * self.size)
-            batches -= -(-len(shard.train) // self.size)
+            yield from self.epoch(shard, batches * self.size, phase.augment)
+            batches -= count // self.size + bool(last_batch(count, self.size, self.batchwise))
+
+
+def last_batch(count: int, size: int, batchwise: bool) -> int:
+    """The images of the last, smaller mini-batch of an epoch of `count` images; 0 where there is none.
+
+    Nor is there one of a single image where a network of the node normalises over its mini-batch (`batchwise`): that
+    image, another one in each epoch, is left out.
+    """
+    tail = count % size
+    return 0 if tail == 1 and batchwise else tail
 
 
 def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
@@ -112,9 +130,10 @@ def run_plainly(federation: Federation, job: Job, check: Callable[[], None]) -> 
     mixer, learner = Mixer(federation, job.node), job.node.learner()
     for phase in job.phases:
         for chunk in mixer.phase(phase_shard(federation, job.node, phase), phase):
-            for x, y in zip(chunk.x.split(mixer.size), chunk.y.split(mixer.size), strict=True):
+            parts = (tensor.split(mixer.size) for tensor in (chunk.x, chunk.y, chunk.index))
+            for x, y, index in zip(*parts, strict=True):
                 check()
-                phase.step(learner, Batch(x, y))
+                phase.step(learner, Batch(x, y, index=index if phase.indexed else None))
             if chunk.ends_epoch:
                 epoch_hooks(job, phase)
         if phase.end:

@@ -22,7 +22,17 @@ import torch
 from torch import Tensor
 
 from bayesfed.engine import sharing
-from bayesfed.engine.executors.base import CHUNK, Chunk, Executor, Job, Mixer, Result, epoch_hooks, phase_shard
+from bayesfed.engine.executors.base import (
+    CHUNK,
+    Chunk,
+    Executor,
+    Job,
+    Mixer,
+    Result,
+    epoch_hooks,
+    last_batch,
+    phase_shard,
+)
 from bayesfed.engine.federation import SERVER, Compute, Federation
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
@@ -92,6 +102,7 @@ class Lane:
         self.recorder = recorder_of(self.device, self.generator, ahead)
         self.kinds: dict[Any, Kind] = {}
         self.kind: Kind  # of the client that is here
+        self.fills: bool  # whether its last batches are filled up
         self.images: dict[tuple[int, int], Tensor] = {}
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
         self.position = torch.zeros((), dtype=torch.int64, device=self.device)  # of the next batch in the chunk
@@ -99,6 +110,7 @@ class Lane:
         self.range = torch.arange(self.size, device=self.device)
         # A batch that is filled up may reach behind the chunk.
         self.y = torch.zeros(CHUNK[self.device.type] + 2 * self.size, dtype=torch.int64, device=self.device)
+        self.index = torch.zeros_like(self.y)
 
     def on(self) -> contextlib.AbstractContextManager[object]:
         """Work inside is queued on the lane's stream."""
@@ -149,11 +161,13 @@ class Lane:
         if shape not in self.images:
             self.images[shape] = torch.zeros((len(self.y), images.size, *shape), dtype=self.cast, device=self.device)
         self.x = self.images[shape]
+        self.fills = not self.federation.batchwise(node.client)
         for phase in job.phases:
             phase_shard(self.federation, node, phase)
             for client in alike if phase.data == "own" else [SERVER]:
-                full, tail = divmod(len(self.federation.shards[client].train), self.size)
-                for size in [self.size] * bool(full) + [tail] * bool(tail):
+                count = len(self.federation.shards[client].train)
+                tail = last_batch(count, self.size, not self.fills)
+                for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
                     self.record(phase, *self.form(size))
 
     def forget(self) -> None:
@@ -180,6 +194,7 @@ class Lane:
         count = len(chunk.y)
         self.x[:count].copy_(chunk.x.permute(0, 2, 3, 1))
         self.y[:count].copy_(chunk.y)
+        self.index[:count].copy_(chunk.index)
         self.position.zero_()
 
     def step(self, phase: Phase, size: int) -> None:
@@ -189,7 +204,12 @@ class Lane:
         self.kind.recorded[phase.step][self.form(size)]()
 
     def form(self, size: int) -> tuple[int, bool]:
-        """How a batch of that size is run: filled up to so many images, and whether it must be told its own size."""
+        """How a batch of that size is run: filled up to so many images, and whether it must be told its own size.
+
+        A network that normalises over its mini-batch must not meet images that only fill it up.
+        """
+        if not self.fills:
+            return size, False
         return min(-(-size // TAIL) * TAIL, self.size), size < self.size
 
     def record(self, phase: Phase, filled: int, weighted: bool) -> None:
@@ -213,7 +233,8 @@ class Lane:
             weight: Tensor | None = None
             if weighted:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
-            phase.step(learner, Batch(x, self.y.index_select(0, rows), weight))
+            index = self.index.index_select(0, rows) if phase.indexed else None
+            phase.step(learner, Batch(x, self.y.index_select(0, rows), weight, index))
             self.position += filled
 
         self.position.zero_()

@@ -1,0 +1,231 @@
+"""bayesfed in Python and notebooks: train a run, and look at a finished one with its trained networks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bayesfed import parts, runfile, runfolder
+from bayesfed.data import prepare, store
+from bayesfed.data.augment import Images
+from bayesfed.data.sources import Source
+from bayesfed.engine import checkpoint as checkpoints
+from bayesfed.engine.federation import OWN, SERVER, TRAVELLING, Compute, Federation
+from bayesfed.engine.rounds import Progress
+from bayesfed.engine.train import Place, assemble
+from bayesfed.engine.train import train as train_run
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Predictor, State
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AnyPath = str | os.PathLike[str]
+
+BATCH = 250  # images at once: activations that stay in a CPU's cache
+HOST = Compute(torch.device("cpu"))
+
+
+def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
+          device: str = "auto", precision: str = "auto", executor: str = "auto") -> LoadedRun:  # fmt: skip
+    """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
+
+    The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. Raises
+    InputError for wrong input or another run's folder, `bayesfed.engine.train.Stopped` on SIGTERM or SIGINT.
+    """
+    folder, data = Path(out), Path(data)
+    where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
+    train_run(runfile.resolve(run, data), Place(folder, where, data, device, precision, executor=executor))
+    return load_run(folder, checkpoint=where, data=data)
+
+
+def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data") -> LoadedRun:
+    """The finished run in `folder`, its record verified.
+
+    `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
+    networks need it. `data`: the data folder, which `images` needs. Raises InputError for a folder without a finished
+    run and for a record that was changed.
+    """
+    folder = Path(folder)
+    summary = runfolder.read(folder)
+    if summary is None:
+        raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
+    run = runfile.load(folder / "run.yaml", Path(data))
+    return LoadedRun(folder, run, summary, Path(data), Path(checkpoint) if checkpoint is not None else None)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained network, as an ordinary module in fp32 on the host, in evaluation mode, and what its images need."""
+
+    name: str
+    network: nn.Module
+    source: Source
+
+    def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
+        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W)."""
+        pixels = prepare.prepared(np.asarray(images), self.source)
+        one = Images(
+            self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
+        )
+        return one.plain(torch.arange(len(one)))
+
+    @torch.no_grad()
+    def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
+        """Log class probabilities (N, classes) of images as the dataset has them."""
+        pieces = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+        return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A finished run. Clients are numbered from 0, as in `metrics`.
+
+    Accuracies of its networks equal the recorded ones: exactly for a run in fp32 (`provenance["precision"]`), as far as
+    the last bit of a logit may decide between two classes; for one in bf16 or tf32 within that precision's rounding.
+    """
+
+    folder: Path
+    run: runfile.Run
+    summary: Mapping[str, Any]
+    data: Path
+    given: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self.folder)!r})"
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`: columns round, client (a number as text, or `global`), model, metric, value."""
+        import pandas as pd
+
+        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str})
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Versions, device, precision, executor, fingerprints."""
+        return json.loads((self.folder / "provenance.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where its tensors are; raises InputError where there is no such file."""
+        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *workflow_checkpoint(self.folder)]
+        for path in places:
+            if path.exists():
+                return path
+        looked = " nor ".join(map(str, places))
+        raise InputError(f"{self.folder}: no checkpoint at {looked}; its networks need one, name it by `checkpoint`")
+
+    @cached_property
+    def server(self) -> dict[str, TrainedModel]:
+        """The server's networks after the last round, by the names of its predictors: `global`.
+
+        Only predictors that are one network; nothing where the server has no whole one.
+        """
+        node = self._nodes.node(SERVER, self.run.budget.rounds)
+        node.state = self._progress.server
+        predictors = self._nodes.method.server_predictors(node) if node.predicts else []
+        return {one.name: one for predictor in predictors for one in self._trained(node, predictor)}
+
+    def client(self, client: int) -> dict[str, TrainedModel]:
+        """A client's networks as it left them in the last round that it took part in, by the names of its predictors.
+
+        Only those that it keeps between rounds, since no other one outlives a run: nothing for FedAvg.
+        """
+        if not 0 <= client < self.run.partition.clients:
+            raise InputError(f"client {client}: this run has clients 0 to {self.run.partition.clients - 1}")
+        node = self._nodes.node(client, self.run.budget.rounds)
+        node.state = Kept(self._progress.clients.get(client, {}))
+        try:
+            predictors = self._nodes.method.client_predictors(node)
+        except RuntimeError:  # torch: a tensor that is not there, computed with one that is
+            predictors = []
+        return {one.name: one for predictor in predictors for one in self._trained(node, predictor)}
+
+    def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
+
+        `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
+        """
+        if split not in store.SPLITS:
+            raise InputError(f"split '{split}': expected one of {', '.join(store.SPLITS)}")
+        self._take_parts()
+        source = self.run.sources[(client or 0) if self.run.multi_task else 0]
+        store.check(source, self.data)
+        with np.load(self.data / source.name / f"{split}.npz", allow_pickle=False) as arrays:
+            images, labels = arrays["images"], arrays["labels"].astype(np.int64)
+        if client is None:
+            return images, labels
+        shard = self._federation.shards[client]
+        own = (shard.train if split == "train" else shard.test).numpy()
+        return images[own], labels[own]
+
+    @cached_property
+    def _progress(self) -> Progress:
+        """What the checkpoint holds."""
+        return checkpoints.load(self.checkpoint, self.summary["key"], HOST.device)[0]
+
+    @cached_property
+    def _nodes(self) -> Federation:
+        """The federation without images."""
+        self._take_parts()
+        return Federation(self.run, [], None, HOST)
+
+    @cached_property
+    def _federation(self) -> Federation:
+        """The federation with images."""
+        self._take_parts()
+        return assemble(self.run, Place(self.folder, self.folder, self.data), HOST)
+
+    def _take_parts(self) -> None:
+        """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""
+        parts.use(self.run.parts, self.data)
+        before, now = self.provenance.get("parts", {}), self.run.own_parts
+        changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
+        if changed:
+            raise InputError(f"{self.folder}: the source of {min(changed)} has changed since this run was trained")
+
+    def _source(self, task: int) -> Source:
+        """A dataset with its mean and standard deviation, which take its images where they are not given."""
+        source = self.run.sources[task]
+        return source if source.mean else store.load(source.name, self.data, self.run.images).source
+
+    def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
+        """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
+        if predictor.theta is None or predictor.theta.is_meta:
+            return []
+        travelling, own = self._nodes.networks[max(node.client, 0)]
+        network, prefix = (travelling, TRAVELLING) if predictor.model == node.model else (own, OWN)
+        assert network is not None
+        statistics = {name: node[prefix + name] for name in network.statistics}
+        if any(value.is_meta for value in statistics.values()):
+            return []
+        source = self._source(max(node.client, 0) if self.run.multi_task else 0)
+        return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source)]
+
+
+class Kept(State):
+    """What a client kept. A tensor that it did not keep is one of no device, and so is what is computed from it."""
+
+    def __missing__(self, name: str) -> Tensor:
+        return torch.empty(0, device="meta")
+
+
+def workflow_checkpoint(folder: Path) -> list[Path]:
+    """The checkpoint that the workflow keeps for a run folder, beside the tree of run folders."""
+    folder = folder.resolve()
+    return [
+        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
+        for above in folder.parents
+        if above.name == "runs"
+    ]

@@ -1,0 +1,260 @@
+"""A dataset of a user's own: a folder with `dataset.yaml` and arrays, or with a reader of the publisher's files.
+
+Arrays: `train.npz` and `test.npz`, each with `images`, uint8 (N, H, W) or (N, H, W, C) with C from 1 to 4 behind, H = W,
+and `labels`, whole numbers (N,) from 0 to 255.
+
+A reader: `reader.py` with `read(folder)`, which gives {"train": (images, labels), "test": ...}, as above, from a folder
+with the files that `dataset.yaml` lists under `files`; without such a list, from the dataset's own folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed import files, options, parts
+from bayesfed.data import prepare, store
+from bayesfed.data.sources import File, Source
+from bayesfed.data.store import SPLITS
+from bayesfed.errors import InputError, nearest
+from bayesfed.options import option
+
+CHANNELS = 4  # at most
+DESCRIPTION, READER, RECORD = "dataset.yaml", "reader.py", "dataset.json"
+
+Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images [N, C, H, W], labels [N]
+
+
+@dataclass(frozen=True)
+class Description:
+    """`dataset.yaml`."""
+
+    title: str
+    licence: str = "none stated"
+    homepage: str = ""
+    classes: int | None = option(None, low=2, high=256)  # the largest label and one, unless given
+    prepare: Any = "none"  # a preparation's name, or {name: side}; the side is 32 unless given
+    augment: bool = False
+    mean: tuple[float, ...] = option((), low=0, high=1)
+    std: tuple[float, ...] = option((), above=0, high=1)
+    fingerprints: Any = None  # {train: ..., test: ...}
+    files: tuple[Any, ...] = ()  # of the publisher: {name: ..., urls: [...], md5: ...} each
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the arrays of a dataset say, and its first training image [1, C, H, W] where they are at hand."""
+
+    channels: int
+    size: int
+    classes: int
+    counts: Mapping[str, int]
+    fingerprints: Mapping[str, str]
+    first: NDArray[np.uint8] | None = None
+
+
+def describe(name: str, folder: Path, data: Path) -> Source:
+    """The dataset in a folder, checked; one with a reader as it is told of, where it is not fetched into `data`.
+
+    Raises InputError that names the file, what is wrong in it, and what would be right.
+    """
+    names = (DESCRIPTION, READER, *(f"{split}.npz" for split in SPLITS))
+    return _described(name, folder, data, tuple(map(stamp, [*(folder / name for name in names), data / name / RECORD])))
+
+
+@functools.cache
+def _described(name: str, folder: Path, data: Path, stamps: object) -> Source:
+    """As `describe`, once, until a file changes."""
+    source = told(name, folder)
+    if source.format == "arrays":
+        splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
+        return filled(source, facts_of(splits, folder))
+    facts = recorded(data / name)
+    return filled(source, facts) if facts else source
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What changes with a file; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def told(name: str, folder: Path) -> Source:
+    """What the description of a dataset says; what only its arrays do is 0 or empty."""
+    where = str(folder / DESCRIPTION)
+    text: Description = options.read(Description, files.read_yaml(folder / DESCRIPTION), where)
+    how, target = prepare.read(text.prepare, f"{where}.prepare")
+    reader = (folder / READER).is_file()
+    arrays = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
+    if reader == bool(arrays):
+        found = "both" if reader else "neither"
+        raise InputError(f"{folder}: expected train.npz and test.npz, or {READER}, found {found}")
+    return Source(
+        name=name,
+        title=text.title,
+        licence=text.licence,
+        homepage=text.homepage,
+        classes=text.classes or 0,
+        channels=0,
+        size=0,
+        train=0,
+        test=0,
+        format="reader" if reader else "arrays",
+        label_bytes=1,
+        files=tuple(read_file(one, f"{where}.files") for one in text.files),
+        parts=MappingProxyType({split: (READER if reader else f"{split}.npz",) for split in SPLITS}),
+        fingerprints=read_fingerprints(text.fingerprints, f"{where}.fingerprints"),
+        mean=text.mean,
+        std=text.std,
+        prepare=how,
+        target=target,
+        augment="crop_flip" if text.augment else "none",
+        folder=folder,
+    )
+
+
+def read_file(value: object, where: str) -> File:
+    """A publisher's file; its name is a path within a mirror, and none that leads out of it."""
+    file: File = options.read(File, value, where)
+    path = PurePosixPath(file.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"{where}.name: '{file.name}' leads out of the folder; give a path within it")
+    return file
+
+
+def read_fingerprints(value: object, where: str) -> Mapping[str, str]:
+    """The fingerprints that a description gives, of both splits or none."""
+    if value is None:
+        return MappingProxyType({})
+    if not isinstance(value, Mapping) or set(value) != set(SPLITS):
+        raise InputError(f"{where}: expected `train` and `test`, found {value!r}")
+    return MappingProxyType({split: str(value[split]) for split in SPLITS})
+
+
+def filled(source: Source, facts: Facts) -> Source:
+    """A dataset with what its arrays say. Raises InputError where that is not what its description says."""
+    assert source.folder is not None
+    where = source.folder / DESCRIPTION
+    for split, given in source.fingerprints.items():
+        if given != facts.fingerprints[split]:
+            raise InputError(
+                f"{source.folder / source.parts[split][0]}: the {split} images and labels have the fingerprint "
+                f"{facts.fingerprints[split]}, {where} gives {given}"
+            )
+    if source.classes and source.classes < facts.classes:
+        raise InputError(
+            f"{where}.classes: {source.classes}, but there is a label {facts.classes - 1}; labels count from 0"
+        )
+    for key, values in (("mean", source.mean), ("std", source.std)):
+        if bool(source.mean) != bool(source.std) or (values and len(values) != facts.channels):
+            raise InputError(
+                f"{where}.{key}: expected one value for each of {facts.channels} channels, or no mean and std"
+            )
+    source = replace(
+        source,
+        classes=source.classes or facts.classes,
+        channels=facts.channels,
+        size=facts.size,
+        train=facts.counts["train"],
+        test=facts.counts["test"],
+        fingerprints=facts.fingerprints,
+    )
+    if facts.first is not None:
+        prepare.prepared(facts.first, source)  # so that what cannot be prepared is refused when runs are planned
+    return source
+
+
+def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
+    """What the arrays of both splits say. Raises InputError for images of two sizes."""
+    shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
+    if shapes["train"] != shapes["test"]:
+        raise InputError(f"{folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}")
+    channels, size, _ = shapes["train"]
+    return Facts(
+        channels,
+        size,
+        1 + max(int(labels.max()) for _, labels in splits.values()),
+        MappingProxyType({split: len(labels) for split, (_, labels) in splits.items()}),
+        MappingProxyType({split: store.canonical_order(records(split_))[1] for split, split_ in splits.items()}),
+        splits["train"][0][:1],
+    )
+
+
+def recorded(folder: Path) -> Facts | None:
+    """What the record of a fetched dataset says; None where there is none that can be read."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        channels, size, _ = record["shape"]
+        return Facts(channels, size, record["classes"], record["images"], record["fingerprints"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def records(split: Split) -> NDArray[np.uint8]:
+    """Records [N, 1 + C H W]: the label, then the pixels, channel by channel."""
+    images, labels = split
+    return np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
+
+
+def read_arrays(path: Path) -> Split:
+    """The images and labels of an npz file, checked; no pickle is read."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            for name in ("images", "labels"):
+                if name not in held.files:
+                    raise InputError(f"{path}: there is no array '{name}'; {nearest(name, held.files)}")
+            return checked(held["images"], held["labels"], str(path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
+
+
+def run_reader(source: Source, place: Path) -> dict[str, Split]:
+    """What the reader of a dataset makes of the files in a folder, checked."""
+    assert source.folder is not None
+    path = source.folder / READER
+    module, _ = parts.load(path)
+    with parts.one_line(path):
+        given = module.read(place)
+    try:
+        return {
+            split: checked(np.asarray(given[split][0]), np.asarray(given[split][1]), f"{path}, {split}")
+            for split in SPLITS
+        }
+    except (KeyError, IndexError, TypeError):
+        raise InputError(f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read') from None
+
+
+def checked(images: NDArray[Any], labels: NDArray[Any], where: str) -> Split:
+    """Images (N, H, W) or (N, H, W, C) as [N, C, H, W], and labels as bytes; raises InputError for any others."""
+    shape = images.shape
+    if images.dtype != np.uint8:
+        raise InputError(f"{where}: images are {images.dtype}; expected uint8, from 0 to 255")
+    if images.ndim == 3:
+        images = images[..., None]
+    elif len(shape) == 4 and shape[2] == shape[3] != shape[1]:
+        raise InputError(f"{where}: images {shape} have their channels first; expected (N, H, W, C)")
+    if images.ndim != 4 or not 1 <= images.shape[3] <= CHANNELS or not images.size:
+        raise InputError(f"{where}: images {shape}; expected (N, H, W) or (N, H, W, C) with 1 to {CHANNELS} channels")
+    if images.shape[1] != images.shape[2]:
+        raise InputError(f"{where}: images of {shape[1]}x{shape[2]} pixels; expected square ones: crop or pad them")
+    if labels.shape != shape[:1]:
+        raise InputError(f"{where}: labels {labels.shape} for images {shape}; expected one for each image")
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"{where}: labels are {labels.dtype}; expected whole numbers")
+    if labels.min() < 0 or labels.max() > 255:
+        raise InputError(f"{where}: labels from {labels.min()} to {labels.max()}; expected 0 to 255")
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.uint8)

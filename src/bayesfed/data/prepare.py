@@ -1,0 +1,137 @@
+"""Preparations: how native images of a dataset are brought to the size that networks see.
+
+A preparation takes images uint8 [N, C, H, W] and a side in pixels, and gives uint8 [N, C, side, side].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed import options, parts
+from bayesfed.data.sources import Source
+from bayesfed.errors import InputError
+
+Images = NDArray[np.uint8]
+AT_ONCE = 4096  # images resized at once, as floats
+
+
+def none(images: Images, side: int) -> Images:
+    """The images as they are."""
+    return images
+
+
+def pad(images: Images, side: int) -> Images:
+    """The image in the middle, its edges repeated outwards. As in FML's code (spec 2.6)."""
+    if (missing := side - images.shape[2]) < 0:
+        raise InputError(f"pad: {side}: the images are {images.shape[2]}x{images.shape[2]} already; resize them")
+    widths = (missing // 2, missing - missing // 2)
+    return np.pad(images, ((0, 0), (0, 0), widths, widths), mode="edge")
+
+
+def enlarge(images: Images, side: int) -> Images:
+    """Every pixel as a square, and the grey levels 0..16 of scikit-learn's digits as 0..255."""
+    times, rest = divmod(side, images.shape[2])
+    if rest or images.max() > 16:
+        raise InputError("enlarge: this is for grey levels 0 to 16 and a multiple of the images' side; resize them")
+    return ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8).repeat(times, axis=2).repeat(times, axis=3)
+
+
+def resize(images: Images, side: int) -> Images:
+    """Bilinear, with antialiasing where images get smaller."""
+    import torch
+    import torch.nn.functional as F
+
+    def part(start: int) -> Images:
+        pixels = torch.from_numpy(np.ascontiguousarray(images[start : start + AT_ONCE])).float()
+        resized = F.interpolate(pixels, (side, side), mode="bilinear", antialias=True, align_corners=False)
+        return resized.round().clamp(0, 255).byte().numpy()
+
+    return np.concatenate([part(start) for start in range(0, len(images), AT_ONCE)])
+
+
+PREPARATIONS: dict[str, Callable[[Images, int], Images]] = {
+    "none": none,
+    "pad": pad,
+    "enlarge": enlarge,
+    "resize": resize,
+}
+
+registry = parts.Modules(
+    "preparations",
+    "preparation",
+    lambda: PREPARATIONS,
+    "PREPARATIONS",
+    lambda name, function: "" if callable(function) else "expected a function of images and side",
+)
+
+
+def read(value: object, where: str) -> tuple[str, int]:
+    """A preparation and the side that it gives, from its name or from {name: side}."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((value, side),) = value.items()
+    else:
+        side = 32
+    registry.part(value, where)
+    return str(value), options.check(side, int, {"low": 1}, f"{where}.{value}")
+
+
+def prepared(images: Images, source: Source) -> Images:
+    """The dataset's native images [N, C, H, W] as networks see them, [N, C, side, side].
+
+    Raises InputError for what the preparation raises, and for one that does not give such images.
+    """
+    part = registry.part(source.prepare, f"dataset '{source.name}', prepare")
+    with parts.one_line(part.origin):
+        found = part.value()(images, source.side)
+    shape = (len(images), source.channels, source.side, source.side)
+    if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.shape != shape:
+        was = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+        raise InputError(f"{part.origin}: preparation '{source.prepare}': expected uint8 {shape}, found {was}")
+    return found
+
+
+def identity(source: Source) -> str:
+    """What decides how the dataset's native images are prepared, as text."""
+    how = registry.part(source.prepare, f"dataset '{source.name}', prepare")
+    return f"{source.prepare} {source.side} {how.digest()}".strip()
+
+
+def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of prepared images [N, C, H, W], pixels in [0, 1], to six decimals."""
+    levels = np.arange(256) / 255
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        shares = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
+        means.append(float(shares @ levels))
+        deviations.append(float(np.sqrt(shares @ (levels - means[-1]) ** 2)))
+    return tuple(round(value, 6) for value in means), tuple(round(value, 6) for value in deviations)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
+
+    prepare: a preparation, by name or as {name: side}; `none` keeps the native size. normalise: by mean and standard
+    deviation of the prepared training images, or by 0.5 and 0.5 for every channel. augment: what is done in training.
+    """
+
+    prepare: Any = "dataset"
+    normalise: Literal["dataset", "half"] = "dataset"
+    augment: Literal["dataset", "none", "crop_flip"] = "dataset"
+
+    def of(self, source: Source) -> Source:
+        """The dataset with images as the run sees them. Raises InputError for a preparation that there is not."""
+        if self.prepare != "dataset":
+            how, side = read(self.prepare, "images.prepare")
+            source = replace(source, prepare=how, target=side, mean=(), std=())
+        if self.normalise == "half":
+            source = replace(source, mean=(0.5,) * source.channels, std=(0.5,) * source.channels)
+        return source if self.augment == "dataset" else replace(source, augment=self.augment)
+
+
+AS_IT_IS = Seen()

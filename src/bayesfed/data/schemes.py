@@ -1,0 +1,302 @@
+"""The schemes that divide a dataset among clients: one function each, from labels, spec and seed to a partition.
+
+A new scheme is a function in SCHEMES. `whole` deals nothing: client k holds all of the run's dataset k (multi-task).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed import streams
+from bayesfed.errors import InputError, nearest
+
+WHOLE = "whole"
+DRAWS = 1000  # how often a Dirichlet draw with too small a client is drawn again
+LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all shares are equal
+
+Indices = NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """How a dataset is divided; raises InputError for a scheme, alpha or count that cannot be.
+
+    `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
+    A17; 0 takes any draw).
+    """
+
+    scheme: str = "dirichlet_class_shared"
+    alpha: float | None = None
+    clients: int = 10
+    min_train: int = 10
+    min_test: int = 1
+
+    def __post_init__(self) -> None:
+        known = [*SCHEMES, WHOLE]
+        if self.scheme not in known:
+            raise InputError(f"partition.scheme: unknown '{self.scheme}', {nearest(self.scheme, known)}")
+        for key, least in (("clients", 1), ("min_train", 0), ("min_test", 0)):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"partition.{key}: {value!r} is not a whole number from {least}")
+        scheme = SCHEMES.get(self.scheme, Scheme(dirichlet=False))
+        if scheme.draw and not scheme.deals_test and self.min_test:
+            raise InputError(
+                f"partition.min_test: {self.min_test}, but scheme {self.scheme} deals no test images; set it to 0"
+            )
+        if not scheme.dirichlet:
+            if self.alpha is not None:
+                raise InputError(
+                    f"partition.alpha: {self.alpha!r} means nothing with scheme {self.scheme}; leave it out"
+                )
+            return
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
+            raise InputError(f"partition.alpha: {self.alpha!r} is not a number above 0, for example 0.05")
+        if not 0 < self.alpha <= LARGEST_ALPHA:
+            raise InputError(f"partition.alpha: {self.alpha!r} is not above 0 and up to {LARGEST_ALPHA:g}")
+        if not math.isclose(float(f"{self.alpha:g}"), self.alpha, rel_tol=1e-12):
+            raise InputError(f"partition.alpha: {self.alpha!r} has more digits than names hold; write {self.alpha:g}")
+
+    @property
+    def label(self) -> str:
+        """The spec as part of a file name: `dirichlet_class_shared-alpha~0.05-clients~10`."""
+        parts = [self.scheme]
+        if self.alpha is not None:
+            parts.append(f"alpha~{self.alpha:g}")
+        parts.append(f"clients~{self.clients}")
+        for key in ("min_train", "min_test"):
+            if getattr(self, key) != getattr(PartitionSpec, key):
+                parts.append(f"{key}~{getattr(self, key)}")
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Client k holds `indices[offsets[k]:offsets[k + 1]]` of each split, ascending; all arrays int64."""
+
+    train_indices: Indices
+    train_offsets: Indices
+    test_indices: Indices
+    test_offsets: Indices
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.train_offsets) - 1
+
+    def train(self, client: int) -> Indices:
+        """The training images of `client`, counted from 0."""
+        return self.train_indices[self.train_offsets[client] : self.train_offsets[client + 1]]
+
+    def test(self, client: int) -> Indices:
+        """The test images of `client`, counted from 0."""
+        return self.test_indices[self.test_offsets[client] : self.test_offsets[client + 1]]
+
+
+def dirichlet_class_shared(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Divide both splits by the same Dirichlet shares of each class (HBFL; spec 1 and 2.4).
+
+    For each class c one draw p_c ~ Dir(alpha * 1_N); the class's images, shuffled, are cut at
+    floor(cumsum(p_c) * n_c), in the training and in the test split alike. While a client has fewer images
+    than `spec` asks for, all shares are drawn again (A17). Raises InputError where the splits cannot feed so
+    many clients, and when no draw succeeds.
+    """
+    check_room(train_labels, test_labels, spec)
+    classes = int(max(train_labels.max(), test_labels.max())) + 1
+    counts = [np.bincount(labels, minlength=classes) for labels in (train_labels, test_labels)]
+    random = streams.generator(seed, "partition")
+
+    def draw() -> tuple[list[Indices], int, int]:
+        shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=classes)
+        cuts = [_cuts(shares, count) for count in counts]
+        train_size, test_size = (int(np.diff(cut, axis=1).sum(axis=0).min()) for cut in cuts)
+        return cuts, train_size, test_size
+
+    cuts = redrawn(draw, spec)
+    return Partition(*_deal(train_labels, cuts[0], random), *_deal(test_labels, cuts[1], random))
+
+
+def dirichlet_class_floor(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Divide the training images by Dirichlet shares of each class, rounded down (FOLA's public code).
+
+    For each class c one draw p_c ~ Dir(alpha * 1_N); client k gets the next floor(p_ck * n_c) images of the class, in the
+    order of the dataset; what is left over is dropped. A client without any gets one image of class 0: of those left
+    over, or the last one of a client that has more than one. Nobody gets test images. Redraws as
+    `dirichlet_class_shared`; raises InputError likewise, and where class 0 has no image to give.
+    """
+    check_room(train_labels, test_labels, spec)
+    counts = np.bincount(train_labels)
+    random = streams.generator(seed, "partition")
+
+    def draw() -> tuple[Indices, int, int]:
+        shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=len(counts))
+        sizes = np.floor(shares * counts[:, None]).astype(np.int64)
+        return sizes, int(sizes.sum(0).min()), 0
+
+    sizes = redrawn(draw, spec)
+    cuts = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(sizes, axis=1)], axis=1)
+    # The sum of shares that were rounded down can exceed the whole only by rounding of the draw itself.
+    cuts = np.minimum(cuts, counts[:, None])
+    of_class = [np.flatnonzero(train_labels == label) for label in range(len(counts))]
+    hands = [
+        np.concatenate([images[cut[k] : cut[k + 1]] for images, cut in zip(of_class, cuts, strict=True)])
+        for k in range(spec.clients)
+    ]
+    spare = list(of_class[0][cuts[0, -1] :][::-1])
+    for k in range(spec.clients):
+        if not len(hands[k]):
+            if not spare:
+                giver = max(
+                    range(spec.clients), key=lambda j: int((train_labels[hands[j]] == 0).sum()) * (len(hands[j]) > 1)
+                )
+                given = hands[giver][train_labels[hands[giver]] == 0][-1:]
+                if not len(given) or len(hands[giver]) < 2:
+                    raise InputError("partition: class 0 has no image for a client without any; take a larger alpha")
+                hands[giver] = np.setdiff1d(hands[giver], given)
+                spare = list(given)
+            hands[k] = np.array([spare.pop()], np.int64)
+    return _of_training_images(hands)
+
+
+def dirichlet_client(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Deal every client as many training images, of classes as it likes them (the text of FOLA).
+
+    Client k draws q_k ~ Dir(alpha * p) over C classes, p = 1/C each, then floor(n / N) images, the class of each by q_k,
+    among the classes that have images left: where those of q_k have none, by what is left of each class. Nobody gets
+    test images. Raises InputError where the split cannot feed so many clients.
+    """
+    check_room(train_labels, test_labels, spec)
+    assert spec.alpha is not None  # checked by PartitionSpec
+    counts = np.bincount(train_labels)
+    random = streams.generator(seed, "partition")
+    piles = [random.permutation(np.flatnonzero(train_labels == label)) for label in range(len(counts))]
+    left, each = counts.copy(), len(train_labels) // spec.clients
+    hands = []
+    for _ in range(spec.clients):
+        wishes = random.dirichlet(np.full(len(counts), spec.alpha / len(counts)))
+        taken = np.zeros_like(counts)
+        while (missing := each - int(taken.sum())) > 0:
+            weights = np.where(left > 0, wishes, 0)
+            weights = weights if weights.sum() > 0 else left.astype(float)
+            asked = np.minimum(random.multinomial(missing, weights / weights.sum()), left)
+            taken, left = taken + asked, left - asked
+        hand = [pile[: taken[label]] for label, pile in enumerate(piles)]
+        piles = [pile[taken[label] :] for label, pile in enumerate(piles)]
+        hands.append(np.concatenate(hand))
+    return _of_training_images(hands)
+
+
+def classes_apart(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Give every client classes of its own, all their images, as equal in number as they come: of ten classes, the first
+    of two clients holds 0 to 4 (FOLA's study of two clients). Raises InputError for more clients than classes.
+    """
+    check_room(train_labels, test_labels, spec)
+    classes = int(max(train_labels.max(), test_labels.max())) + 1
+    if spec.clients > classes:
+        raise InputError(
+            f"partition.clients: {spec.clients} clients cannot hold {classes} classes apart; at most {classes}"
+        )
+    owner = np.arange(classes) * spec.clients // classes
+    hands = [
+        [np.flatnonzero(owner[labels] == k) for k in range(spec.clients)] for labels in (train_labels, test_labels)
+    ]
+    for split, held, least in zip(("training", "test"), hands, (spec.min_train, spec.min_test), strict=True):
+        for k, hand in enumerate(held):
+            if len(hand) < least:
+                raise InputError(
+                    f"partition: client {k} has {len(hand)} {split} images in its classes, fewer than {least}"
+                )
+    return Partition(*_packed(hands[0]), *_packed(hands[1]))
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a scheme deals, whether it has an alpha, and whether clients get test images; then they get all images of both
+    splits, else the training images that are dealt."""
+
+    draw: Callable[[Indices, Indices, PartitionSpec, int], Partition] | None = None
+    dirichlet: bool = True
+    deals_test: bool = True
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "dirichlet_class_shared": Scheme(dirichlet_class_shared),
+    "dirichlet_class_floor": Scheme(dirichlet_class_floor, deals_test=False),
+    "dirichlet_client": Scheme(dirichlet_client, deals_test=False),
+    "classes_apart": Scheme(classes_apart, dirichlet=False),
+}
+
+
+def divide(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """The partition of a spec; raises InputError as its scheme does."""
+    scheme = SCHEMES[spec.scheme]
+    assert scheme.draw is not None
+    return scheme.draw(train_labels, test_labels, spec, seed)
+
+
+def check_room(train_labels: Indices, test_labels: Indices, spec: PartitionSpec) -> None:
+    """Raise InputError where the splits are too small for so many clients."""
+    for split, labels, least in (
+        ("training", train_labels, max(spec.min_train, 1)),
+        ("test", test_labels, spec.min_test),
+    ):
+        if spec.clients * least > len(labels):
+            raise InputError(
+                f"partition.clients: {spec.clients} clients with at least {least} {split} images need "
+                f"{spec.clients * least}, there are {len(labels)}: at most {len(labels) // least} clients fit"
+            )
+
+
+def redrawn(draw: Callable[[], tuple[T, int, int]], spec: PartitionSpec) -> T:
+    """What `draw` gives first whose smallest client has the training and test images asked for (A17).
+
+    `draw` says what these are behind its result. Raises InputError when none of DRAWS draws does.
+    """
+    best = (-1, -1)
+    for _ in range(DRAWS):
+        drawn, train_size, test_size = draw()
+        if train_size >= spec.min_train and test_size >= spec.min_test:
+            return drawn
+        best = max(best, (train_size, test_size))
+    raise InputError(
+        f"partition: none of {DRAWS} draws with alpha {spec.alpha:g} gave each of {spec.clients} clients "
+        f"{spec.min_train} training and {spec.min_test} test images (the best left one with {best[0]} and "
+        f"one with {best[1]}): take a larger alpha, fewer clients, or lower min_train and min_test"
+    )
+
+
+def _of_training_images(hands: list[Indices]) -> Partition:
+    """A partition of the training images alone."""
+    return Partition(*_packed(hands), *_packed([np.zeros(0, np.int64)] * len(hands)))
+
+
+def _packed(hands: list[Indices]) -> tuple[Indices, Indices]:
+    """Indices and offsets of one split from what each client holds."""
+    offsets = np.cumsum([0, *map(len, hands)], dtype=np.int64)
+    return np.concatenate([np.sort(hand) for hand in hands]).astype(np.int64), offsets
+
+
+def _cuts(shares: NDArray[np.float64], counts: Indices) -> Indices:
+    """Where to cut each class, [classes, clients + 1]: 0, floor(cumsum(share) * count), count."""
+    inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None]).astype(np.int64)
+    # A sum may round to just above 1: never cut behind the end.
+    inner = np.minimum(inner, counts[:, None])
+    return np.concatenate([np.zeros((len(counts), 1), np.int64), inner, counts[:, None]], axis=1)
+
+
+def _deal(labels: Indices, cuts: Indices, random: np.random.Generator) -> tuple[Indices, Indices]:
+    """Indices and offsets of one split, from the cut points of each class."""
+    hands: list[list[Indices]] = [[] for _ in range(cuts.shape[1] - 1)]
+    for label, cut in enumerate(cuts):
+        # Shuffled, so that other seeds give other images and not only other counts.
+        images = random.permutation(np.flatnonzero(labels == label))
+        for hand, piece in zip(hands, np.split(images, cut[1:-1]), strict=True):
+            hand.append(piece)
+    return _packed([np.concatenate(hand) for hand in hands])

@@ -1,0 +1,93 @@
+"""FedCurv (Shoham et al. 2019): every client is held near the others' models, by what their data say of each parameter.
+
+Client s from theta, with I_j = diag of client j's Fisher information at the end of its last training, at theta_j:
+
+    L_s(theta) = CE + lambda sum_{j != s} (theta - theta_j)^T I_j (theta - theta_j)
+
+whose gradient needs two sums only, u = sum_{j != s} I_j and v = sum_{j != s} I_j theta_j:
+
+    g + 2 lambda (u theta - v)
+
+FOLA's repository does something else under this name, `form: repository`: the penalty lambda/2 (theta - mu)^T Omega
+(theta - mu) with mu the global model and Omega = sum_n pi_n I_n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update
+from bayesfed.methods.fedavg import FedAvg
+from bayesfed.options import option
+
+
+class FedCurv(FedAvg):
+    """FedAvg's round on another loss, and a pass that only measures; a client keeps its own terms of the sums."""
+
+    name = "fedcurv"
+    label = "FedCurv"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options(FedAvg.Options):
+        """FedAvg's, with the values of FOLA's public code, and penalty, the weight lambda."""
+
+        penalty: float = option(1.0, low=0)
+        form: Literal["shoham", "repository"] = "shoham"
+        momentum: float = option(0.0, low=0, high=1)
+        weight_decay: float = option(0.0, low=0)
+        clip: float | None = option(10.0, above=0)
+
+    def init_server(self, server: Node) -> State:
+        theta = server.initial()
+        return {"theta": theta, "u": torch.zeros_like(theta), "v": torch.zeros_like(theta)}
+
+    def init_client(self, c: Node) -> State:
+        zero = torch.zeros_like(c.initial())
+        return super().init_client(c) | {"own.u": zero, "own.v": zero.clone()}
+
+    def start(self, c: Node, message: State) -> State:
+        u, v = message["u"], message["v"]
+        if self.options.form == "shoham":
+            stiffness, pull = 2 * (u - c["own.u"]), 2 * (v - c["own.v"])
+        else:
+            stiffness, pull = u.clone(), u * message["theta"]
+        measured = {"fisher": torch.zeros_like(u)}
+        return super().start(c, message) | {"stiffness": stiffness, "pull": pull} | measured
+
+    def gradient(self, c: Learner, batch: Batch) -> Tensor:
+        penalty = self.options.penalty * (c["stiffness"] * c["theta"] - c["pull"])
+        return super().gradient(c, batch) + penalty
+
+    def measure(self, c: Learner, batch: Batch) -> None:
+        """I += |b|/n g^2 at the trained theta, g that of CE alone."""
+        c["fisher"].add_(batch.size / c.n * super().gradient(c, batch).square())
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        return [c.local(self.step), Phase(self.measure, epochs=1)]
+
+    def finish(self, c: Node) -> State:
+        fisher, theta = c["fisher"], c["theta"]
+        sent = {"theta": theta, "fisher": fisher, "du": fisher - c["own.u"], "dv": fisher * theta - c["own.v"]}
+        c["own.u"].copy_(fisher)
+        c["own.v"].copy_(fisher * theta)
+        return sent
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        super().aggregate(server, updates)
+        if self.options.form == "shoham":  # sums over all clients, those that were absent included
+            for name in ("u", "v"):
+                server[name] = server[name] + torch.stack([update[f"d{name}"] for update in updates]).sum(0)
+        else:
+            q = torch.stack([update.q for update in updates])
+            server["u"] = weighted_mean(q, torch.stack([update["fisher"] for update in updates])).to(server["u"].dtype)
+        return {"fisher_mean": server["u"].mean()}
+
+
+METHOD = FedCurv

@@ -1,0 +1,135 @@
+"""FOLA (Liu et al. 2023): Laplace's approximation of every client's posterior, evaluated online, and their product.
+
+Client n in round r, from the server's N(mu_S, Omega_S^-1), each mini-batch b with g = grad CE, the batch mean:
+
+    Omega_n += |b|/n_n g^2                                               (eq. 22; Omega_n = Omega_S at first)
+    theta   <- theta - lr (g + lambda (Omega_S/r) (theta - mu_S))        (eqs 15, 16), in length clipped
+
+Server, elementwise, pi_n = n_n / n:
+
+    Omega_S <- sum_n pi_n Omega_n
+    mu_S    <- (sum_n pi_n Omega_n theta_n) / (Omega_S + epsilon)        (eqs 11, 12)
+
+This is the form of the public code, where Omega is r times the paper's precision. There the prior's gradient is missing,
+for its loss is taken of detached tensors; here it is there. The paper's form has means in place of sums (eqs 22 to 25):
+
+    F_n = mean of g^2 over all steps,  Sigma_n^-1 = F_n/r + (r-1)/r Sigma_S^-1,  prior lambda Sigma_S^-1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.steps import SGD, clip, grad, leaves, loss_gradient
+from bayesfed.options import option
+
+
+class FOLA(Method):
+    """The server holds mu and Omega; a client keeps nothing."""
+
+    name = "fola"
+    label = "FOLA"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        """The public code's values, and readings.
+
+        prior: lambda. form: code or paper, as above. evaluation: Omega_n gathered online, along the way, or offline, in
+        one more pass at the end and without Omega_S. aggregation: by precision, or FedAvg's mean (Figure 9). epsilon:
+        where Omega_S is far below it, `shrink` pulls mu_S towards 0 (the code), `fedavg` towards FedAvg's mean:
+        (sum_n pi_n (Omega_n + epsilon) theta_n) / (Omega_S + epsilon).
+        """
+
+        prior: float = option(1.0, low=0)
+        form: Literal["code", "paper"] = "code"
+        evaluation: Literal["online", "offline"] = "online"
+        aggregation: Literal["precision", "fedavg"] = "precision"
+        epsilon: float = option(1e-5, above=0)
+        epsilon_rule: Literal["shrink", "fedavg"] = "shrink"
+        lr: float = option(0.01, above=0)
+        clip: float | None = option(10.0, above=0)
+
+    def __init__(self, options: FOLA.Options) -> None:
+        super().__init__(options)
+        self.sgd = SGD(options.lr, 0.0, 0.0)
+        self.online, self.as_code = options.evaluation == "online", options.form == "code"
+
+    def init_server(self, server: Node) -> State:
+        mu = server.initial()
+        return {"mu": mu, "omega": torch.zeros_like(mu)}
+
+    def start(self, c: Node, message: State) -> State:
+        mu, omega = message["mu"], message["omega"]
+        return {
+            "theta": mu.clone(),
+            "mu": mu.clone(),
+            "omega": omega.clone() if self.online and self.as_code else torch.zeros_like(omega),
+            "omega_S": omega.clone(),
+            "passes": torch.zeros_like(c.n),
+            "stiffness": self.options.prior / (c.round if self.as_code else 1) * omega,
+        }
+
+    def gradient(self, c: Learner, batch: Batch) -> Tensor:
+        """g of CE(f(x; theta), y), the batch mean."""
+        (theta,) = leaves(c["theta"])
+        logits = c.model(theta, batch.x)
+        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        return g
+
+    def gather(self, c: Learner, batch: Batch, g: Tensor) -> None:
+        """Omega_n += |b|/n_n g^2, and the passes over the data so far."""
+        share = batch.size / c.n
+        c["omega"].add_(share * g.square())
+        c["passes"].add_(share)
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        g = self.gradient(c, batch)
+        if self.online:
+            self.gather(c, batch, g)
+        g = g + c["stiffness"] * (c["theta"] - c["mu"])
+        self.sgd.step(c, theta=clip(g, self.options.clip))
+
+    def measure(self, c: Learner, batch: Batch) -> None:
+        """A mini-batch of the offline pass."""
+        self.gather(c, batch, self.gradient(c, batch))
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        return [c.local(self.step)] + [Phase(self.measure, epochs=1)] * (not self.online)
+
+    def finish(self, c: Node) -> State:
+        omega = c["omega"]
+        if self.online and not self.as_code:
+            omega = omega / c["passes"] / c.round + (c.round - 1) / c.round * c["omega_S"]
+        return {"theta": c["theta"], "omega": omega}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        pi = torch.stack([update.q for update in updates])
+        thetas = torch.stack([update["theta"] for update in updates])
+        omegas = torch.stack([update["omega"] for update in updates])
+        epsilon, omega = self.options.epsilon, weighted_mean(pi, omegas)
+        if self.options.aggregation == "fedavg":
+            mu = weighted_mean(pi, thetas)
+        elif self.options.epsilon_rule == "fedavg":
+            mu = weighted_mean(pi, (omegas.double() + epsilon) * thetas) / (omega + epsilon)
+        else:
+            mu = weighted_mean(pi, omegas.double() * thetas) / (omega + epsilon)
+        below = (omega < epsilon).double().mean()
+        server["mu"], server["omega"] = mu.to(thetas.dtype), omega.to(omegas.dtype)
+        return {"omega_mean": omega.mean(), "omega_below_epsilon": below}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("local", c.model, c["theta"])]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["mu"])]
+
+
+METHOD = FOLA

@@ -1,0 +1,91 @@
+"""SCAFFOLD (Karimireddy et al. 2020, option II): control variates take out of a step what only this client pulls at.
+
+Client i, K mini-batches from y = theta:
+
+    y    <- y - lr (g - c_i + c)
+    c_i' <- c_i - c + (theta - y) / (K lr)
+
+Server, over the clients S of a round and all N clients:
+
+    theta <- theta + sum_{i in S} w_i (y_i - theta)        c <- c + 1/N sum_{i in S} (c_i' - c_i)
+
+All control variates start at zero, where NIID-Bench's code starts c from a random network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
+from bayesfed.options import option
+
+
+class SCAFFOLD(Method):
+    """The server holds theta and c, client i its c_i."""
+
+    name = "scaffold"
+    label = "SCAFFOLD"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        """The step of plain SGD; weights of the clients: n_i / n as in NIID-Bench, or all alike as in the paper."""
+
+        lr: float = option(0.01, above=0)
+        weights: Literal["images", "equal"] = "images"
+
+    def __init__(self, options: SCAFFOLD.Options) -> None:
+        super().__init__(options)
+        self.sgd = SGD(options.lr, 0.0, 0.0)
+
+    def init_server(self, server: Node) -> State:
+        theta = server.initial()
+        return {"theta": theta, "c": torch.zeros_like(theta)}
+
+    def init_client(self, c: Node) -> State:
+        return {"c_i": torch.zeros_like(c.initial())}
+
+    def start(self, c: Node, message: State) -> State:
+        return {
+            "y": message["theta"].clone(),
+            "theta": message["theta"].clone(),
+            "c": message["c"].clone(),
+            "K": torch.zeros_like(c.n),
+        }
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        (y,) = leaves(c["y"])
+        logits = c.model(y, batch.x)
+        (g,) = grad(logits, y, at=loss_gradient(batch, logits))
+        self.sgd.step(c, y=g - c["c_i"] + c["c"])
+        c["K"].add_(1)
+
+    def finish(self, c: Node) -> State:
+        difference = (c["theta"] - c["y"]) / (c["K"] * self.options.lr) - c["c"]  # c_i' - c_i
+        c["c_i"].add_(difference)
+        return {"y": c["y"], "dc": difference}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        w = torch.stack([update.q for update in updates])
+        if self.options.weights == "equal":
+            w = torch.ones_like(w)
+        theta = weighted_mean(w, torch.stack([update["y"] for update in updates]))
+        server["theta"] = theta.to(server["theta"].dtype)
+        server["c"] = server["c"] + torch.stack([update["dc"] for update in updates]).sum(0) / server.clients
+        return {"c_norm": server["c"].norm()}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("local", c.model, c["y"])]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["theta"])]
+
+
+METHOD = SCAFFOLD

@@ -1,0 +1,214 @@
+"""Any `torch.nn.Module` as a network: a pure function of one flat parameter vector, like the papers' own.
+
+What a module is beyond its parameters is found out once, by running it: which of its buffers training changes (the
+statistics of batch normalisation; they become tensors of a node's state, all others are constants), whether it draws
+random numbers in training (they come from the node's stream), and whether an image's output depends on its batch. A pass
+that is to be differentiated is a training pass; one under `torch.no_grad` evaluates, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from bayesfed.errors import InputError
+
+Build = Callable[[int, int, int], nn.Module]
+
+BUILDING = threading.Lock()  # held while torch's global generator has a seed of ours
+
+# Functions that draw, and take a generator; the second kind, in the shape of a tensor, does not take one everywhere.
+DRAW = {
+    torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial,
+    torch.poisson, Tensor.bernoulli, Tensor.multinomial, Tensor.bernoulli_, Tensor.cauchy_, Tensor.exponential_,
+    Tensor.geometric_, Tensor.log_normal_, Tensor.normal_, Tensor.random_, Tensor.uniform_,
+}  # fmt: skip
+LIKE: dict[Any, Callable[[Tensor, torch.Generator], Tensor]] = {
+    torch.rand_like: lambda like, generator: torch.empty_like(like).uniform_(generator=generator),
+    torch.randn_like: lambda like, generator: torch.empty_like(like).normal_(generator=generator),
+}
+# Dropout of entries, or of whole channels where so many dimensions are dropped together.
+DROPOUTS = {F.dropout: 0, torch.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
+
+
+class Drawing(TorchFunctionMode):
+    """Inside, random functions draw from a generator instead of torch's global one, which all threads would share."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUTS:
+            return self.dropout(DROPOUTS[func], *args, **kwargs)
+        if func in LIKE and len(args) == 1 and not kwargs:
+            return LIKE[func](args[0], self.generator)
+        if func in DRAW and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self.generator}
+        return func(*args, **kwargs)
+
+    def dropout(self, whole: int, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """Entries, or channels of `whole` dimensions, are 0 with probability p, all else grows by 1/(1 - p)."""
+        if not training or p == 0:
+            return x
+        shape = x.shape[: x.dim() - whole] + (1,) * whole
+        keep = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=self.generator)
+        keep = keep.div_(1 - p) if p < 1 else keep
+        return x.mul_(keep) if inplace else x * keep
+
+
+class ModuleNetwork:
+    """A module, seen as a function of `theta`; its attributes are those of `Network`.
+
+    `theta` holds every trainable parameter in the order of `named_parameters()`, shared ones once. Parameters that
+    need no gradient, and buffers that training leaves alone, are constants: those of a module built under seed 0.
+    `statistics` are the buffers that training changes, as they are before it. `batchwise`: whether an image's logits
+    depend on the other images of its mini-batch in training.
+    """
+
+    convolution_parameters = 0  # which layers could be shared in multi-task learning, a module does not say
+
+    def __init__(self, name: str, build: Build, classes: int, channels: int, size: int) -> None:
+        """Build the module for `channels` x `size` x `size` images and that many classes, and look at what it does.
+
+        Raises InputError where it cannot be built, does not take such images, does not give that many logits, or does
+        in training what cannot be repeated.
+        """
+        self.name, self.classes, self.shape = name, classes, (channels, size, size)
+        self._build = lambda: build(classes, channels, size)
+        self._mine = threading.local()
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(4, *self.shape, generator=generator)
+        with naming(name, self.shape), BUILDING, torch.random.fork_rng(devices=[]):
+            module = self._built(0)
+            parameters = trainable(module)
+            self.shapes = {key: tuple(value.shape) for key, value in parameters.items()}
+            self.sizes = [value.numel() for value in parameters.values()]
+            self.parameters = sum(self.sizes)
+            if not self.parameters:
+                raise InputError("it has no parameters to train")
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                logits = module(images)
+            if logits.shape != (len(images), classes):
+                found = tuple(logits.shape)
+                raise InputError(
+                    f"expected logits of shape (images, {classes}), found {found} for {len(images)} images"
+                )
+            self.operations = counter.get_total_flops() // 2 // len(images)
+            self.statistics = changing(module, images)
+            self._skeleton = module
+            self._examine(vector(parameters.values()), images, generator)
+            for value in parameters.values():  # only their places are needed from here on
+                value.data = value.data.new_empty(0)
+            self._mine = threading.local()
+
+    def _built(self, seed: int) -> nn.Module:
+        """A new module in evaluation mode, initialised under a seed; layers that are lazy see a first image."""
+        torch.manual_seed(seed)
+        module = self._build().eval()
+        with torch.no_grad():
+            module(torch.zeros(1, *self.shape))
+        return module
+
+    def _examine(self, theta: Tensor, images: Tensor, generator: torch.Generator) -> None:
+        """Find out whether the module is random in training, and whether its images depend on each other."""
+
+        def train(images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            state = {key: value.clone() for key, value in self.statistics.items()}
+            logits = self.logits(theta.clone().requires_grad_(), images, theta.dtype, state, generator.manual_seed(1))
+            return logits.detach(), state
+
+        self.random = True
+        elsewhere = torch.get_rng_state()
+        logits, state = train(images)
+        if not torch.equal(elsewhere, torch.get_rng_state()):
+            raise InputError(
+                "it draws random numbers in training by a function that takes no generator; use dropout of torch.nn, or "
+                "torch.rand and its like"
+            )
+        self.random = not torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
+        for key, value in self.statistics.items():
+            if torch.equal(value, state[key]):
+                raise InputError(f"training replaces its buffer '{key}'; change it in place, by copy_")
+        other = torch.cat([images[:-1], images[-1:] + 1])
+        self.batchwise = not torch.allclose(logits[:-1], train(other)[0][:-1], rtol=1e-4, atol=1e-5)
+
+    def _copy(self, like: Tensor, training: bool) -> nn.Module:
+        """This thread's own module for tensors like that one: a call changes it for a while."""
+        copies = self._mine.__dict__
+        key = f"{like.device} {like.dtype} {training}"
+        if key not in copies:
+            copies[key] = copy.deepcopy(self._skeleton).to(like.device, like.dtype).train(training)
+        return copies[key]  # type: ignore[no-any-return]
+
+    def initial(self, generator: np.random.Generator) -> np.ndarray:
+        """The module's own initialisation, under a seed that is drawn: float32 (parameters,), on the host."""
+        with BUILDING, torch.random.fork_rng(devices=[]):
+            module = self._built(int(generator.integers(2**63)))
+        return vector(trainable(module).values()).float().numpy()
+
+    def logits(self, theta: Tensor, images: Tensor, cast: torch.dtype, statistics: Mapping[str, Tensor],
+               generator: torch.Generator) -> Tensor:  # fmt: skip
+        """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
+
+        Products run in `cast`, by torch.autocast. `statistics` are changed in place where gradients are enabled, which
+        makes it a training pass; its random numbers come from the generator.
+        """
+        training = torch.is_grad_enabled()
+        drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()
+        parts = zip(self.shapes.items(), theta.split(self.sizes), strict=True)
+        tensors = {key: part.view(shape) for (key, shape), part in parts} | dict(statistics)
+        with drawing, torch.autocast(theta.device.type, cast, enabled=cast != theta.dtype, cache_enabled=False):
+            return functional_call(self._copy(theta, training), tensors, (images,))  # type: ignore[no-any-return]
+
+    def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
+        """An ordinary module with these parameters and statistics, in evaluation mode, on the host in fp32."""
+        with BUILDING, torch.random.fork_rng(devices=[]):
+            module = self._built(0)
+            for key, value in module.named_buffers():
+                value.copy_(statistics.get(key, value))
+        torch.nn.utils.vector_to_parameters(theta.detach().float().cpu(), trainable(module).values())
+        return module
+
+
+@contextlib.contextmanager
+def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Whatever a user's code raises inside becomes an InputError that names the network."""
+    try:
+        yield
+    except Exception as error:
+        what = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"model '{name}', built for images of {'x'.join(map(str, shape))}: {what}") from None
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that want a gradient, by name."""
+    return {key: value for key, value in module.named_parameters() if value.requires_grad}
+
+
+def vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All values as one vector."""
+    return torch.cat([value.detach().flatten() for value in parameters])
+
+
+def changing(module: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """The buffers that a training pass changes, as they are before it."""
+    before = {key: value.clone() for key, value in module.named_buffers()}
+    trained = copy.deepcopy(module).train()
+    trained(images)
+    after = dict(trained.named_buffers())
+    return {key: value for key, value in before.items() if not torch.equal(value, after[key])}

@@ -1,0 +1,311 @@
+"""Datasets of a user's own: arrays or a reader, checked, pinned when fetched, brought to the size that is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from bayesfed import cli, parts, runfile
+from bayesfed.data import fetch, prepare, store
+from bayesfed.data.sources import source
+from bayesfed.errors import InputError
+
+Make = Callable[..., Path]
+READER = """
+import numpy as np
+
+
+def read(folder):
+    raw = np.fromfile(folder / "raw.bin", np.uint8).reshape(90, 401)
+    images, labels = raw[:, 1:].reshape(90, 20, 20), raw[:, 0]
+    return {"train": (images[:60], labels[:60]), "test": (images[60:], labels[60:])}
+"""
+
+
+def arrays(count: int, *shape: int, seed: int = 0, classes: int = 7) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {"images": random.integers(0, 256, (count, *shape), np.uint8), "labels": np.arange(count) % classes}
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """A function that writes the dataset `mine` with images of a shape, and takes its parts into use."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("own/datasets/mine")
+    folder.mkdir(parents=True)
+
+    def write(*shape: int, train: dict[str, Any] | None = None, **description: Any) -> Path:
+        (folder / "dataset.yaml").write_text(yaml.safe_dump({"title": "Mine"} | description))
+        if shape:
+            np.savez_compressed(folder / "train.npz", **(arrays(60, *shape) | (train or {})))
+            np.savez_compressed(folder / "test.npz", **arrays(30, *shape, seed=1))
+        parts.use("own")
+        return folder
+
+    yield write
+    parts.use(None)
+
+
+def mapping(**changes: Any) -> dict[str, Any]:
+    return {
+        "dataset": "mine", "partition": {"alpha": 10.0, "clients": 2}, "method": {"name": "fedavg"}, "models": {"global": "mlp"},
+        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "parts": "own",
+    } | changes  # fmt: skip
+
+
+def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    capsys.readouterr()
+    assert cli.main(list(command)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("bayesfed: ")
+
+
+def fetched(capsys: pytest.CaptureFixture[str]) -> str:
+    return refused(capsys, "fetch", "mine", "--parts", "own")
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (28, 28, 1), (20, 20, 3), (9, 9, 4)])
+def test_arrays_are_fetched_and_pinned(make: Make, shape: tuple[int, ...]) -> None:
+    """One fetch; fingerprint, mean and standard deviation stand in the record."""
+    folder = make(*shape)
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    record = json.loads(Path("data/mine/dataset.json").read_text())
+    images = np.load(folder / "train.npz")["images"].reshape(60, *shape[:2], -1) / 255
+    np.testing.assert_allclose(record["mean"], images.mean((0, 1, 2)), atol=1e-6)
+    np.testing.assert_allclose(record["std"], images.std((0, 1, 2)), atol=1e-6)
+    data = store.load("mine", Path("data"))
+    assert data.train_images.shape == (60, images.shape[3], shape[0], shape[0])
+    assert (list(data.source.mean), data.source.classes) == (record["mean"], 7)
+    order = [hashlib.sha256(bytes([k % 7]) + (255 * image).round().astype(np.uint8).transpose(2, 0, 1).tobytes()).digest()
+             for k, image in enumerate(images)]  # fmt: skip
+    assert record["fingerprints"]["train"] == hashlib.sha256(b"".join(sorted(order))).hexdigest()
+    first = images[order.index(min(order))]
+    np.testing.assert_array_equal(data.train_images[0], (255 * first).round().transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"images": np.zeros((60, 28, 28))}, "train.npz: images are float64; expected uint8"),
+        ({"images": np.zeros((60, 3, 28, 28), np.uint8)}, r"images \(60, 3, 28, 28\) have their channels first; expected \(N, H, W, C\)"),
+        ({"images": np.zeros((60, 28, 28, 5), np.uint8)}, "with 1 to 4 channels"),
+        ({"images": np.zeros((60, 784), np.uint8)}, r"images \(60, 784\); expected \(N, H, W\) or"),
+        ({"images": np.zeros((60, 20, 28), np.uint8)}, "images of 20x28 pixels; expected square ones"),
+        ({"images": np.zeros((60, 20, 20), np.uint8)}, r"training images have \(C, H, W\) \(1, 20, 20\), test images \(1, 28, 28\)"),
+        ({"images": np.zeros((0, 28, 28), np.uint8), "labels": np.zeros(0, int)}, r"images \(0, 28, 28"),
+        ({"labels": np.arange(59)}, r"labels \(59,\) for images"),
+        ({"labels": np.linspace(0, 6, 60)}, "labels are float64; expected whole numbers"),
+        ({"labels": np.arange(60) - 1}, "labels from -1 to 58; expected 0 to 255"),
+        ({"labels": np.array(["cat"] * 60, object)}, "not readable as npz: Object arrays cannot be loaded"),
+    ],
+)  # fmt: skip
+def test_wrong_arrays_are_refused(make: Make, train: dict[str, Any], message: str) -> None:
+    make(28, 28, train=train)
+    with pytest.raises(InputError, match=message):
+        source("mine")
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"titel": "Mine"}, "dataset.yaml.titel: unknown key; did you mean 'title'?"),
+        ({"title": None}, "dataset.yaml.title: expected text, found None"),
+        ({"classes": 5}, "dataset.yaml.classes: 5, but there is a label 6"),
+        ({"augment": "yes please"}, "dataset.yaml.augment: expected true or false"),
+        ({"prepare": "pat"}, "dataset.yaml.prepare: no preparation is named 'pat'; did you mean 'pad'?"),
+        ({"prepare": {"resize": "big"}}, "dataset.yaml.prepare.resize: expected a whole number, found 'big'"),
+        ({"prepare": {"pad": 20}}, "pad: 20: the images are 28x28 already; resize them"),
+        ({"prepare": "enlarge"}, "enlarge: this is for grey levels 0 to 16"),
+        ({"mean": [0.5]}, "dataset.yaml.mean: expected one value for each of 1 channels, or no mean and std"),
+        ({"mean": [0.5] * 3, "std": [0.5] * 3}, "dataset.yaml.mean: expected one value for each of 1 channels"),
+        ({"mean": [128.0], "std": [0.5]}, "dataset.yaml.mean: 128.0 is out of range"),
+        ({"fingerprints": {"train": "0", "test": "0"}}, "train.npz: the train images and labels have the fingerprint"),
+        ({"fingerprints": "0"}, "dataset.yaml.fingerprints: expected `train` and `test`"),
+    ],
+)
+def test_wrong_descriptions_are_refused(
+    make: Make, description: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(28, 28, **description)
+    assert message in fetched(capsys)
+
+
+def test_files_that_are_missing_or_broken(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make()
+    assert "own/datasets/mine: expected train.npz and test.npz, or reader.py, found neither" in fetched(capsys)
+    (folder / "train.npz").write_bytes(b"PK nothing")
+    assert "train.npz: not readable as npz" in fetched(capsys)
+    make(28, 28)
+    (folder / "test.npz").unlink()
+    assert "test.npz: there is no such file" in fetched(capsys)
+    (folder / "dataset.yaml").unlink()
+    assert "dataset.yaml: there is no such file" in fetched(capsys)
+
+
+def test_a_change_after_pinning_is_named(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """By fetch and by train; deleting what was fetched, as told, is the way on."""
+    make(28, 28)
+    Path("run.yaml").write_text(yaml.safe_dump(mapping()))
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["partition", "run.yaml"]) == 0
+    before = runfile.load(Path("run.yaml")).key
+    make(28, 28, train={"labels": (np.arange(60) + 1) % 7})
+    assert runfile.load(Path("run.yaml")).key != before
+    for command in (["fetch", "mine", "--parts", "own"], ["train", "run.yaml", "--out", "out"]):
+        message = refused(capsys, *command)
+        assert message.startswith(
+            "own/datasets/mine/train.npz: the train images and labels are not those that were fetched"
+        )
+        assert "delete data/mine and data/partitions/mine and run `bayesfed fetch mine`" in message
+    for path in [*Path("data/mine").iterdir(), *Path("data/partitions/mine").iterdir()]:
+        path.unlink()
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+
+
+def test_another_preparation_needs_no_new_arrays(make: Make) -> None:
+    """It gives other runs, is measured where it is used, and pinned by the next fetch."""
+    make(28, 28)
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    native = json.loads(Path("data/mine/dataset.json").read_text())
+    make(28, 28, prepare="pad")
+    padded = store.load("mine", Path("data"))
+    assert padded.train_images.shape == (60, 1, 32, 32)
+    assert padded.source.mean == prepare.statistics(padded.train_images)[0] != tuple(native["mean"])
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert json.loads(Path("data/mine/dataset.json").read_text())["mean"] == list(padded.source.mean)
+
+
+def test_a_preparation_that_gives_other_images_than_when_pinned_is_told(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a library of another version might."""
+    make(28, 28, prepare="resize")
+    fetch.fetch("mine", Path("data"))
+    monkeypatch.setitem(prepare.PREPARATIONS, "resize", lambda images, side: prepare.pad(images, side) // 2)
+    with pytest.raises(InputError, match=r"preparation 'resize' gives images with mean .* were pinned in data/mine"):
+        store.load("mine", Path("data"))
+
+
+def test_given_mean_and_std_are_used(make: Make) -> None:
+    make(28, 28, mean=[0.5], std=[0.5])
+    fetch.fetch("mine", Path("data"))
+    loaded = store.load("mine", Path("data")).source
+    assert (loaded.mean, loaded.std) == ((0.5,), (0.5,))
+
+
+def test_images_all_alike_want_a_std(make: Make) -> None:
+    make(28, 28, train={"images": np.full((60, 28, 28), 7, np.uint8)})
+    fetch.fetch("mine", Path("data"))
+    with pytest.raises(InputError, match="channel 0 of all training images is constant; give mean and std"):
+        store.load("mine", Path("data"))
+
+
+def test_preparations() -> None:
+    """Padding repeats edges on all sides; resizing keeps a gradient and averages where images get smaller."""
+    ramp = np.tile(np.arange(0, 200, 10, dtype=np.uint8), (2, 3, 20, 1))
+    odd = prepare.pad(ramp, 25)
+    np.testing.assert_array_equal(odd[:, :, 2:-3, 2:-3], ramp)
+    assert (odd[..., :2] == 0).all()
+    assert (odd[..., -3:] == 190).all()
+    for side in (10, 40):
+        resized = prepare.resize(ramp, side)
+        assert resized.shape == (2, 3, side, side)
+        assert resized.dtype == np.uint8
+        expected = np.interp((np.arange(side) + 0.5) * 20 / side - 0.5, np.arange(20), ramp[0, 0, 0])
+        np.testing.assert_allclose(resized[0, 0, 0], expected, atol=2.5 if side < 20 else 1)
+    np.testing.assert_array_equal(prepare.resize(ramp, 20), ramp)
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
+    command: str, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(16, 16)
+    Path("run.yaml").write_text(yaml.safe_dump(mapping(models={"global": "cnn2"})))
+    Path("own/papers").mkdir()
+    spec = {
+        "paper": "one", "run": {"partition": {"clients": 2}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
+        "methods": {"FedAvg": {"name": "fedavg"}}, "experiments": {"one": {"axes": {"dataset": ["mine"], "alpha": [10], "model": ["cnn2"], "method": ["FedAvg"]}}},
+    }  # fmt: skip
+    Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))
+    Path("config.yaml").write_text(yaml.safe_dump({"name": "one", "papers": ["one"], "parts": "own", "seeds": [0]}))
+    commands = {"plan": ["plan", "config.yaml", "--out", "plan"], "train": ["train", "run.yaml", "--out", "out"]}
+    message = refused(capsys, *commands[command])
+    assert "model 'cnn2' does not fit images of 16x16: its convolutions need at least 18x18" in message
+    assert (
+        "images of dataset 'mine' are 16x16: where that is the reason, set `images: {prepare: resize}` in the run, or `prepare: resize`"
+        in message
+    )
+    make(16, 16, prepare={"resize": 18})
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main([*commands[command], *(["--device", "cpu"] if command == "train" else [])]) == 0
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (9, 9, 2), (12, 12, 4)])
+def test_augmented_images_of_any_size_train(make: Make, shape: tuple[int, ...]) -> None:
+    make(*shape, augment=True)
+    fetch.fetch("mine", Path("data"))
+    Path("run.yaml").write_text(yaml.safe_dump(mapping()))
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+    assert json.loads(Path("out/summary.json").read_text())["diverged"] is None
+
+
+def raw() -> bytes:
+    whole = arrays(90, 400)
+    return np.concatenate([whole["labels"][:, None].astype(np.uint8), whole["images"]], 1).tobytes()
+
+
+def test_a_reader_of_publishers_files(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planned when it has been fetched; the files are verified; what was fetched is used without them."""
+    file = {"name": "raw.bin", "urls": ["http://127.0.0.1:1/raw.bin"], "md5": hashlib.md5(raw()).hexdigest()}
+    folder = make(files=[file])
+    (folder / "reader.py").write_text(READER)
+    Path("run.yaml").write_text(yaml.safe_dump(mapping()))
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    command = ["fetch", "mine", "--parts", "own", "--mirror", str(mirror)]
+    assert "run `bayesfed fetch mine --parts own`" in refused(capsys, "train", "run.yaml", "--out", "out")
+    assert "no file raw.bin in the mirror" in refused(capsys, *command)
+    (mirror / "raw.bin").write_bytes(raw()[:-1] + b"?")
+    assert "raw.bin is damaged: md5" in refused(capsys, *command)
+    (mirror / "raw.bin").write_bytes(raw())
+    (folder / "reader.py").write_text(READER.replace("401", "400"))
+    assert "own/datasets/mine/reader.py, line 6: ValueError: cannot reshape" in refused(capsys, *command)
+    (folder / "reader.py").write_text(READER.replace('"test": (', '"tset": ('))
+    assert 'reader.py: expected {"train": (images, labels), "test": (images, labels)} of read' in refused(
+        capsys, *command
+    )
+    (folder / "reader.py").write_text(READER)
+    assert cli.main(command) == 0
+    (mirror / "raw.bin").unlink()
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+    assert source("mine").size == 20
+
+
+def test_a_reader_of_files_beside_it_and_given_fingerprints(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(fingerprints={"train": "0" * 64, "test": "0" * 64})
+    (folder / "reader.py").write_text(READER)
+    (folder / "raw.bin").write_bytes(raw())
+    assert "reader.py: the train images and labels have the fingerprint" in fetched(capsys)
+    make()
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    given = json.loads(Path("data/mine/dataset.json").read_text())["fingerprints"]
+    make(fingerprints=given)
+    parts.use("own")
+    assert dict(source("mine").fingerprints) == given
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up.bin"])
+def test_a_publishers_file_stays_in_its_folder(make: Make, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(files=[{"name": name, "urls": [], "md5": "0"}])
+    (folder / "reader.py").write_text(READER)
+    assert f"files.name: '{name}' leads out of the folder" in fetched(capsys)

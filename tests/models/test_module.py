@@ -1,0 +1,181 @@
+"""Any module is a network: the same function, gradient and statistics as the module itself, in any thread."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import MODULES, Residual
+from torch import Tensor, nn
+from torchvision.models import resnet18
+
+from bayesfed.errors import InputError
+from bayesfed.models.module import Drawing, ModuleNetwork
+
+SHAPE = (10, 3, 32)
+
+
+def network(name: str) -> ModuleNetwork:
+    return ModuleNetwork(name, MODULES[name], *SHAPE)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def start(of: ModuleNetwork, dtype: torch.dtype = torch.float64) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Parameters, statistics and eight images."""
+    theta = torch.from_numpy(of.initial(np.random.default_rng(0))).to(dtype)
+    statistics = {
+        name: value.to(dtype) if value.is_floating_point() else value.clone() for name, value in of.statistics.items()
+    }
+    return theta, statistics, torch.randn(8, *of.shape, generator=generator(3)).to(dtype)
+
+
+def own(of: ModuleNetwork, theta: Tensor) -> nn.Module:
+    """The module with the same parameters, in the network's precision."""
+    module = of.module(theta, of.statistics).to(theta.dtype)
+    torch.nn.utils.vector_to_parameters(theta, module.parameters())  # `module` rounds to fp32
+    return module
+
+
+def test_gradients_and_statistics_are_the_modules_own() -> None:
+    of = network("residual")
+    theta, statistics, x = start(of)
+    module, y = own(of, theta).train(), torch.arange(8)
+    assert (of.parameters, of.batchwise, of.random) == (sum(p.numel() for p in module.parameters()), True, True)
+    assert set(statistics) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    theta.requires_grad_()
+    for _ in range(2):
+        ours = of.logits(theta, x, theta.dtype, statistics, generator())
+        with Drawing(generator()):
+            theirs = module(x)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        (g,) = torch.autograd.grad(F.cross_entropy(ours, y), theta)
+        expected = torch.autograd.grad(F.cross_entropy(theirs, y), list(module.parameters()))
+        torch.testing.assert_close(g, torch.cat([part.flatten() for part in expected]), rtol=0, atol=1e-12)
+    for name, value in module.named_buffers():
+        if name in statistics:
+            torch.testing.assert_close(statistics[name], value, rtol=0, atol=1e-12)
+    with torch.no_grad():
+        before = copy.deepcopy(statistics)
+        torch.testing.assert_close(
+            of.logits(theta, x, theta.dtype, statistics, generator()), module.eval()(x), rtol=0, atol=1e-12
+        )
+        assert all(torch.equal(before[name], value) for name, value in statistics.items())
+
+
+def test_dropout_draws_from_the_generator_alone() -> None:
+    of = network("residual")
+    theta, statistics, x = start(of)
+    theta.requires_grad_()
+    torch.manual_seed(0)
+    first = of.logits(theta, x, theta.dtype, dict(statistics), generator(1))
+    torch.manual_seed(1)
+    assert torch.equal(of.logits(theta, x, theta.dtype, dict(statistics), generator(1)), first)
+    assert not torch.equal(of.logits(theta, x, theta.dtype, dict(statistics), generator(2)), first)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+def test_dropout_keeps_the_mean_and_drops_together(whole: int) -> None:
+    x = torch.ones(200, 5, 4, 4, 4)[..., : 4 if whole == 3 else 1].squeeze(-1)
+    drop = [F.dropout, F.dropout1d, F.dropout2d, F.dropout3d][whole]
+    x = x[:, :, :, 0] if whole == 1 else x
+    with Drawing(generator()):
+        dropped = drop(x, 0.4)
+        assert drop(x, 0.4, training=False) is x
+        assert not drop(x, 1.0).any()
+    assert dropped.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert abs(float(dropped.mean()) - 1) < 0.1
+    if whole:
+        each = dropped.flatten(dropped.dim() - whole)
+        assert torch.equal(each, each[..., :1].expand_as(each))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_threads_do_not_meet_in_the_module(dtype: torch.dtype) -> None:
+    """Many threads at once, each with parameters of its own, compute what they compute alone, to the bit."""
+    of = network("residual")
+    theta, statistics, x = start(of, torch.float32)
+
+    def gradient(k: int) -> Tensor:
+        mine, own = (theta * (1 + k / 8)).requires_grad_(), copy.deepcopy(statistics)
+        for _ in range(5):
+            g = torch.autograd.grad(of.logits(mine, x.to(dtype), dtype, own, generator(k)).square().sum(), mine)[0]
+        return g
+
+    alone = [gradient(k) for k in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        for found, expected in zip(pool.map(gradient, range(8)), alone, strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_initialisation_is_the_modules_own_and_leaves_torchs_generator_alone() -> None:
+    of = network("grouped")
+    torch.manual_seed(7)
+    first = of.initial(np.random.default_rng(5))
+    drawn = torch.rand(())
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(()), drawn)
+    seed = int(np.random.default_rng(5).integers(2**63))
+    torch.manual_seed(seed)
+    module = MODULES["grouped"](*SHAPE)
+    module(torch.zeros(1, 3, 32, 32))
+    np.testing.assert_array_equal(first, torch.cat([p.detach().flatten() for p in module.parameters()]).numpy())
+    assert (of.batchwise, of.statistics, of.random) == (False, {}, True)
+
+
+def test_frozen_parameters_and_still_buffers_are_constants() -> None:
+    def build(classes: int, channels: int, size: int) -> nn.Module:
+        module = Residual(classes, channels, size)
+        module.first.requires_grad_(False)
+        return module
+
+    of = ModuleNetwork("frozen", build, *SHAPE)
+    assert of.parameters == network("residual").parameters - 3 * 6 * 9
+    theta, statistics, x = start(of)
+    with torch.no_grad():
+        found = of.logits(theta, x, theta.dtype, statistics, generator())
+        ordinary = of.module(theta, statistics)(x.float())
+    torch.testing.assert_close(found.float(), ordinary, rtol=1e-5, atol=1e-5)
+
+
+def test_resnet_18() -> None:
+    of = ModuleNetwork("resnet18", lambda classes, channels, size: resnet18(num_classes=classes), *SHAPE)
+    assert (of.parameters, of.batchwise) == (11_181_642, True)
+    theta, statistics, x = start(of, torch.float32)
+    theta.requires_grad_()
+    logits = of.logits(theta, x, theta.dtype, statistics, generator())
+    assert logits.shape == (8, 10)
+    assert torch.autograd.grad(logits.sum(), theta)[0].isfinite().all()
+
+
+class Rebinding(nn.Module):
+    """Replaces a buffer where it should change it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3072, 10)
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x.flatten(1))
+        self.mean = x.detach().mean(0) if self.training else self.mean
+        return x
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda *_: Rebinding(), "training replaces its buffer 'mean'; change it in place"),
+        (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.AlphaDropout()), "takes no generator"),
+        (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "built for images of 3x32x32: mat1 and mat2"),
+        (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 7)), r"shape \(images, 10\), found \(4, 7\)"),
+        (lambda *_: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), r"expected logits|no parameters"),
+    ],
+)
+def test_refuses_what_cannot_be_trained(build: object, message: str) -> None:
+    with pytest.raises(InputError, match=f"model 'bad'.*{message}"):
+        ModuleNetwork("bad", build, *SHAPE)  # type: ignore[arg-type]

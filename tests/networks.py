@@ -1,0 +1,60 @@
+"""Networks that are ordinary modules, as a user writes them, for tests."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesfed import models
+
+
+class Residual(nn.Module):
+    """Convolutions beside each other, batch normalisation, dropout of channels and of entries, a shared layer, a constant."""
+
+    def __init__(self, classes: int, channels: int, size: int) -> None:
+        super().__init__()
+        # No bias, nor a stride of 4, in which the digits' pixels are enlarged: behind it stands the norm, so that their
+        # gradients would be rounding alone, which Adam makes steps of.
+        self.first = nn.Conv2d(channels, 6, 3, stride=3, bias=False)
+        self.norm = nn.BatchNorm2d(6, momentum=0.3)
+        self.inner = nn.Conv2d(6, 6, 3, padding=1)
+        self.head = nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+        self.register_buffer("bias", torch.linspace(-1, 1, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x)).relu()
+        x = x + self.inner(self.inner(x))
+        x = F.dropout2d(x, 0.2, self.training)
+        return self.head(F.dropout(x, 0.3, self.training)) + self.bias
+
+
+def grouped(classes: int, channels: int, size: int) -> nn.Module:
+    """Group normalisation, and noise on the logits in training: nothing that looks at the batch."""
+
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.01 * torch.randn_like(x) if self.training else x
+
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3, stride=4),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LazyLinear(classes),
+        Noisy(),
+    )
+
+
+MODULES = {"residual": Residual, "grouped": grouped}
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The registry of networks with these beside the papers'."""
+    for name, build in MODULES.items():
+        monkeypatch.setitem(models.NETWORKS, name, build)
+    models.build.cache_clear()
+    yield
+    models.build.cache_clear()

@@ -1,0 +1,89 @@
+"""Statistics of a paper's own, and tables whose columns have metrics of their own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayesfed.errors import InputError
+from bayesfed.results import cells, compare, tables
+
+Rows = Callable[[Path], list[dict[str, str]]]
+STATISTICS = {
+    "to_half": {"first": 0.5}, "to_all": {"first": 1.0}, "middle": {"best_within": [2, 3]}, "at_best": {"at_best_of": "global"},
+}  # fmt: skip
+TABLE = {
+    "title": "Two metrics",
+    "experiment": "heterogeneous",
+    "rows": {"method": ["HBFL", "FML"]},
+    "columns": [
+        {"title": "GA", "metric": "global_accuracy_best"},
+        {"title": "LA", "metric": "local_accuracy_at_best"},
+        {"title": "to 50 %", "metric": "global_accuracy_to_half"},
+        {"title": "rounds 2, 3", "metric": "global_accuracy_middle"},
+        {"title": "to 100 %", "metric": "global_accuracy_to_all"},
+    ],
+}
+PUBLISHED = """item,dataset,setting,alpha,client,model,method,metric,value
+two,,,,,,HBFL,global_accuracy_best,70
+two,,,,,,HBFL,local_accuracy_at_best,14
+two,,,,,,HBFL,global_accuracy_to_half,5
+two,,,,,,FML,global_accuracy_to_half,
+"""
+
+
+def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows: Rows, tmp_path: Path) -> None:
+    lab.spec["statistics"], lab.spec["tables"] = STATISTICS, {"two": TABLE}
+    curves = {"HBFL": [0.2, 0.4, 0.6, 0.7, 0.5], "FML": [0.1, 0.3, 0.2, 0.4, 0.4]}
+    for method, curve in curves.items():
+        folder = lab.cell("heterogeneous", method, clients_on_test="round", rounds=5)
+        stored(folder, curve, mean=[value / 10 for value in (3, 2, 5, 1, 4)])
+    tables.write(lab.plan, tmp_path / "out")
+    hbfl, fml = rows(tmp_path / "out/hbfl/two.csv")
+    assert [hbfl[name] for name in ("GA", "LA", "to 50 %", "rounds 2, 3")] == ["70.00", "10.00", "3", "60.00"]
+    assert [fml[name] for name in ("GA", "LA", "to 50 %", "rounds 2, 3")] == [
+        "40.00",
+        "10.00",
+        "never reached",
+        "30.00",
+    ]
+    assert hbfl["to 100 %"] == "never reached"
+    assert (hbfl["GA last5"], hbfl["LA last5"]) == ("48.00", "30.00")
+    assert "to 50 % last5" not in hbfl
+
+    (tmp_path / "hbfl.published.csv").write_text(PUBLISHED)
+    compare.write(lab.plan, tmp_path / "out", papers=tmp_path)
+    found = {(row["method"], row["metric"]): row for row in rows(tmp_path / "out/hbfl/two.compare.csv")}
+    steps = found["HBFL", "global_accuracy_to_half"]
+    assert (steps["published"], steps["mean"], steps["difference"], steps["verdict"]) == ("5.00", "3", "-2.00", "lower")
+    assert steps["last5"] == ""
+    assert found["HBFL", "global_accuracy_best"]["verdict"] == "within 1 point"
+    assert found["FML", "global_accuracy_to_half"]["verdict"] == "never reached"
+    assert found["FML", "global_accuracy_middle"]["verdict"] == "not printed"
+
+
+def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, stored: Callable[..., None]) -> None:
+    stored(lab.cell("heterogeneous", "HBFL", clients_on_test="round"), [0.5])
+    stored(lab.cell("heterogeneous", "FML"), [0.5])
+    (study,) = cells.studies(lab.plan)
+    (record,) = [record for record in study.records if record.level == "local"]
+    assert (record.method, record.missing) == ("HBFL", "no local model on the full test set")
+    assert record.value(cells.BEST) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0.3, "expected one of first, best_within, at_best_of and its value, found 0.3"),
+        ({"frist": 0.3}, "no kind of statistic is named 'frist', did you mean 'first'|'frist'; did you mean 'first'"),
+        ({"first": 30}, "first: expected an accuracy above 0 and up to 1, found 30"),
+        ({"best_within": [80, 70]}, "best_within: expected two rounds, the first and the last"),
+        ({"at_best_of": "globe"}, "at_best_of: no accuracy is named 'globe'"),
+    ],
+)
+def test_wrong_statistics(value: object, message: str) -> None:
+    with pytest.raises(InputError, match=f"statistics.mine.*({message})"):
+        cells.of_metric([], "global_accuracy_mine", {"mine": value})
+    with pytest.raises(InputError, match="this name stands for another statistic"):
+        cells.read_statistic("best", {"first": 0.3})

@@ -1,0 +1,223 @@
+"""Runs in Python: trained from a mapping, and loaded with networks whose accuracy is the recorded one."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+import bayesfed
+from bayesfed import cli, models
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Node, Predictor, State, softmax_of
+from bayesfed.methods.fedavg import FedAvg
+
+Make = Callable[..., dict[str, Any]]
+
+
+def accuracy(model: bayesfed.TrainedModel, images: np.ndarray, labels: np.ndarray) -> float:
+    return float((model.log_probabilities(images).argmax(1).numpy() == labels).mean())
+
+
+def recorded(run: bayesfed.LoadedRun, client: str, model: str, metric: str, round: int | None = None) -> float:
+    """A value of metrics.csv; unless a round is named, that of the last one that has it."""
+    found = run.metrics.query("client == @client and model == @model and metric == @metric")
+    found = found if round is None else found[found["round"] == round]
+    return float(found["value"].iloc[-1])
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [("fedavg", set()), ("hbfl", {"local"}), ("fml", {"local"}), ("independent", {"local"}), ("abavg", set())],
+)
+def test_accuracy_is_the_recorded_one(
+    method: str, kept: set[str], mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    """Of the global model on the full test set and on every shard, and of what each client keeps, on its own shard."""
+    run = bayesfed.train(mapping(method), tmp_path / "out", data=data_dir, precision="fp32")
+    assert run.run.to_dict()["method"]["name"] == run.summary["method"] == method
+    assert run.server.keys() == (set() if method == "independent" else {"global"})
+    for model in run.server.values():
+        assert isinstance(model.network, nn.Sequential)
+        assert not model.network.training
+        value = accuracy(model, *run.images("test"))
+        assert value == pytest.approx(recorded(run, "global", "global", "test_accuracy"), rel=1e-5)
+    for k in range(4):
+        images, labels = run.images("test", client=k)
+        assert (images.shape[1:], images.dtype) == ((1, 8, 8), np.uint8)
+        for name, model in run.server.items():
+            value = recorded(run, str(k), name, "shard_accuracy")
+            assert accuracy(model, images, labels) == pytest.approx(value, rel=1e-5)
+        assert run.client(k).keys() == kept
+        for name, model in run.client(k).items():
+            value = recorded(run, str(k), name, "shard_accuracy")
+            assert accuracy(model, images, labels) == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "cnn1", "cnn2"])
+def test_a_chain_as_a_module_is_the_same_function(name: str) -> None:
+    network = models.build(name, 7, 3, 32)
+    theta = torch.from_numpy(network.initial(np.random.default_rng(0)))
+    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    module = network.module(theta, {})
+    with torch.no_grad():
+        torch.testing.assert_close(module(images), network(theta, images), rtol=1e-5, atol=1e-6)
+    next(module.parameters()).data.fill_(0)
+    assert theta[0] != 0  # its parameters are its own
+
+
+class Normed(nn.Module):
+    """A network with batch normalisation, whose statistics are no parameters."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 4, 5, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(196, classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def test_a_module_comes_back_with_its_statistics(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(models.NETWORKS, "normed", lambda classes, channels, size: Normed(classes, channels))
+    wanted = mapping("hbfl", models={"global": "normed", "local": ["normed", "mlp", "lenet5", "normed"]})
+    run = bayesfed.train(wanted, tmp_path / "out", data=data_dir, precision="fp32")
+    network = run.server["global"].network
+    assert isinstance(network, Normed)
+    assert network.layers[1].running_mean.abs().max() > 0
+    value = accuracy(run.server["global"], *run.images("test"))
+    assert value == pytest.approx(recorded(run, "global", "global", "test_accuracy"), rel=1e-5)
+    for k in (0, 3):
+        value = accuracy(run.client(k)["local"], *run.images("test", client=k))
+        assert value == pytest.approx(recorded(run, str(k), "local", "shard_accuracy"), rel=1e-5)
+
+
+def test_bf16_is_near(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    run = bayesfed.train(mapping("fedavg", rounds=1), tmp_path / "out", data=data_dir, precision="bf16")
+    assert run.provenance["precision"] == "bf16"
+    value = accuracy(run.server["global"], *run.images("test"))
+    assert value == pytest.approx(recorded(run, "global", "global", "test_accuracy"), abs=0.1)
+
+
+def test_multi_task_clients_have_their_own_data(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    shared = {
+        "dataset": ["few", "few-parity"],
+        "partition": {"scheme": "whole", "clients": 2},
+        "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]},
+    }
+    run = bayesfed.train(mapping("fml", **shared), tmp_path / "out", data=data_dir, precision="fp32")
+    assert run.server == {}
+    assert set(run.images("test", client=1)[1]) == {0, 1}
+    for k in (0, 1):
+        value = accuracy(run.client(k)["local"], *run.images("test", client=k))
+        assert value == pytest.approx(recorded(run, str(k), "local", "shard_accuracy"), rel=1e-5)
+
+
+class Personal(FedAvg):
+    """A client keeps a model that travels, and predicts with what it computes of it and of what it does not keep."""
+
+    name, label, revision = "personal", "Personal", 1
+
+    def init_client(self, c: Node) -> State:
+        return {"kept": c.initial()}
+
+    def finish(self, c: Node) -> State:
+        c["kept"].copy_(c["theta"])
+        return {"theta": c["theta"]}
+
+    def client_predictors(self, c: Node) -> list[Predictor]:
+        return [
+            softmax_of("personal", c.model, c["kept"]),
+            softmax_of("gone", c.model, 2 * c["theta"]),
+            softmax_of("computed", c.model, 0.5 * (c["kept"] + c["kept"])),
+        ]
+
+
+def test_a_method_of_ones_own(mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its predictors say which of its tensors are networks; what a client did not keep is not there."""
+    from bayesfed import methods
+
+    monkeypatch.setitem(methods.ours(), "personal", Personal)
+    run = bayesfed.train(mapping("personal", participation=0.5), tmp_path / "out", data=data_dir, precision="fp32")
+    absent = {int(k) for k in run.summary["clients"]["missing"]}
+    assert absent
+    for k in range(4):
+        assert run.client(k).keys() == (set() if k in absent else {"personal", "computed"})
+        for name, model in run.client(k).items():
+            value = recorded(run, str(k), name, "shard_accuracy")
+            assert accuracy(model, *run.images("test", client=k)) == pytest.approx(value, rel=1e-5)
+
+
+def test_images_are_the_shards(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    """The clients' training images and those of the server are the whole split."""
+    run = bayesfed.train(mapping("abavg", rounds=1), tmp_path / "out", data=data_dir)
+    every, labels = run.images("train")
+    shards = [run.images("train", client=k) for k in range(4)]
+    assert sum(len(own) for own, _ in shards) == len(every) - 50
+    known = {image.tobytes() for image in every}
+    assert all(image.tobytes() in known for own, _ in shards for image in own)
+    assert sum(np.bincount(own, minlength=10) for _, own in shards).sum() == len(labels) - 50
+    with pytest.raises(InputError, match="split 'validation': expected one of train, test"):
+        run.images("validation")
+    with pytest.raises(InputError, match="client 4: this run has clients 0 to 3"):
+        run.client(4)
+
+
+def test_the_checkpoint_is_found(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    """Beside the run folders, where the workflow puts it; where it is said to be; and a record alone has none."""
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(mapping("fedavg", rounds=1)))
+    folder = tmp_path / "results/some/runs/few/alpha~0.5/fedavg/seed~0-abc"
+    kept = tmp_path / "results/some/checkpoints/few/alpha~0.5/fedavg/seed~0-abc.safetensors"
+    command = ["train", str(tmp_path / "run.yaml"), "--out", str(folder), "--data", str(data_dir)]
+    assert cli.main([*command, "--checkpoint", str(kept)]) == 0
+    theta = next(bayesfed.load_run(folder).server["global"].network.parameters())
+    elsewhere = kept.rename(tmp_path / "elsewhere.safetensors")
+    record = bayesfed.load_run(folder)
+    assert len(record.metrics) > 0
+    with pytest.raises(InputError, match=f"no checkpoint at {folder}/checkpoint.safetensors nor {kept}; its networks"):
+        record.server  # noqa: B018
+    again = bayesfed.load_run(folder, checkpoint=elsewhere).server["global"].network
+    assert torch.equal(theta, next(again.parameters()))
+    other = bayesfed.train(mapping("fedavg", rounds=1, seed=1), tmp_path / "other", data=data_dir)
+    with pytest.raises(InputError, match="this checkpoint belongs to run"):
+        bayesfed.load_run(folder, checkpoint=other.checkpoint).server  # noqa: B018
+
+
+def test_the_same_checks_and_the_same_folder(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="roundz: unknown key; did you mean 'rounds'"):
+        bayesfed.train(mapping() | {"roundz": 1}, tmp_path / "a", data=data_dir)
+    with pytest.raises(InputError, match=r"a: no finished run here \(there is no summary.json\)"):
+        bayesfed.load_run(tmp_path / "a")
+    run = bayesfed.train(mapping("fedavg", rounds=1), tmp_path / "a", data=data_dir, executor="eager")
+    assert run.provenance["executor"] == "eager"
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(mapping("fedavg", rounds=1)))
+    command = ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "b"), "--data", str(data_dir)]
+    assert cli.main([*command, "--executor", "eager"]) == 0
+    assert (tmp_path / "a/metrics.csv").read_bytes() == (tmp_path / "b/metrics.csv").read_bytes()
+    again = bayesfed.train(mapping("fedavg", rounds=1), tmp_path / "a", data=data_dir)
+    assert again.summary == run.summary
+    (tmp_path / "a/metrics.csv").write_text("round,client,model,metric,value\n")
+    with pytest.raises(InputError, match="not as the run wrote it"):
+        bayesfed.load_run(tmp_path / "a")
+
+
+def test_importing_bayesfed_is_light() -> None:
+    """The workflow does it at each parse."""
+    code = (
+        "import sys, json, bayesfed; print(json.dumps([n for n in ('torch', 'numpy', 'pandas') if n in sys.modules]))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(found) == []
+    assert bayesfed.load_run.__module__ == "bayesfed.api"
+    with pytest.raises(AttributeError, match="module 'bayesfed' has no attribute 'lood_run'"):
+        bayesfed.lood_run  # noqa: B018

@@ -1,0 +1,46 @@
+"""The keys of runs that stand somewhere: whoever changes one makes finished runs look like other runs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from bayesfed import plan
+
+PROJECT = Path(__file__).parents[1]
+
+# config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
+KEYS = {
+    "demo": (
+        "12aff2478f1606bff10b3a82311b49dabc978c525bb3b22451aca5dd37f6a6c8",
+        [
+            "digits+digits-parity/whole-clients~2/fml/seed~0-7ac24007b33f",
+            "digits/dirichlet_class_shared-alpha~0.05-clients~10/abavg/seed~0-ba5b0270edf4",
+            "digits/dirichlet_class_shared-alpha~0.05-clients~10/fedprox/seed~0-a16e66a97bf4",
+            "digits/dirichlet_class_shared-alpha~0.05-clients~10/hbfl/seed~0-0d102756d30d",
+        ],
+    ),
+    "paper": (
+        "0c2a3a38f3bd3e7e86d1605118d024397295e864624f25f0b8fc5654a4bac482",
+        [
+            "cifar10+cifar100/whole-clients~2/fml/seed~0-b0830586ada7",
+            "cifar10/dirichlet_class_shared-alpha~0.05-clients~10/fml/seed~0-b0b109a18dc4",
+            "cifar10/dirichlet_class_shared-alpha~0.05-clients~10/hbfl/seed~0-4d17304f6bba",
+            "mnist/dirichlet_class_shared-alpha~0.05-clients~10/fedavg/seed~0-acb4c287151d",
+            "cifar10/dirichlet_class_shared-alpha~100-clients~10/hbfl/seed~2-2e54a5e0eee7",
+            "cifar100/dirichlet_class_shared-alpha~100-clients~10/fedavg/seed~0-fae0304e3653",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_are_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    made, _ = plan.make(plan.read_mapping(Path("config", f"{name}.yaml")))
+    folders = sorted({cell["folder"] for cell in made["cells"] if cell["paper"] == "hbfl"})
+    digest, some = KEYS[name]
+    assert set(some) <= set(folders)
+    assert hashlib.sha256("\n".join(folders).encode()).hexdigest() == digest

@@ -1,0 +1,347 @@
+"""Parts of a user's own: files in a folder, found by name through the command line, and told by their source."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import bayesfed
+from bayesfed import cli, files, parts, plan, runfile
+from bayesfed.errors import InputError
+
+METHOD = '''
+"""SignSGD: the server goes a step of `lr` along the sign of the clients' mean change."""
+
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed.methods.fedavg import FedAvg
+
+
+class Sign(FedAvg):
+    name, label, revision = "sign", "Sign", 1
+
+    @dataclass(frozen=True)
+    class Options(FedAvg.Options):
+        step: float = 0.01
+
+    def aggregate(self, server, updates):
+        change = sum(update.q * (update["theta"] - server["theta"]) for update in updates)
+        server["theta"] = server["theta"] + self.options.step * torch.sign(change).to(server["theta"].dtype)
+        return {}
+
+
+METHOD = Sign
+'''
+NETWORK = """
+from bayesfed.models.network import Conv, Linear
+
+NETWORKS = {"tiny": lambda classes, channels, size: (Conv(4, 5, 2), Linear(classes))}
+"""
+PREPARATION = """
+def halved(images, side):
+    return images[:, :, ::2, ::2]
+
+
+PREPARATIONS = {"halved": halved}
+"""
+PAPER = {
+    "paper": "mine",
+    "title": "A paper of my own",
+    "reference": "none",
+    "run": {"partition": {"scheme": "dirichlet_class_shared", "clients": 3}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
+    "settings": {"10": "IID"},
+    "methods": {"Sign": {"name": "sign"}, "FedAvg": {"name": "fedavg"}},
+    "experiments": {"one": {"axes": {"dataset": ["drawn"], "alpha": [10], "model": ["tiny"], "method": ["Sign", "FedAvg"]}}},
+    "tables": {
+        "table1": {
+            "title": "Accuracy", "experiment": "one", "metric": "global_accuracy_best",
+            "rows": {"dataset": ["drawn"], "setting": ["IID"]}, "columns": [{"method": "Sign"}, {"method": "FedAvg"}],
+        }
+    },
+    "figures": {},
+}  # fmt: skip
+
+Put = Callable[[str, Any], Path]
+
+
+def drawn(count: int, seed: int, *shape: int, classes: int = 5) -> dict[str, np.ndarray]:
+    """Noise of some brightness for each class."""
+    random, labels = np.random.default_rng(seed), np.arange(count) % classes
+    images = random.integers(0, 100, (count, *(shape or (28, 28)))) + 30 * labels.reshape(
+        -1, *[1] * len(shape or (28, 28))
+    )
+    return {"images": images.astype(np.uint8), "labels": labels}
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
+    """Work in a folder with one part of each kind in `my_parts`; a function that writes there another."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BAYESFED_MIRROR", raising=False)
+
+    def write(name: str, content: Any) -> Path:
+        path = Path("my_parts", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npz":
+            np.savez_compressed(path, **content)
+        else:
+            path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return path
+
+    write("methods/sign.py", METHOD)
+    write("networks/tiny.py", NETWORK)
+    write("preparations/halved.py", PREPARATION)
+    write("papers/mine.yaml", PAPER)
+    write("datasets/drawn/dataset.yaml", {"title": "Drawn", "prepare": {"halved": 14}})
+    write("datasets/drawn/train.npz", drawn(60, 0))
+    write("datasets/drawn/test.npz", drawn(30, 1))
+    Path("config.yaml").write_text(
+        yaml.safe_dump({"name": "tiny", "papers": ["mine"], "parts": "my_parts", "seeds": [0]})
+    )
+    yield write
+    parts.use(None)
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    """A run file of own parts."""
+    return {
+        "dataset": "drawn", "partition": {"alpha": 10.0, "clients": 3}, "method": {"name": "sign"}, "models": {"global": "tiny"},
+        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "parts": "my_parts",
+    } | changes  # fmt: skip
+
+
+def key(**changes: Any) -> str:
+    return runfile.resolve(run(**changes)).key
+
+
+def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    """The one line of a command that is refused."""
+    capsys.readouterr()
+    assert cli.main(list(command)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("bayesfed: ")
+
+
+def planned(capsys: pytest.CaptureFixture[str]) -> str:
+    return refused(capsys, "plan", "config.yaml", "--out", "plan")
+
+
+def test_from_files_to_a_table(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planned, fetched, trained with the run file alone, tabled and set beside print, of which there is none."""
+    assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    made = json.loads(Path("plan/plan.json").read_text())
+    digests = {}
+    for one in made["runs"]:
+        assert cli.main(["train", one["runfile"], "--out", f"runs/{one['folder']}", "--device", "cpu"]) == 0
+        provenance = json.loads(Path("runs", one["folder"], "provenance.json").read_text())
+        assert runfile.load(Path("runs", one["folder"], "run.yaml")).key == provenance["key"] == one["key"]
+        digests[one["method"]] = provenance["parts"]
+    assert digests["sign"].keys() == {"methods/sign", "networks/tiny", "datasets/drawn", "preparations/halved"}
+    assert digests["fedavg"].keys() == digests["sign"].keys() - {"methods/sign"}
+    assert digests["sign"]["methods/sign"] == files.sha256(Path("my_parts/methods/sign.py"))
+    for command in ("tables", "compare"):
+        assert cli.main([command, "plan/plan.json", "--out", "tables"]) == 0
+    with Path("tables/mine/table1.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert all(float(row[label]) > 0 for label in ("Sign", "FedAvg"))
+    with Path("tables/mine/table1.compare.csv").open() as file:
+        assert {row["verdict"] for row in csv.DictReader(file)} == {"not printed"}
+
+
+def test_the_method_in_the_docs_trains(put: Put) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+    put("methods/mine.py", text.split("```python\n")[1].split("```")[0])
+    Path("run.yaml").write_text(yaml.safe_dump(run(method={"name": "mine"})))
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+    assert json.loads(Path("out/summary.json").read_text())["global"]["accuracy_best"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "changes"),
+    [
+        ("methods/sign.py", "0.01", "0.02", {"sign"}),
+        ("networks/tiny.py", "Conv(4", "Conv(6", {"sign", "fedavg"}),
+        ("preparations/halved.py", "::2, ::2", "1::2, ::2", {"sign", "fedavg"}),
+        ("datasets/drawn/dataset.yaml", "title: Drawn", "augment: true\ntitle: Drawn", {"sign", "fedavg"}),
+        ("datasets/drawn/dataset.yaml", "title: Drawn", "title: Other words", set()),
+    ],
+)
+def test_a_changed_source_is_another_run(put: Put, name: str, old: str, new: str, changes: set[str]) -> None:
+    """Of those that use it alone. An edit within the same second, to the same length, is seen as well."""
+    before = {method: key(method={"name": method}) for method in ("sign", "fedavg")}
+    put("methods/other.py", METHOD.replace('"sign"', '"other"'))
+    put(name, Path("my_parts", name).read_text().replace(old, new))
+    assert {method for method in before if key(method={"name": method}) != before[method]} == changes
+
+
+def test_changed_images_are_another_run(put: Put) -> None:
+    before = key()
+    images = drawn(60, 0)
+    put("datasets/drawn/train.npz", {name: array[::-1] for name, array in images.items()})
+    assert key() == before  # the same records in another order
+    images["images"][7, 3, 3] += 1
+    put("datasets/drawn/train.npz", images)
+    assert key() != before
+
+
+def test_a_run_of_own_parts_in_python(put: Put) -> None:
+    """Its network gives the recorded accuracy; another folder of parts between is no matter; a changed source is."""
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    done = bayesfed.train(run(), "out", device="cpu", precision="fp32")
+    parts.use(None)
+    images, labels = done.images("test")
+    assert images.shape == (30, 1, 28, 28)
+    found = float((done.server["global"].log_probabilities(images).argmax(1).numpy() == labels).mean())
+    metrics = done.metrics.query("client == 'global' and metric == 'test_accuracy'")
+    assert found == pytest.approx(float(metrics["value"].iloc[-1]), rel=1e-5)
+    put("networks/tiny.py", NETWORK.replace("Conv(4", "Conv(5"))
+    with pytest.raises(InputError, match="out: the source of networks/tiny has changed since this run was trained"):
+        _ = bayesfed.load_run("out").server
+
+
+def test_a_package_folder_is_one_part(put: Put) -> None:
+    put("methods/both/__init__.py", "from .inner import METHOD")
+    put("methods/both/inner.py", METHOD.replace('"sign"', '"both"'))
+    before = key(method={"name": "both"})
+    put("methods/both/inner.py", METHOD.replace('"sign"', '"both"').replace("0.01", "0.02"))
+    assert key(method={"name": "both"}) != before
+    assert runfile.resolve(run(method={"name": "both"})).options.step == 0.02
+
+
+def test_the_place_of_the_parts_is_no_part_of_the_key(put: Put) -> None:
+    before = key()
+    Path("my_parts").rename("elsewhere")
+    assert key(parts="elsewhere") == before
+
+
+def test_a_finished_run_of_another_source_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text(yaml.safe_dump(run()))
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+    put("methods/sign.py", METHOD.replace("0.01", "0.02"))
+    assert "this folder holds run" in refused(capsys, "train", "run.yaml", "--out", "out", "--device", "cpu")
+
+
+def test_a_part_that_changes_between_plan_and_training_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is trained must be what its folder is named after."""
+    assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
+    one = next(one for one in json.loads(Path("plan/plan.json").read_text())["runs"] if one["method"] == "sign")
+    put("methods/sign.py", METHOD.replace("0.01", "0.02"))
+    message = refused(capsys, "train", one["runfile"], "--out", f"runs/{one['folder']}", "--device", "cpu")
+    assert f"this folder is for run {one['key']}" in message
+    assert message.endswith("a part or a dataset has changed since: plan again")
+
+
+def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
+    """What tells, reads parts and imports none of them, nor torch."""
+    config = plan.read_mapping(Path("config.yaml"))
+    seen = {plan.content_hash(config)}
+    for name in (
+        "methods/sign.py",
+        "networks/tiny.py",
+        "preparations/halved.py",
+        "datasets/drawn/dataset.yaml",
+        "papers/mine.yaml",
+    ):
+        put(name, Path("my_parts", name).read_text() + "\n# a comment\n")
+        seen.add(plan.content_hash(config))
+    put("datasets/drawn/test.npz", drawn(30, 2))
+    seen.add(plan.content_hash(config))
+    assert len(seen) == 7
+    code = "import sys; from bayesfed import plan; plan.content_hash({'papers': ['mine'], 'parts': 'my_parts'}); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("methods/broken.py", "import torch\n\n1 / 0\n", "methods/broken.py, line 3: ZeroDivisionError: division by zero"),
+        ("methods/broken.py", "def f(:\n", "methods/broken.py, line 1: SyntaxError: invalid syntax"),
+        ("methods/broken.py", "import nowhere\n", "methods/broken.py, line 1: ModuleNotFoundError: No module named 'nowhere'"),
+        ("methods/broken.py", "raise SystemExit(0)\n", "methods/broken.py, line 1: SystemExit: 0"),
+        ("methods/empty.py", "", "methods/empty.py: the module has no METHOD"),
+        ("methods/wrong.py", "METHOD = 3", "methods/wrong.py: METHOD: expected a class derived from bayesfed.methods.base.Method"),
+        ("methods/half.py", METHOD.replace("FedAvg)", "Method)").replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace(', revision = "sign", "Sign", 1', ' = "half", "Half"'), "methods/half.py: METHOD: the class has no `revision`"),
+        ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),
+        ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_parts/methods/sign.py); rename yours"),
+        ("methods/path.py", METHOD.replace('"sign"', '"../up"'), "methods/path.py: '../up' is no name"),
+        ("networks/mine.py", "NETWORKS = {'cnn2': len}", "networks/mine.py: the model 'cnn2' is there already (bayesfed)"),
+        ("networks/mine.py", "NETWORKS = {'convolutions': len}", "networks/mine.py: NETWORKS 'convolutions': this word means"),
+        ("networks/mine.py", "NETWORKS = {'one': 1}", "networks/mine.py: NETWORKS 'one': expected a function"),
+        ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: division by zero"),
+        ("preparations/mine.py", "PREPARATIONS = {'pad': len}", "preparations/mine.py: the preparation 'pad' is there already"),
+        ("preparations/halved.py", "PREPARATIONS = {'halved': lambda images, side: images}", "preparations/halved.py: preparation 'halved': expected uint8 (1, 1, 14, 14), found uint8 (1, 1, 28, 28)"),
+        ("preparations/halved.py", "def halved(images, side):\n    return images[side:, 9, 9, 9, 9]\n\nPREPARATIONS = {'halved': halved}", "preparations/halved.py, line 2: IndexError: too many indices"),
+        ("datasets/mnist/dataset.yaml", "title: Mine", "my_parts/datasets/mnist: the dataset 'mnist' is there already (bayesfed)"),
+        ("papers/mine.yaml", PAPER | {"methods": {"Sign": {"name": "sing"}, "FedAvg": {"name": "fedavg"}}}, "method.name: no method is named 'sing'; did you mean 'sign'?"),
+    ],
+)  # fmt: skip
+def test_a_faulty_part_is_told_in_one_line(
+    put: Put, capsys: pytest.CaptureFixture[str], name: str, content: Any, message: str
+) -> None:
+    put(name, content)
+    assert message in planned(capsys)
+
+
+def test_own_papers_and_folders_are_looked_for(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("config/papers").mkdir(parents=True)
+    Path("config/papers/mine.yaml").write_text("{}")
+    assert "my_parts/papers/mine.yaml: the paper 'mine' is there already (config/papers); rename yours" in planned(
+        capsys
+    )
+    Path("my_parts").rename("elsewhere")
+    assert "parts: there is no folder my_parts" in planned(capsys)
+    assert "there is no folder nowhere" in refused(capsys, "fetch", "drawn", "--parts", "nowhere")
+    assert "no dataset is named 'drawn'" in refused(capsys, "fetch", "drawn")
+
+
+def test_a_run_without_parts_knows_none(put: Put) -> None:
+    assert key()
+    with pytest.raises(InputError, match=r"method\.name: no method is named 'sign'"):
+        key(parts=None, dataset="digits", models={"global": "mlp"})
+
+
+def test_an_installed_package_has_parts(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By entry points; its source is that of the whole package. What is not asked for is not imported."""
+    place = tmp_path / "site"
+    for name in ("methods/sign.py", "networks/tiny.py", "preparations/halved.py"):
+        target = place / "mypack" / Path(name).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path("my_parts", name).rename(target)
+    Path("my_parts/datasets/drawn").rename(place / "mypack" / "drawn")
+    (place / "mypack" / "__init__.py").write_text("")
+    (place / "mypack" / "broken.py").write_text("1 / 0")
+    groups = {"methods": ["sign = mypack.sign", "bad = mypack.broken", "wrong = mypack.tiny"], "networks": ["tiny = mypack.tiny"],
+              "preparations": ["halved = mypack.halved"], "datasets": ["drawn = mypack.drawn"]}  # fmt: skip
+    (place / "mypack-1.0.dist-info").mkdir()
+    (place / "mypack-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mypack\nVersion: 1.0\n")
+    (place / "mypack-1.0.dist-info" / "entry_points.txt").write_text(
+        "".join(f"[bayesfed.{group}]\n" + "\n".join(lines) + "\n" for group, lines in groups.items())
+    )
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setattr(parts, "in_use", parts.InUse())
+    before = runfile.resolve(run(parts=None))
+    assert before.own_parts["methods/sign"] == before.own_parts["networks/tiny"] == parts.digest(place / "mypack")
+    with pytest.raises(InputError, match=r"mypack.broken: ZeroDivisionError: division by zero"):
+        key(parts=None, method={"name": "bad"})
+    with pytest.raises(InputError, match=r"entry point 'wrong' \(mypack.tiny\): the module has no METHOD"):
+        key(parts=None, method={"name": "wrong"})
+    assert cli.main(["fetch", "drawn"]) == 0
+    state, old = parts.state(None), before.key
+    (place / "mypack" / "helper.py").write_text("")
+    assert parts.state(None) != state
+    assert runfile.resolve(run(parts=None)).key != old
+    parts.use(None)

@@ -1,0 +1,46 @@
+"""The example folder of own parts through the whole pipeline, and what a change in it sets off."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+from clone import PROJECT, Clone, copy
+
+CONFIG = "examples/own_parts/config.yaml"
+SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha: [100]}}}\nseeds:"
+
+
+def test_example(tmp_path: Path) -> None:
+    """Tables, figure and report; again there is nothing to do; a changed part trains its runs alone; a faulty one is told."""
+    clone = Clone(tmp_path)
+    copy(PROJECT / "examples", tmp_path / "examples")
+    clone.edit(CONFIG, "seeds:", SMALL)
+    command = ("snakemake", "--cores", "2", "--configfile", CONFIG)
+    clone.run(*command)
+    results = tmp_path / "results" / "own-parts"
+    with (results / "tables" / "shapes" / "table1.csv").open(newline="") as file:
+        row = next(row for row in csv.DictReader(file) if row["FedDyn"])
+    assert 0 < float(row["FedDyn"]) <= 100
+    with (results / "tables" / "shapes" / "table1.compare.csv").open(newline="") as file:
+        assert {row["verdict"] for row in csv.DictReader(file)} == {"not printed", "not run"}
+    assert (results / "figures" / "shapes" / "figure1.svg").exists()
+    assert "Top-1 test accuracy (%) on drawn shapes" in (tmp_path / "reports" / "own-parts.html").read_text()
+    summaries = clone.summaries("own-parts")
+    own = {path.parts[-3]: json.loads(path.with_name("provenance.json").read_text())["parts"] for path in summaries}
+    assert own["feddyn"].keys() - own["fedavg"].keys() == {"methods/feddyn"}
+    assert {"networks/resnet8", "datasets/shapes", "preparations/contrast"} == own["fedavg"].keys()
+    assert "Nothing to be done" in clone.run(*command, "-n")
+
+    clone.edit("examples/own_parts/methods/feddyn.py", "alpha: float = option(0.01", "alpha: float = option(0.02")
+    listed = clone.run(*command, "-n")
+    assert re.findall(r"results/own-parts/runs/\S+/(\w+)/seed~0-\w+/summary.json\n    log", listed) == ["feddyn"]
+
+    clone.edit("examples/own_parts/methods/feddyn.py", "METHOD = FedDyn", "METHOD = FedDin")
+    process = clone.start(*command, "-n")
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert re.search(r"methods/feddyn\.py, line \d+: NameError: name 'FedDin' is not defined", output)
+    assert len(output.splitlines()) <= 4
