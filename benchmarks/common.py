@@ -134,11 +134,11 @@ def peak_resident_mib() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Put the rows into a CSV, in place of what it has from the same hardware."""
+def write(path: Path, rows: list[dict[str, Any]], same: str = "hardware") -> None:
+    """Put the rows into a CSV, in place of what it has from the same hardware, or with the `same` other thing."""
     if path.exists():
         stored = csv.DictReader(path.read_text().splitlines())
-        rows = [row for row in stored if row["hardware"] != rows[0]["hardware"]] + rows
+        rows = [row for row in stored if row[same] != rows[0][same]] + rows
     columns = dict.fromkeys(key for row in reversed(rows) for key in row)  # those of today first
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")

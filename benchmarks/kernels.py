@@ -14,7 +14,6 @@ sources of an older version first on PYTHONPATH, `--version` names them.
 """
 
 import argparse
-import csv
 from typing import Any
 
 import torch
@@ -112,9 +111,7 @@ def main() -> None:
             }  # fmt: skip
             common.show(row)
             rows.append(row)
-    if PATH.exists():
-        rows = [r for r in csv.DictReader(PATH.read_text().splitlines()) if r["version"] != version] + rows
-    common.write(PATH, rows)
+    common.write(PATH, rows, same="version")
 
 
 if __name__ == "__main__":
