@@ -1,7 +1,5 @@
 """Networks that are ordinary modules, as a user writes them, for tests."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,10 +49,7 @@ MODULES = {"residual": Residual, "grouped": grouped}
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry of networks with these beside the papers'."""
     for name, build in MODULES.items():
         monkeypatch.setitem(models.NETWORKS, name, build)
-    models.build.cache_clear()
-    yield
-    models.build.cache_clear()

@@ -12,6 +12,7 @@ from bayesfed.engine import sharing
 from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.executors.base import CHUNK, Mixer, Result
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Node, Phase
@@ -45,15 +46,17 @@ def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(graphs_module, "KINDS", 1 if request.param == 2 else 8)
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Two threads for the test."""
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
+def on(executor: str, of: Federation) -> Progress:
+    """Two rounds. Clients side by side need two threads; operators of the others do with one, since two tests share two
+    cores, and threads that wait for each other then take many times as long."""
+    torch.set_num_threads(2 if executor == "threads" else 1)
+    try:
+        return play(of, 2, executor=executor)
+    finally:
+        torch.set_num_threads(1)
 
 
-@pytest.mark.usefixtures("toys", "threads", "lanes")
+@pytest.mark.usefixtures("toys", "lanes")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest."""
@@ -62,7 +65,7 @@ def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Ma
         of = federation(mapping(name, **changes), data_dir, cast, device)
         eager = play(of, 2)
         for other in EXECUTORS.keys() - {"eager"}:
-            assert_same(play(of, 2, executor=other), eager, bound)
+            assert_same(on(other, of), eager, bound)
 
 
 @pytest.mark.usefixtures("lanes")
@@ -75,7 +78,7 @@ def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Ma
     method = {"name": name} if name == "independent" else {"name": name, "evaluate": "epoch"}
     of = federation(mapping(method, **several), data_dir, torch.float64, device)
     for other in EXECUTORS.keys() - {"eager"}:
-        assert_same(play(of, 2, executor=other), play(of, 2), 1e-9)
+        assert_same(on(other, of), play(of, 2), 1e-9)
 
 
 def test_threads_change_nothing(mapping: Make, data_dir: Any) -> None:
@@ -165,7 +168,7 @@ def test_a_phase_on_the_servers_images_needs_some(
             play(of, 1, executor=executor)
 
 
-@pytest.mark.usefixtures("modules", "threads", "lanes")
+@pytest.mark.usefixtures("modules", "lanes")
 @pytest.mark.parametrize("name", ["fedavg", "hbfl", "fml"])
 def test_every_executor_trains_modules(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     """Batch normalisation and dropout in one network, group normalisation and noise in another; last batches of one."""
@@ -183,7 +186,7 @@ def test_every_executor_trains_modules(name: str, device: str, mapping: Make, da
         eager = play(of, 2)
         assert any(name.startswith("server/model:norm") for name in tensors(eager))
         for other in EXECUTORS.keys() - {"eager"}:
-            assert_same(play(of, 2, executor=other), eager, bound)
+            assert_same(on(other, of), eager, bound)
 
 
 @pytest.mark.usefixtures("modules")
