@@ -44,7 +44,10 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
 
 def results() -> str:
     """Every paper's results at a glance, as the workflow has left them."""
-    return "".join(path.read_text() for path in sorted(GLANCE.glob("*/glance.md")))
+    return "".join(
+        f"### {path.parent.name.upper()}\n\n{path.read_text()}"
+        for path in sorted(GLANCE.glob("*/glance.md"), reverse=True)
+    )
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
