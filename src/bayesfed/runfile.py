@@ -189,6 +189,8 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
+    if budget.local_batches and method.by_epochs:
+        raise InputError(f"local_batches: a round of {method.label} is made of epochs; give local_epochs")
     if schedule.epoch_decay != 1 and (budget.local_batches or method.steady_rate):
         why = (
             "local_batches has no epochs" if budget.local_batches else f"{method.label} needs one learning rate a round"
