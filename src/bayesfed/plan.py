@@ -123,7 +123,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             {
                 "key": run.key,
                 "folder": run.folder,
-                "datasets": sorted(set(run.datasets)),
+                "datasets": run.all_datasets,
                 "partition": run.partition_file,
                 "method": run.method,
                 "priority": priority,
@@ -233,13 +233,25 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
+            foreign = foreign_of(mapping)
+            if foreign:
+                mapping["tasks"] = {**mapping["tasks"], "foreign": [stand_ins.get(one, one) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
-                yield cell_of(paper, name, spec, point, asked, run, told), run
+                cell = cell_of(paper, name, spec, point, asked, run, told)
+                told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
+                yield cell | told_foreign, run
+
+
+def foreign_of(mapping: Tree) -> list[str]:
+    """The foreign datasets that a run file names in its tasks."""
+    tasks = mapping.get("tasks")
+    found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
+    return found if isinstance(found, list) else []
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
@@ -377,13 +389,14 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
-    from bayesfed.runfile import Budget
+    from bayesfed.runfile import Budget, Tasks
 
     places: dict[str, tuple[str, ...]]
     places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
+    places |= {f"tasks.{field.name}": ("tasks", field.name) for field in dataclasses.fields(Tasks)}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
     if axis not in places:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayesfed import files, methods, models, options, parts
-from bayesfed.data import prepare, sources
+from bayesfed.data import prepare, sources, store
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
@@ -41,6 +41,19 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """What is asked of predictive entropy in detailed rounds: the block `tasks`. Of every predictor that is tested on the
+    full test set (metrics/detection.py).
+
+    foreign: datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
+    predictions from right ones.
+    """
+
+    foreign: tuple[str, ...] = ()
+    mistakes: bool = False
+
+
+@dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
     one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
@@ -55,12 +68,18 @@ class Run:
     budget: Budget
     parts: str | None = None
     images: prepare.Seen = prepare.AS_IT_IS
+    tasks: Tasks = Tasks()
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
         sources[0]."""
         return tuple(self.images.of(source(name)) for name in self.datasets)
+
+    @property
+    def all_datasets(self) -> list[str]:
+        """All that must be fetched, each once: those that clients hold and those of tasks."""
+        return sorted({*self.datasets, *self.tasks.foreign})
 
     @property
     def multi_task(self) -> bool:
@@ -88,6 +107,7 @@ class Run:
             }
             | fields(self.budget)
             | ({"images": seen} if (seen := fields(self.images)) else {})
+            | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -96,7 +116,7 @@ class Run:
         """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
         named += [(models.registry, name) for name in {self.global_model, *self.local_models} - {models.CONVOLUTIONS}]
-        named += [(sources.registry, name) for name in self.datasets]
+        named += [(sources.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
         return {name: digest for name, digest in sorted(found.items()) if digest}
@@ -107,7 +127,7 @@ class Run:
         sources of parts that are not ours."""
         identity = {
             "run": self.to_dict(defaults=False),
-            "data": [one.fingerprint for one in self.sources],
+            "data": [source(name).fingerprint for name in (*self.datasets, *self.tasks.foreign)],
             "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
         }
         if own := self.own_parts:
@@ -157,7 +177,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "tasks", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -170,6 +190,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     datasets = read_datasets(mapping["dataset"], partition)
+    tasks = read_tasks(mapping.get("tasks", {}), datasets)
     method, chosen = read_method(mapping["method"])
     global_model, local = read_models(mapping["models"], method, partition.clients)
     if bool(budget.local_epochs) == bool(budget.local_batches):
@@ -177,7 +198,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images)
+    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images, tasks)
     check_fit(run, method)
     return run
 
@@ -194,6 +215,21 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
     if partition.scheme != WHOLE and len(names) != 1:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
     return tuple(str(name) for name in names)
+
+
+def read_tasks(value: object, datasets: tuple[str, ...]) -> Tasks:
+    """The `tasks` block; raises InputError for foreign data that are none, or cannot be shown to the run's networks."""
+    tasks = options.read(Tasks, value, "tasks")
+    for name in tasks.foreign:
+        sources.registry.part(name, "tasks.foreign")
+        if name in datasets:
+            raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
+        if len(datasets) > 1:
+            raise InputError(f"tasks.foreign: '{name}' is foreign to one dataset; clients have one each here")
+        store.check_channels(source(name), source(datasets[0]))
+    if len(set(tasks.foreign)) < len(tasks.foreign):
+        raise InputError(f"tasks.foreign: {', '.join(tasks.foreign)}: name each dataset once")
+    return tasks
 
 
 def read_method(value: object) -> tuple[type[Method], Any]:

@@ -223,6 +223,8 @@ def _digits(wanted: Source) -> dict[str, Records]:
         is_test[rows[: round(len(rows) / 5)]] = True
     if wanted.name == "digits-parity":
         records[:, 0] %= 2
+    if wanted.name == "digits-turned":
+        records[:, 1:] = np.rot90(records[:, 1:].reshape(-1, 8, 8), axes=(1, 2)).reshape(-1, 64)
     return {"train": records[~is_test], "test": records[is_test]}
 
 

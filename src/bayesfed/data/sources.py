@@ -280,3 +280,15 @@ SOURCES["digits-parity"] = replace(
         }
     ),
 )
+# Foreign data of the demo: the same images, turned by a quarter to the left.
+SOURCES["digits-turned"] = replace(
+    SOURCES["digits"],
+    name="digits-turned",
+    title="Digits, turned",
+    fingerprints=MappingProxyType(
+        {
+            "train": "2ddc9c20f0d072394e96f3d1301fbf6c568f29a6e862f3203b8077c0603bfe51",
+            "test": "69a77257b7afabd2b4b2f9ea66ede50f41f2308c28ec217ec6b272ecd7bce4d1",
+        }
+    ),
+)

@@ -9,6 +9,7 @@ from bayesfed.results import cells, claims, compare, tables
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note")
 FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods")
+RELIABILITY = ("title", "kind", "experiment", "where", "rows", "columns", "methods")
 CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
@@ -104,7 +105,11 @@ def check_table(study: cells.Study, table: object) -> None:
 
 def check_figure(study: cells.Study, figure: object) -> None:
     """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
-    figure = keys(figure, FIGURE)
+    if isinstance(figure, Mapping) and "kind" in figure:
+        one_of(figure["kind"], [cells.RELIABILITY], "kind of figure")
+        figure = {**keys(figure, RELIABILITY), "accuracy": "global"}
+    else:
+        figure = keys(figure, FIGURE)
     one_of(figure["accuracy"], cells.LEVELS, "accuracy")
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})

@@ -1,9 +1,9 @@
-"""The paper's figures: accuracy over rounds, or along an axis, in panels; one curve a method (or value of an axis), mean and
-band over seeds."""
+"""The paper's figures: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or value of
+an axis), mean and band over seeds."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
 from bayesfed.results import cells
+from bayesfed.results.cells import RELIABILITY
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
@@ -65,15 +66,19 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `title`. With an `x`, the column `round` holds its values.
+    place of rounds), `title`. With an `x`, the column `round` holds its values. With `kind: reliability` in place of
+    `accuracy`, it holds the middle of a bin of confidence in percent, and accuracy is that of the bin's images.
     """
-    level = f"{figure['accuracy']}_accuracy_best"
+    diagram = figure.get("kind") == RELIABILITY
+    level = "global_accuracy_best" if diagram else f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
     records, _ = cells.of_metric(cells.select(study.records, where), level, {})
+    if diagram:  # of a record from before there were bins
+        records = [replace(r, missing=r.missing or cells.UNRECORDED) if bare(r) else r for r in records]
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        curve: dict[int, float] | dict[float, float] = record.curve()
+        curve: dict[int, float] | dict[float, float] = record.reliability() if diagram else record.curve()
         if "x" in figure:
             best = record.value(cells.BEST)
             curve = {} if best is None else {float(record.field(figure["x"])): best}
@@ -86,6 +91,11 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
     )
+
+
+def bare(record: cells.Record) -> bool:
+    """Whether a run ended as it should, but has no bins in its record."""
+    return record.done and not record.diverged and not record.reliability()
 
 
 def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
@@ -102,7 +112,7 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
+def footnote(study: cells.Study, records: Sequence[cells.Record], diagram: bool = False) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     seeds = len(cells.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
@@ -117,6 +127,8 @@ def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
+    if diagram:
+        line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
@@ -135,7 +147,7 @@ def without(records: Iterable[cells.Record]) -> list[str]:
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
-    data = content(study, figure)
+    data, diagram = content(study, figure), figure.get("kind") == RELIABILITY
     axis = figure.get("curves", "method")
     palette = colours(study.spec["methods"] if axis == "method" else data.names)
     with matplotlib.rc_context(STYLE):
@@ -149,7 +161,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(footnote(study, data.records), int(width * 21))
+        small = textwrap.fill(footnote(study, data.records, diagram), int(width * 21))
         top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
@@ -157,7 +169,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
+        few, drawn = diagram or "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
@@ -174,10 +186,12 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
                     axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
+                if diagram:
+                    axes[i, j].plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
                 if log:
                     axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
-                    axes[i, j].set_xlabel(figure.get("x", "round"))
+                    axes[i, j].set_xlabel("confidence (%)" if diagram else figure.get("x", "round"))
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
