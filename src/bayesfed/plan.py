@@ -430,7 +430,7 @@ def cell_of(
         "dataset": asked,
         "used": used,
         "alpha": alpha,
-        "setting": spec.get("settings", {}).get(alpha),
+        "setting": spec.get("settings", {}).get(run.partition.scheme if alpha is None else alpha),
         "method": point["method"],
         "model": point.get("model"),
         "clients": run.partition.clients,

@@ -101,7 +101,7 @@ class Run:
         return (
             {
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-                "partition": fields(self.partition),
+                "partition": self.partition.told() if defaults else fields(self.partition),
                 "method": {"name": self.method} | fields(self.options),
                 "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
             }
@@ -273,6 +273,13 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
+    aside, needed = run.partition.server, run.build_method().server_images()
+    if aside is not None and run.budget.server_images:
+        raise InputError(
+            f"server_images: {run.budget.server_images}, but the partition sets aside {aside} images; leave it out"
+        )
+    if aside is not None and needed > aside:
+        raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
     sizes = {}
     for k in range(run.partition.clients):
         one = run.sources[k if run.multi_task else 0]

@@ -96,11 +96,16 @@ class Federation:
         self.n = compute.place(np.array(n)).to(compute.dtype)
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
-        """Every node's shard; the server's images leave the clients' shards."""
+        """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
+        the method or the run asks for leave the clients' shards."""
         count = max(self.run.budget.server_images, self.method.server_images())
         if partition is None and count:
             raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
-        compute, server = self.compute, server_images(datasets[0].train_labels, count, self.run.budget.seed)
+        compute = self.compute
+        if partition is not None and self.run.partition.server is not None:
+            server = partition.server_indices
+        else:
+            server = server_images(datasets[0].train_labels, count, self.run.budget.seed)
         shards = {}
         for client in range(self.clients):
             task = client if partition is None else 0

@@ -223,8 +223,7 @@ def partition_fingerprint(run: Run, data: Path) -> str | None:
     if run.multi_task:
         return None
     shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data)
-    arrays = (shares.train_indices, shares.train_offsets, shares.test_indices, shares.test_offsets)
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    return hashlib.sha256(b"".join(array.tobytes() for array in vars(shares).values())).hexdigest()
 
 
 def code_hash() -> str:
