@@ -255,7 +255,7 @@ def classes_apart(train_labels: Indices, test_labels: Indices, spec: PartitionSp
 def shards(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
     """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code; spec 7.2).
 
-    `server` random images are the server's. The others, shuffled and sorted by label, are cut into `shards` of equal size,
+    `server` random images, of each class in proportion, are the server's. The others, shuffled and sorted by label, are cut into `shards` of equal size,
     rounded down. A client gets `shards_each` of them at random, of each the first `share`, rounded down, and `least`
     random images of every class that it does not have yet. No two clients share a shard; the `least` images may be another
     client's too, but never the server's. Nobody gets test images. "The first 50 000 images" of MNIST, and its last 10 000
@@ -308,12 +308,17 @@ def iid(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: 
 
 
 def _set_aside(labels: Indices, spec: PartitionSpec, random: np.random.Generator) -> tuple[Indices, Indices]:
-    """The server's random training images, and all others in a random order; InputError where nothing is left."""
+    """The server's training images, and all others in a random order; InputError where nothing is left.
+
+    Random ones, of each class in proportion: of images in the order of their labels, equally spaced ones.
+    """
     assert spec.server is not None  # checked by PartitionSpec
     if spec.server >= len(labels):
         raise InputError(f"partition.server: {spec.server} of {len(labels)} images leave none to the clients")
     shuffled = random.permutation(len(labels))
-    return np.sort(shuffled[: spec.server]), shuffled[spec.server :]
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    server = np.sort(by_label[np.arange(spec.server) * len(labels) // max(spec.server, 1)])
+    return server, shuffled[~np.isin(shuffled, server)]
 
 
 @dataclass(frozen=True)
