@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed import files, parts
+from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -458,12 +459,14 @@ def one_line(error: Exception) -> str:
 
 def content_hash(config: Tree) -> str:
     """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
-    papers = [
+    read = [
         paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
     ]
+    # What decides keys only when it has been fetched: what was.
+    read += [parts.DATA / name / "dataset.json" for name, one in SOURCES.items() if one.format == "leaf"]
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
     text = json.dumps(asked, sort_keys=True) + parts.state(config.get("parts"))
-    return digest(text, [*papers, *source_files(PACKAGE)])
+    return digest(text, [*read, *source_files(PACKAGE)])
 
 
 def products_hash(plan: Tree) -> str:
