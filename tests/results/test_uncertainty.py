@@ -23,7 +23,7 @@ TABLE = {
     ],
 }
 DIAGRAM = {
-    "title": "Reliability", "kind": "reliability", "experiment": "heterogeneous", "where": {"alpha": 100},
+    "title": "Reliability", "accuracy": "global", "shows": {"reliability": "global", "label": "confidence (%)"}, "experiment": "heterogeneous", "where": {"alpha": 100},
     "rows": [], "columns": ["dataset"], "methods": ["HBFL", "FML"],
 }  # fmt: skip
 
@@ -115,8 +115,11 @@ def test_a_reliability_diagram(study: cells.Study) -> None:
 @pytest.mark.parametrize(
     ("figure", "message"),
     [
-        (DIAGRAM | {"kind": "reliable"}, "no kind of figure is named 'reliable'; did you mean 'reliability'"),
-        (DIAGRAM | {"accuracy": "global"}, "accuracy: unknown key"),
+        (
+            DIAGRAM | {"shows": {"reliable": "global"}},
+            "shows: expected one of diagnostic, predictors, reliability and a label",
+        ),
+        (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
     ],
 )
 def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study) -> None:

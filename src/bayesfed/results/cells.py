@@ -39,7 +39,6 @@ MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "
 `auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
 
 FOREIGN = "auroc_foreign_"
-RELIABILITY = "reliability"  # a kind of figure, and how the metrics of its bins begin
 OF_KIND = ("first", "best_within", "at_best_of")
 NEVER = "never reached"
 
@@ -173,14 +172,12 @@ class Record:
         found = runs.measured(self.folder).get(metric, {}) if self.done else {}
         return {round: value for round, value in sorted(found.items()) if math.isfinite(value)}
 
-    def reliability(self) -> dict[float, float]:
-        """The server's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of bins with
+    def reliability(self, model: str = "global") -> dict[float, float]:
+        """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of bins with
         images; nothing for an unfinished run, or one whose record is from before there were bins."""
-        found = runs.measured(self.folder) if self.done and not self.diverged else {}
+        found = runs.measured(self.folder, model) if self.done and not self.diverged else {}
         last = {
-            what: [
-                next(iter(found[name].values())) for name in found if re.fullmatch(rf"{RELIABILITY}_\d+_{what}", name)
-            ]
+            what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]
             for what in ("images", "right")
         }
         bins = len(last["images"])
