@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed import files, parts
+from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             {
                 "key": run.key,
                 "folder": run.folder,
-                "datasets": sorted(set(run.datasets)),
+                "datasets": run.all_datasets,
                 "partition": run.partition_file,
                 "method": run.method,
                 "priority": priority,
@@ -233,13 +234,25 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
+            foreign = foreign_of(mapping)
+            if foreign:
+                mapping["tasks"] = {**mapping["tasks"], "foreign": [stand_ins.get(one, one) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
-                yield cell_of(paper, name, spec, point, asked, run, told), run
+                cell = cell_of(paper, name, spec, point, asked, run, told)
+                told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
+                yield cell | told_foreign, run
+
+
+def foreign_of(mapping: Tree) -> list[str]:
+    """The foreign datasets that a run file names in its tasks."""
+    tasks = mapping.get("tasks")
+    found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
+    return found if isinstance(found, list) else []
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
@@ -378,7 +391,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
-    from bayesfed.runfile import Budget
+    from bayesfed.runfile import Budget, Tasks
     from bayesfed.schedule import Schedule
 
     places: dict[str, tuple[str, ...]]
@@ -386,6 +399,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
+    places |= {f"tasks.{field.name}": ("tasks", field.name) for field in dataclasses.fields(Tasks)}
     places |= {f"schedule.{field.name}": ("schedule", field.name) for field in dataclasses.fields(Schedule)}
     places |= {f"models.{name}": ("models", name) for name in method.networks}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
@@ -421,7 +435,7 @@ def cell_of(
         "dataset": asked,
         "used": used,
         "alpha": alpha,
-        "setting": spec.get("settings", {}).get(alpha),
+        "setting": spec.get("settings", {}).get(run.partition.scheme if alpha is None else alpha),
         "method": point["method"],
         "model": point.get("model"),
         "clients": run.partition.clients,
@@ -449,12 +463,14 @@ def one_line(error: Exception) -> str:
 
 def content_hash(config: Tree) -> str:
     """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
-    papers = [
+    read = [
         paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
     ]
+    # What decides keys only when it has been fetched: what was.
+    read += [parts.DATA / name / "dataset.json" for name, one in SOURCES.items() if one.format == "leaf"]
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
     text = json.dumps(asked, sort_keys=True) + parts.state(config.get("parts"))
-    return digest(text, [*papers, *source_files(PACKAGE)])
+    return digest(text, [*read, *source_files(PACKAGE)])
 
 
 def products_hash(plan: Tree) -> str:

@@ -13,8 +13,9 @@ from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, Node, Predictor, State, Update
-from bayesfed.metrics.classification import accuracy, uncertainty
+from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor, State, Update
+from bayesfed.metrics.classification import accuracy, bins, uncertainty
+from bayesfed.metrics.detection import detection, entropy
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
 MEAN = "mean"  # stands for a client in rows of all clients of a round together
@@ -237,10 +238,37 @@ class Trainer:
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)
+                if detailed and name == "test":
+                    values |= self.tasks(predictor, log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
+            ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
+            if ours and "test" in predicted and node.round == node.rounds:
+                readings += reliability(predictor.name, *predicted["test"])
             if predictor.name == GLOBAL and "shard" in predictor.sets:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
+
+    def tasks(self, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
+        """How well entropy tells wrong predictions from right ones, and foreign images from the run's own, as the run asks.
+
+        on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
+        mean and sd over resamplings.
+        """
+        asked, found = self.federation.run.tasks, {}
+        own = entropy(on_test)
+        if asked.mistakes:
+            found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
+        for name, images in self.federation.foreign.items():
+            self.check()
+            everything = torch.arange(len(images), device=own.device)
+            scores = torch.cat([own, entropy(self.federation.predict(predictor, images, everything))])
+            foreign = torch.arange(len(scores), device=own.device) >= len(own)
+            found[f"foreign_{name}"] = detection(scores, foreign, self.federation.resamplings(len(scores)))
+        return {
+            f"auroc_{name}{end}": value
+            for name, both in found.items()
+            for end, value in zip(("", "_sd"), both, strict=True)
+        }
 
     def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
         """Accuracy of a predictor of the server on the test images of each of the clients.
@@ -261,6 +289,15 @@ class Trainer:
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
+
+
+def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
+    """The bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
+    return [
+        Reading("global", model, f"reliability_{number}_{what}", value)
+        for what, values in vars(bins(log_probabilities, labels)).items()
+        for number, value in enumerate(values, start=1)
+    ]
 
 
 def averages(readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
