@@ -198,6 +198,12 @@ def check_paper(paper: str, spec: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained."""
     from bayesfed.results import cells, check
 
+    for number, rule in enumerate(spec.get("given", []), 1):
+        where = f"{paper}.yaml, given {number}"
+        check_keys(rule, ("where", "run", "methods"), where)
+        check_mapping(rule.get("where"), f"{where}.where")
+        check_mapping(rule.get("run", {}), f"{where}.run")
+        check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
     whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
     check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
@@ -360,9 +366,9 @@ def run_mapping(
     """
     from bayesfed import methods
 
+    run, options = given(spec, point)
     budget = config.get("run", {})
-    partition = {**spec["run"]["partition"], **budget.get("partition", {})}
-    mapping = {**spec["run"], **budget, "partition": partition}
+    mapping = {**run, **budget, "partition": {**run["partition"], **budget.get("partition", {})}}
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
     mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
@@ -370,7 +376,7 @@ def run_mapping(
     label = point["method"]
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
-    mapping["method"] = {**spec["methods"][label], **config.get("methods", {}).get(label, {})}
+    mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
     method = methods.get(mapping["method"]["name"])
     if "model" in point:
         others = {key: value for key, value in mapping.get("models", {}).items() if key in method.networks}
@@ -381,6 +387,18 @@ def run_mapping(
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
     mapping["models"] = {key: value for key, value in mapping["models"].items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
+
+
+def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
+    """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
+    rule, over what holds for all."""
+    run, options = spec["run"], {}
+    for rule in spec.get("given", []):
+        if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
+            for key, value in rule.get("run", {}).items():
+                run = {**run, key: {**run.get(key, {}), **value} if isinstance(value, Mapping) else value}
+            options |= rule.get("methods", {}).get(point["method"], {})
+    return run, options
 
 
 def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
