@@ -409,7 +409,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
-    from bayesfed.runfile import Budget, Tasks
+    from bayesfed.runfile import Active, Budget, Tasks
     from bayesfed.schedule import Schedule
 
     places: dict[str, tuple[str, ...]]
@@ -417,6 +417,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
+    places |= {f"active.{field.name}": ("active", field.name) for field in dataclasses.fields(Active)}
     places |= {f"tasks.{field.name}": ("tasks", field.name) for field in dataclasses.fields(Tasks)}
     places |= {f"schedule.{field.name}": ("schedule", field.name) for field in dataclasses.fields(Schedule)}
     places |= {f"models.{name}": ("models", name) for name in method.networks}

@@ -55,6 +55,21 @@ class Tasks:
 
 
 @dataclass(frozen=True)
+class Active:
+    """Active learning, the block `active`: clients train on labelled images alone, and have more of theirs labelled.
+
+    start: a client's labelled images at first, random ones; all others of its shard are its pool. add: how many more are
+    labelled after every so many rounds, until the pool is empty. by: those of the largest predictive entropy of the
+    server's model, or random ones.
+    """
+
+    start: int = option(low=1)
+    add: int = option(low=1)
+    every: int = option(low=1)
+    by: Literal["entropy", "random"] = "entropy"
+
+
+@dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
     one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
@@ -72,6 +87,7 @@ class Run:
     schedule: Schedule = CONSTANT
     others: tuple[tuple[str, str], ...] = ()  # for each of the method's `networks` its name there, and the network's
     tasks: Tasks = Tasks()
+    active: Active | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -117,6 +133,7 @@ class Run:
             | ({"images": seen} if (seen := fields(self.images)) else {})
             | ({"schedule": rates} if (rates := fields(self.schedule)) else {})
             | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
+            | ({"active": fields(self.active)} if self.active else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -188,7 +205,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -202,6 +219,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
     datasets = read_datasets(mapping["dataset"], partition)
+    active = options.read(Active, mapping["active"], "active") if "active" in mapping else None
     tasks = read_tasks(mapping.get("tasks", {}), datasets)
     method, chosen = read_method(mapping["method"])
     global_model, local, others = read_models(mapping["models"], method, partition.clients)
@@ -218,7 +236,9 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         )
         raise InputError(f"schedule.epoch_decay: {why}; leave it out")
     networks = (global_model, local)
-    run = Run(datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks)
+    run = Run(
+        datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks, active
+    )
     check_fit(run, method)
     return run
 

@@ -117,7 +117,7 @@ def test_a_reliability_diagram(study: cells.Study) -> None:
     [
         (
             DIAGRAM | {"shows": {"reliable": "global"}},
-            "shows: expected one of diagnostic, predictors, reliability and a label",
+            "shows: expected one of diagnostic, predictors, labelled, reliability and a label",
         ),
         (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
     ],
@@ -133,3 +133,20 @@ def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study
 def test_unknown_metrics(metric: str) -> None:
     with pytest.raises(InputError, match=f"unknown metric '{metric}'"):
         cells.of_metric([], metric, {})
+
+
+def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -> None:
+    """Of the last round with so many."""
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.3, 0.4, 0.5, 0.45, 0.6])
+    with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
+        rows = [(round, "global", "server", "labelled_images", 100 * (1 + (round - 1) // 2)) for round in range(1, 6)]
+        csv.writer(file).writerows(rows)
+    runfolder.seal(folder, runfolder.json.loads((folder / "summary.json").read_text()))
+    (study,) = cells.studies(lab.plan)
+    figure = {**DIAGRAM, "methods": ["HBFL"], "shows": {"labelled": True, "label": "labelled images"}}
+    check.check_figure(study, figure)
+    data = figures.content(study, figure)
+    assert dict(zip(data.curves["round"], data.curves["accuracy"], strict=True)) == {100: 40, 200: 45, 300: 60}
+    (axes,) = figures.draw(study, figure).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -89,11 +89,22 @@ class Federation:
         }
         self.orders: dict[int, list[Tensor]] = {}  # see `resamplings`
         self.shards = self.deal(datasets, partition) if datasets else {}
+        self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/labelling.py)
         self.networks = [self.network(client) for client in range(self.clients)]
-        # The number of training images of every client, and of the server behind them.
-        nodes = [*range(self.clients), SERVER]
-        n = [float(len(self.shards[k].train)) if datasets else 0.0 for k in nodes]
-        self.n = compute.place(np.array(n)).to(compute.dtype)
+        self.n = self.count()
+
+    def count(self) -> Tensor:
+        """The number of training images of every client, and of the server behind them, (clients + 1,)."""
+        n = [float(len(self.shards[k].train)) if self.shards else 0.0 for k in (*range(self.clients), SERVER)]
+        return self.compute.place(np.array(n)).to(self.compute.dtype)
+
+    def label(self, labelled: Mapping[int, Tensor]) -> None:
+        """Let these clients train on these of their images alone, indices (n,) on the host."""
+        for client, images in labelled.items():
+            place = self.compute.place(np.sort(images.numpy()))
+            self.shards[client] = replace(self.whole[client], train=place)
+        if labelled:
+            self.n = self.count()
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
         """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as

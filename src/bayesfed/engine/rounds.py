@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.engine import labelling
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
+from bayesfed.engine.labelling import Labelled
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, bins, uncertainty
 from bayesfed.metrics.detection import detection, entropy
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
+LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 MEAN = "mean"  # stands for a client in rows of all clients of a round together
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
 
@@ -61,23 +64,26 @@ class Progress:
     clients: dict[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     diverged: Divergence | None = None
+    labelled: Labelled = field(default_factory=dict)  # in active learning; else all images are
 
     def over(self, rounds: int) -> bool:
         """Whether a run of so many rounds ends here."""
         return self.round == rounds or self.diverged is not None
 
     def tensors(self) -> State:
-        """Every tensor by owner and name: server/<name>, client/<number>/<name>."""
+        """Every tensor by owner and name: server/<name>, client/<number>/<name>, labelled/<number>."""
         found = {f"server/{name}": tensor for name, tensor in self.server.items()}
         for client, state in self.clients.items():
             found |= {f"client/{client}/{name}": tensor for name, tensor in state.items()}
+        found |= {f"labelled/{client}": images for client, images in self.labelled.items()}
         return found
 
 
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
     state = federation.method.init_server(federation.node(SERVER, 0))
-    return Progress(0, state | federation.statistics(SERVER, own=False))
+    state |= federation.statistics(SERVER, own=False)
+    return Progress(0, state, labelled=labelling.first(federation))
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,7 @@ class Trainer:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
         round = progress.round + 1
+        federation.label(progress.labelled)
         budget = federation.run.budget
         detailed = round == budget.rounds or round % DETAILED_EVERY == 0
         server = federation.node(SERVER, round)
@@ -181,9 +188,15 @@ class Trainer:
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
+        labelled = progress.labelled
+        if labelled:
+            count = torch.tensor(float(sum(map(len, labelled.values()))), device=federation.compute.device)
+            readings.append(Reading("global", "server", LABELLED, count))
+        if labelling.due(federation, round):
+            labelled = labelling.more(federation, labelled, server)
         kept = progress.clients | {k: visit.kept for k, visit in visits.items()}
         history = progress.history + rows(round, readings)
-        return Progress(round, server.state, kept, history, divergence(round, finite))
+        return Progress(round, server.state, kept, history, divergence(round, finite), labelled)
 
     def epoch_test(self, client: int, best: dict[str, Tensor]) -> Callable[[Node], None] | None:
         """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""

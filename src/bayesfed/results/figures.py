@@ -69,7 +69,8 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
     server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
-    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; or {reliability: NAME, label: WORDS}, the
+    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the
+    accuracy along the labelled images that all clients together trained on, in the last round with so many; or {reliability: NAME, label: WORDS}, the
     accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent.
     """
     level = f"{figure['accuracy']}_accuracy_best"
@@ -100,6 +101,9 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
     if "predictors" in shows:
         round = record.rounds if shows["round"] == -1 else shows["round"]
         return runs.along(record.folder, shows["predictors"], round) if record.done else {}
+    if "labelled" in shows:
+        labelled, curve = runs.diagnostic(record.folder, "labelled_images") if record.done else {}, record.curve()
+        return {labelled[round]: value for round, value in curve.items() if round in labelled}  # the last round's stays
     if "reliability" in shows:
         return record.reliability(shows["reliability"])
     if "x" in figure:
@@ -189,7 +193,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
             set(data.curves["curve"]),
         )
         upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
-        below = shows["label"] if "predictors" in shows or "reliability" in shows else figure.get("x", "round")
+        below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round")
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
