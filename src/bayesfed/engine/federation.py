@@ -72,14 +72,7 @@ class Federation:
         self.run, self.compute = run, compute
         self.method = run.build_method()
         self.clients = run.partition.clients
-        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
-        self.splits = [
-            (
-                place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
-                place(one.source, one.test_images, one.test_labels, augment="none"),
-            )
-            for one in datasets
-        ]
+        self.splits = [placed(one, compute) for one in datasets]
         self.shards = self.deal(datasets, partition) if datasets else {}
         self.networks = [self.network(client) for client in range(self.clients)]
         # The number of training images of every client, and of the server behind them.
@@ -212,6 +205,18 @@ class Federation:
             zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
         )
         return {k: drawn.get(k, budget.local_epochs) for k in participants}
+
+
+def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:
+    """A dataset's training and test images on the device: made once, however many runs of the process share the dataset."""
+    key = (compute.device, compute.cast)
+    if key not in one.placed:
+        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
+        one.placed[key] = (
+            place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
+            place(one.source, one.test_images, one.test_labels, augment="none"),
+        )
+    return one.placed[key]
 
 
 def round_half_up(value: float) -> int:
