@@ -131,6 +131,18 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures[-1] == ("cnn2", "cifar100")
 
 
+def test_short_runs_are_trained_in_batches() -> None:
+    """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
+    runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]
+    assert plan.batches(runs, 1, {"below": 2}) == [["5", "4", "3", "1", "0"]]
+    assert plan.batches(runs, 2, {"below": 2}) == [["5", "4", "3"], ["1", "0"]]
+    assert plan.batches(runs, 1, {"below": 2, "together": 4}) == [["5", "4", "3", "1"]]
+    assert plan.batches(runs, 8, {"below": 2}) == plan.batches(runs, 1, {"below": 1}) == plan.batches([], 2, {}) == []
+    assert plan.batches([{**run, "cost": plan.SHORT + run["cost"] - 2} for run in runs], 1, {}) == [
+        ["5", "4", "3", "1", "0"]
+    ]
+
+
 def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
     """Whatever the experiment, or the config for all of them, says of it; the partition key by key."""
     config |= {"run": {"rounds": 3}, "experiments": {"second": {"run": {"rounds": 1, "partition": {"clients": 4}}}}}

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import subprocess
 import sys
 import types
@@ -36,6 +37,7 @@ WORKFLOW_KEYS = (
     "gpu_slots",
     "precision",
     "runs",
+    "short_runs",
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
@@ -43,6 +45,8 @@ CONFIG_KEYS = (
     *WORKFLOW_KEYS,
 )  # fmt: skip
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
+# A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
+SHORT, TOGETHER = 1e11, 20
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
 
 
@@ -126,6 +130,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
                 "datasets": sorted(set(run.datasets)),
                 "partition": run.partition_file,
                 "method": run.method,
+                "cost": run.cost,
                 "priority": priority,
             }
             for run, priority in zip(runs.values(), priorities(runs, cells, papers), strict=True)
@@ -214,6 +219,19 @@ def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> 
     order = sorted(runs.values(), key=lambda run: (run.budget.seed, run.folder not in tabled, run.cost))
     place = {run.folder: len(order) - number for number, run in enumerate(order)}
     return [place[folder] for folder in runs]
+
+
+def batches(runs: Iterable[Tree], cores: int, asked: Tree) -> list[list[str]]:
+    """The folders of short runs, as they are trained several to a job; runs that are alone or long are in none.
+
+    `runs` are those of a plan that are open; `asked` is the config's `short_runs`. The most valuable first, and as many
+    batches as there are cores before any is larger.
+    """
+    short = [run for run in runs if run["cost"] < asked.get("below", SHORT)]
+    short.sort(key=lambda run: -run["priority"])
+    size = min(asked.get("together", TOGETHER), math.ceil(len(short) / cores))
+    found = [[run["folder"] for run in short[first : first + size]] for first in range(0, len(short), max(1, size))]
+    return [batch for batch in found if len(batch) > 1]
 
 
 def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str, Any], Run]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -120,7 +121,7 @@ class Run:
         """The run's folder below `runs/`: dataset/partition/method/seed~S-key."""
         return f"{'+'.join(self.datasets)}/{self.partition.label}/{self.method}/seed~{self.budget.seed}-{self.key}"
 
-    @property
+    @functools.cached_property
     def cost(self) -> int:
         """An estimate of the run's work: images trained on, times multiply-adds of the networks that each goes through.
 
