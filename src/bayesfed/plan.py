@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -109,6 +110,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     for key in ("run", "methods", "datasets", "experiments", *OUTPUTS):
         check_mapping(config.get(key, {}), f"config.{key}")
     parts.use(config.get("parts"))
+    run_of.cache_clear()
+    place_of.cache_clear()
     papers = {name: read_paper(name, config) for name in config["papers"]}
     papers, config = with_additions(papers, config)
     cells: list[dict[str, Any]] = []
@@ -256,7 +259,8 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
-                told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
+                printed_run = run if mapping == theirs else resolved(paper, name, point, theirs | {"seed": seed})
+                told = changes + differences(run, printed_run)
                 yield cell_of(paper, name, spec, point, asked, run, told), run
 
 
@@ -273,10 +277,16 @@ def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
     """The run of a mapping; raises InputError as `naming` says."""
+    with naming(paper, experiment, point):
+        return run_of(json.dumps(mapping, default=str))
+
+
+@functools.cache
+def run_of(text: str) -> Run:
+    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as shipped."""
     from bayesfed import runfile
 
-    with naming(paper, experiment, point):
-        return runfile.resolve(mapping)
+    return runfile.resolve(json.loads(text))
 
 
 @contextlib.contextmanager
@@ -381,12 +391,13 @@ def run_mapping(
         mapping["models"] = {"global": point["model"]}
     for axis, value in point.items():
         if axis not in ("dataset", "method", "model"):
-            put(mapping, place_of(axis, method), value)
+            put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
     if not method.local_models:
         mapping["models"] = {key: value for key, value in mapping["models"].items() if key != "local"}
     return mapping, point.get("dataset", mapping.get("dataset"))
 
 
+@functools.cache
 def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bayesfed import files, methods, models, options, parts
 from bayesfed.data import prepare, sources
 from bayesfed.data.partition import filename
-from bayesfed.data.schemes import WHOLE, PartitionSpec
+from bayesfed.data.schemes import WHOLE, PartitionSpec, check_room
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
@@ -127,9 +127,9 @@ class Run:
 
         As if every client had as many images; it says which of two runs is the cheaper one, not how long either takes.
         """
-        budget, total = self.budget, 0
+        budget, total, sources = self.budget, 0, self.sources
         for k in range(self.partition.clients):
-            one = self.sources[k if self.multi_task else 0]
+            one = sources[k if self.multi_task else 0]
             own = list(self.local_models[k : k + 1])
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
             shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
@@ -194,6 +194,9 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
         )
     if partition.scheme != WHOLE and len(names) != 1:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
+    if partition.scheme != WHOLE:
+        one = source(str(names[0]))
+        check_room(one.train, one.test, partition)  # before anything is made for each client
     return tuple(str(name) for name in names)
 
 
@@ -238,9 +241,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
-    sizes = {}
-    for k in range(run.partition.clients):
-        one = run.sources[k if run.multi_task else 0]
+    sizes, sources = {}, run.sources
+    # Clients without models of their own are alike.
+    for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
+        one = sources[k if run.multi_task else 0]
         for name in {
             run.global_model if not shared else None,
             run.local_models[k] if run.local_models else None,

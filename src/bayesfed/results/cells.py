@@ -64,7 +64,7 @@ class Record:
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
     them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says
-    why a finished one has none.
+    why a finished one has none; `chosen` what a search has chosen, where it has (results/search.py).
     """
 
     experiment: str
@@ -88,6 +88,7 @@ class Record:
     level: str
     summary: Mapping[str, float]
     missing: str
+    chosen: str = ""
 
     def field(self, name: str) -> str:
         """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""
@@ -355,6 +356,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
     shards."""
     models = spec["experiments"][cell["experiment"]].get("models", {})
+    levels = levels_of(spec, cell["experiment"])
     folder = runs_folder / cell["folder"]
     summary = runs.summary(folder)
     clients = cell["clients"]
@@ -394,10 +396,10 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
         model = cell.get("model") or models.get("global")
         found.append(record("global", "global", model, datasets[0], used[0], "global", None))
     local = models.get("local") or []
-    for k in range(clients):
+    for k in range(clients if summary or "client" in levels else 0):
         model = local[k] if k < len(local) else cell.get("model")
         found.append(record("client", str(k + 1), model, datasets[k], used[k], "clients", k))
-    for k in range(clients):
+    for k in range(clients if summary or "global_on_shard" in levels else 0):
         model = cell.get("model") or models.get("global")
         found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
     if not several and cell["clients_on_test"] == "round":
@@ -405,6 +407,20 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
         mean = record("local", "mean", model, datasets[0], used[0], "", None)
         found.append(replace(mean, missing="" if mean.curve() or not mean.done else NOT_TESTED))
     return found
+
+
+def levels_of(spec: Mapping[str, Any], experiment: str) -> set[str]:
+    """The levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
+    found = {
+        column.get("metric", table.get("metric"))
+        for table in spec.get("tables", {}).values()
+        if table.get("experiment") == experiment
+        for column in table.get("columns", [])
+    }
+    figures = spec.get("figures", {}).values()
+    found |= {figure.get("accuracy") for figure in figures if figure.get("experiment") == experiment}
+    found |= {claim.get("metric") for claim in spec.get("claims", []) if experiment in claim.get("experiments", [])}
+    return {str(metric).partition("_accuracy_")[0] for metric in found}
 
 
 def _why(block: Mapping[str, Any], client: int | None) -> str:

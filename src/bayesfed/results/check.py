@@ -5,19 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.errors import InputError, nearest
-from bayesfed.results import cells, claims, compare, tables
+from bayesfed.results import cells, claims, compare, search, tables
 
-TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods")
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart")
+TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
+FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods", "note", "search")
+CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search")
+SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x")
-LISTS = ("columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "search")
+LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
 def paper(study: cells.Study, published: Path) -> None:
@@ -95,6 +96,10 @@ def check_table(study: cells.Study, table: object) -> None:
         if metric is None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
         values(cells.of_metric(records, metric, own)[0], tables.keys_of(column))
+    if "search" in table:
+        metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
+        used = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
+        check_search(study, table["search"], [table["experiment"]], metrics, used)
     for _, of_row in tables.rows(study, table):
         for cell in of_row:
             if not cell.records:
@@ -110,6 +115,9 @@ def check_figure(study: cells.Study, figure: object) -> None:
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
     along = [figure["x"]] if "x" in figure else []
+    if "search" in figure:
+        used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
+        check_search(study, figure["search"], [figure["experiment"]], [f"{figure['accuracy']}_accuracy_best"], used)
     for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
         cells.select(records, {field: []})
     for record in records if along else []:
@@ -132,8 +140,38 @@ def check_claim(study: cells.Study, claim: object) -> None:
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
     cells.select(records, {axis: [] for axis in claim.get("apart", [])})
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
+    if "search" in claim:
+        used = ["method", *([claim["along"]] if "along" in claim else [])]
+        check_search(study, claim["search"], claim["experiments"], [claim["metric"]], used)
     if not claims.tests(study, claim):
         raise InputError("no cell of these experiments can test it")
+
+
+def check_search(
+    study: cells.Study, asked: object, experiments: Sequence[str], metrics: Sequence[str], used: Sequence[str]
+) -> None:
+    """A search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
+    try:
+        asked = keys(asked, SEARCH)
+        records = of_experiments(study, experiments)
+        known = [*search.FIELDS[1:], *cells.unique(axis for record in records for axis in record.axes)]
+        for axis in asked["over"]:
+            one_of(axis, known, "axis")
+            if axis in used:
+                raise InputError(f"over: '{axis}' tells cells apart here, so the best cannot be chosen over it")
+        if not asked["over"]:
+            raise InputError("over: expected the axes to choose the best over, found none")
+        _, by = cells.of_metric([], asked["by"], study.spec.get("statistics", {}))
+        if by.scale != 100:
+            raise InputError(f"by: '{asked['by']}' is a number of rounds; the best is chosen by an accuracy")
+        for key, metric in [("by", asked["by"]), *(("metric", metric) for metric in metrics)]:
+            level = metric.partition("_accuracy_")[0]
+            if level not in search.LEVELS:
+                raise InputError(
+                    f"{key}: '{metric}' is one accuracy a client; a search is for one a run: {' or '.join(search.LEVELS)}"
+                )
+    except InputError as error:
+        raise InputError(f"search: {error}") from None
 
 
 def check_published(study: cells.Study, published: Path) -> None:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells
+from bayesfed.results import cells, csvfile, search
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
@@ -65,11 +65,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `title`. With an `x`, the column `round` holds its values.
+    place of rounds), `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    records, _ = cells.of_metric(cells.select(study.records, where), level, {})
+    chosen = search.choose(study, cells.select(study.records, where), figure.get("search"))
+    records, _ = cells.of_metric(chosen, level, {})
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
@@ -123,6 +124,28 @@ def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
 
+def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
+    """What a figure's own YAML says of it, and what its search has chosen, in how many points."""
+    found = [figure["note"].rstrip(".") + "."] if "note" in figure else []
+    if "search" in figure:
+        found.append(search.words(figure["search"]))
+        if counts := search.counts(records):
+            found.append(f"Chosen, in so many cells: {counts}; each cell's choice is in the table beside this figure.")
+    return "".join(f" {one}" for one in found)
+
+
+def choices(study: cells.Study, figure: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
+    """The table beside a figure with a search: what was chosen in each of its cells, "" where nothing was run."""
+    found = {}
+    for record in content(study, figure).records:
+        cell = {field: record.field(field) for field in ("dataset", "model", "method", "alpha")}
+        cell["axes"] = ", ".join(
+            study.labelled(axis, value) for axis, value in record.axes.items() if axis not in figure["search"]["over"]
+        )
+        found[tuple(cell.values())] = {**cell, "chosen": record.chosen}
+    return ["dataset", "model", "method", "alpha", "axes", "chosen"], list(found.values())
+
+
 def without(records: Iterable[cells.Record]) -> list[str]:
     """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -149,7 +172,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(footnote(study, data.records), int(width * 21))
+        small = textwrap.fill(f"{footnote(study, data.records)}{notes(figure, data.records)}", int(width * 21))
         top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
@@ -314,13 +337,15 @@ def save(made: Figure, path: Path) -> list[Path]:
 
 
 def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
-    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan; returns the files.
+    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan, and `<figure>.chosen.csv` where it
+    has a search; returns the files.
 
     `runs` is as in `tables.write`. Raises InputError for a missing plan or a damaged run folder.
     """
-    return [
-        path
-        for study in cells.studies(plan, runs)
-        for name, figure in study.spec.get("figures", {}).items()
-        for path in save(draw(study, figure), out / study.paper / name)
-    ]
+    written = []
+    for study in cells.studies(plan, runs):
+        for name, figure in study.spec.get("figures", {}).items():
+            written += save(draw(study, figure), out / study.paper / name)
+            if "search" in figure:
+                written.append(csvfile.write(out / study.paper / f"{name}.chosen.csv", *choices(study, figure)))
+    return written
