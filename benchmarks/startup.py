@@ -25,7 +25,7 @@ from bayesfed.data import partition
 from bayesfed.engine import device as devices
 from benchmarks import common
 
-RUNS, TURNS = 4, 2
+RUNS, TURNS = 3, 2
 BATCH_SIZES = [32, 254]
 
 

@@ -205,7 +205,10 @@ def check_paper(paper: str, spec: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained."""
     from bayesfed.results import cells, check
 
-    whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
+    once: Tree = {"seeds": [0], "experiments": {name: {"seeds": [0]} for name in spec["experiments"]}}
+    # Whether it is as shipped says nothing about its items.
+    asked = {key: value for key, value in spec.items() if key != "shipped"}
+    whole = [cell for cell, _ in paper_cells(paper, asked, once)]
     check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
 
@@ -257,11 +260,17 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
-            for seed in change.get("seeds", config["seeds"]):
+            for seed in seeds_of(experiment, change, config):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 printed_run = run if mapping == theirs else resolved(paper, name, point, theirs | {"seed": seed})
                 told = changes + differences(run, printed_run)
                 yield cell_of(paper, name, spec, point, asked, run, told), run
+
+
+def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
+    """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
+    own = range(experiment["seeds"]) if "seeds" in experiment else config["seeds"]
+    return change.get("seeds", own)
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
@@ -380,7 +389,7 @@ def run_mapping(
     mapping = {**spec["run"], **budget, "partition": partition}
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
-    mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
+    mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases", "seeds")}
     mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
     label = point["method"]
     if label not in spec["methods"]:

@@ -92,7 +92,8 @@ class Record:
 
     def field(self, name: str) -> str:
         """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""
-        return text(getattr(self, name)) if name in FIELDS else self.axes.get(name, "")
+        value = self.__dict__[name] if name in self.__dict__ else self.axes.get(name, "")
+        return value if isinstance(value, str) else text(value)
 
     @property
     def as_printed(self) -> bool:
@@ -133,8 +134,12 @@ class Record:
         if statistic.kind == "best_within":
             first, last = statistic.argument
             return max((value for round, value in curve.items() if first <= round <= last), default=None)
-        other = replace(self, level=statistic.argument).curve()
-        return curve.get(max(other, key=lambda round: (other[round], -round))) if other else None
+        return self.at_best(statistic.argument, self.level)
+
+    def at_best(self, best: str, level: str) -> float | None:
+        """The accuracy of a level in the first round in which that of the level `best` is best."""
+        leading, other = (replace(self, level=name).curve() for name in (best, level))
+        return other.get(max(leading, key=lambda round: (leading[round], -round))) if leading else None
 
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
@@ -269,10 +274,10 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     Raises InputError for a field or axis that no record has.
     """
     records = list(records)
-    known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
     wanted = {}
     for field, value in where.items():
-        if field not in known and records:
+        if records and field not in FIELDS and not any(field in record.axes for record in records):
+            known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
             raise InputError(f"no field '{field}' of a cell; {nearest(field, known)}")
         wanted[field] = {text(each) for each in (value if isinstance(value, list) else [value])}
     return [record for record in records if all(record.field(f) in accepted for f, accepted in wanted.items())]

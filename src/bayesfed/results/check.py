@@ -8,16 +8,30 @@ from bayesfed.errors import InputError, nearest
 from bayesfed.results import cells, claims, compare, search, tables
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods", "note", "search")
+FIGURE = (
+    "title",
+    "experiment",
+    "accuracy",
+    "where",
+    "rows",
+    "columns",
+    "curves",
+    "x",
+    "against",
+    "methods",
+    "note",
+    "search",
+)
 CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search")
 SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "falls": ("methods", "along"),
+    "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "search")
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "against", "search")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
@@ -80,9 +94,10 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
     """Raise InputError for a field that records do not have, or a value that none of them has."""
     for field, value in where.items():
+        cells.select(records, {field: []})
+        valid = cells.unique(record.field(field) for record in records)
         for each in value if isinstance(value, list) else [value]:
-            if not cells.select(records, {field: each}):
-                valid = cells.unique(record.field(field) for record in records)
+            if cells.text(each) not in valid:
                 raise InputError(f"no cell has {field} '{cells.text(each)}'; {nearest(cells.text(each), valid)}")
 
 
@@ -114,6 +129,10 @@ def check_figure(study: cells.Study, figure: object) -> None:
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
+    if "against" in figure:
+        one_of(figure["against"], cells.LEVELS, "accuracy")
+        if "x" in figure:
+            raise InputError("x: a figure has values of an axis below, or accuracies (against); leave out one")
     along = [figure["x"]] if "x" in figure else []
     if "search" in figure:
         used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]

@@ -6,7 +6,7 @@ compared may differ (each method with its best number of local epochs); with a `
 with best. Kinds:
 
 - `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
-- `falls`: the metric of each of `methods` falls at each step from the largest value of `along` down;
+- `falls`, `rises`: the metric of each of `methods` falls (rises) at each step from the largest value of `along` down;
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
 """
@@ -83,8 +83,8 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
     return found
 
 
-def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
-    """`falls`: one test a method and cell; its difference is smallest minus largest value of `along`."""
+def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
+    """`falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is smallest minus largest value of `along`."""
     along = claim["along"]
     found = []
     chosen = cells.select(records, {"method": claim["methods"]})
@@ -99,7 +99,7 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
             known = [value for value in values if value is not None]
             complete = len(known) == len(steps)
             differences.append(known[-1] - known[0] if complete else None)
-            holds.append(complete and all(b < a for a, b in itertools.pairwise(known)))
+            holds.append(complete and all(sign * (b - a) > 0 for a, b in itertools.pairwise(known)))
         found.append(Test(of_cell[0].method, f"{along} {' > '.join(steps)}", of_cell, differences, holds))
     return found
 
@@ -134,7 +134,8 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
 KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
-    "falls": _falls,
+    "falls": lambda records, claim, statistic: _falls(records, claim, statistic, -1),
+    "rises": lambda records, claim, statistic: _falls(records, claim, statistic, 1),
     "smaller gain": _smaller_gain,
 }
 
@@ -153,7 +154,7 @@ def tests(study: cells.Study, claim: Claim) -> list[Test]:
 def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
     """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each.
 
-    `difference` is the mean over the counted seeds in percentage points: method minus `than`; for `falls` at
+    `difference` is the mean over the counted seeds in percentage points: method minus `than`; for `falls` and `rises` at
     the smallest value of `along` minus at the largest; for `smaller gain` on `dataset` minus on the other.
     """
     common = {

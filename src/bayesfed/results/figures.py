@@ -65,7 +65,9 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
+    place of rounds), `against` (a level whose accuracy in the same run's best round to stand below, a point a run, in place of
+    rounds), `search` (results/search.py), `note`, `title`. With an `x` or `against`, the column `round` holds what
+    stands below.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
@@ -75,7 +77,10 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
         curve: dict[int, float] | dict[float, float] = record.curve()
-        if "x" in figure:
+        if "against" in figure:
+            best, other = record.value(cells.BEST), record.at_best(figure["accuracy"], figure["against"])
+            curve = {} if best is None or other is None else {100 * other: best}
+        elif "x" in figure:
             best = record.value(cells.BEST)
             curve = {} if best is None else {float(record.field(figure["x"])): best}
         data += [(row, column, record.field(axis), record.seed, round, 100 * value) for round, value in curve.items()]
@@ -103,13 +108,16 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
+def footnote(study: cells.Study, records: Sequence[cells.Record], scatter: bool = False) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     seeds = len(cells.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
-    line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
+    if scatter:
+        line = f"A point: a run, in the round that is best for it; {seeds} seed{'s' if seeds != 1 else ''}."
+    else:
+        line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     rounds, epochs, batch = (
         " or ".join(cells.unique(str(getattr(record, field)) for record in records))
@@ -172,7 +180,9 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(f"{footnote(study, data.records)}{notes(figure, data.records)}", int(width * 21))
+        small = textwrap.fill(
+            f"{footnote(study, data.records, 'against' in figure)}{notes(figure, data.records)}", int(width * 21)
+        )
         top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
@@ -180,7 +190,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
+        scatter = "against" in figure
+        few, drawn = scatter or "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
@@ -191,6 +202,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     data.names,
                     palette,
                     few,
+                    scatter,
                     reason(study, figure, data, {row, column}),
                 )
                 if i == 0:
@@ -200,7 +212,10 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                 if log:
                     axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
-                    axes[i, j].set_xlabel(figure.get("x", "round"))
+                    below = (
+                        f"{figure['against']} accuracy (%)" if scatter else figure.get("x", "round").replace("_", " ")
+                    )
+                    axes[i, j].set_xlabel(below)
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
@@ -264,10 +279,15 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, missing: 
 
 
 def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool,
-           empty: str) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; what to say where it is empty."""
+           scatter: bool, empty: str) -> None:  # fmt: skip
+    """One panel: the paper's own method on top; points or lines; what to say where it is empty."""
     if data.empty:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+        return
+    if scatter:
+        for name in (name for name in reversed(names) if name in set(data["curve"])):
+            own = data[data["curve"] == name]
+            axes.scatter(own["round"], own["accuracy"], s=10, color=palette[name], linewidths=0, alpha=0.8)
         return
     over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
     order = [name for name in reversed(names) if name in set(over["curve"])]
