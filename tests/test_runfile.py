@@ -49,6 +49,14 @@ MULTI = {
         ({"method": {"name": "fml"}, "models": {"global": "cnn2", "local": ["cnn2"] * 3}}, "models.local: expected one model for each of 4 clients, found 3"),
         ({"method": {"name": "fml"}, "models": {"global": "cnn2", "locals": []}}, "models.locals: unknown key; did you mean 'local'?"),
         ({"method": {"name": "fml"}, "models": {"global": "cnn2", "local": "cnn3"}}, "models.local: no model is named 'cnn3'"),
+        ({"schedule": {"decay": 0.9}}, "schedule.decay: unknown key"),
+        ({"schedule": {"round_decay": 1.1}}, "schedule.round_decay: 1.1 is out of range; it must be above 0 and at most 1"),
+        ({"schedule": {"milestones": [[0.5, 0.1], [0.2, 1]]}}, "schedule.milestones: expected .share of the rounds below 1, factor above 0. each, in order"),
+        ({"schedule": {"milestones": [0.5]}}, "schedule.milestones: expected a list, found 0.5"),
+        ({"schedule": {"epoch_every": 2}}, "schedule.epoch_every: it says how often epoch_decay holds"),
+        ({"schedule": {"epoch_decay": 0.9}, "local_epochs": 0, "local_batches": 3}, "schedule.epoch_decay: local_batches has no epochs"),
+        ({"schedule": {"epoch_decay": 0.9}, "method": {"name": "scaffold"}}, "schedule.epoch_decay: SCAFFOLD needs one learning rate a round"),
+        ({"models": {"global": "cnn2", "student": "cnn1"}}, "models.student: unknown key"),
         (MULTI, "models.local: clients of FedAvg have no models"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions"}}, "models.local must name each client's model"),
         (MULTI | {"method": {"name": "fml"}, "dataset": "digits"}, "dataset: partition 'whole' needs one for each of 2 clients, found 1"),
@@ -68,6 +76,16 @@ def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
     whole = mapping("fedavg", dataset="digits")
     del whole[key]
     with pytest.raises(InputError, match=f"^{key}: this key is missing"):
+        runfile.resolve(whole)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fml"])
+def test_more_clients_than_images_are_refused_at_once(method: str, mapping: Make) -> None:
+    """Before anything is made for each: lists of a thousand million models would hang."""
+    whole = mapping(method, dataset="digits", partition={"alpha": 1.0, "clients": 10**9}, models={"global": "mlp"})
+    with pytest.raises(
+        InputError, match="clients: 1000000000 clients are more than the 1797 images of dataset 'digits'"
+    ):
         runfile.resolve(whole)
 
 

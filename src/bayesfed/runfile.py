@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayesfed import files, methods, models, options, parts
-from bayesfed.data import prepare, sources
+from bayesfed.data import prepare, sources, store
 from bayesfed.data.partition import filename
-from bayesfed.data.schemes import WHOLE, PartitionSpec, check_room
+from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
 from bayesfed.revision import ENGINE_REVISION
+from bayesfed.schedule import CONSTANT, Schedule
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,34 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """What is asked of predictive entropy in detailed rounds: the block `tasks`. Of every predictor that is tested on the
+    full test set (metrics/detection.py).
+
+    foreign: datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
+    predictions from right ones.
+    """
+
+    foreign: tuple[str, ...] = ()
+    mistakes: bool = False
+
+
+@dataclass(frozen=True)
+class Active:
+    """Active learning, the block `active`: clients train on labelled images alone, and have more of theirs labelled.
+
+    start: a client's labelled images at first, random ones; all others of its shard are its pool. add: how many more are
+    labelled after every so many rounds, until the pool is empty. by: those of the largest predictive entropy of the
+    server's model, or random ones.
+    """
+
+    start: int = option(low=1)
+    add: int = option(low=1)
+    every: int = option(low=1)
+    by: Literal["entropy", "random"] = "entropy"
+
+
+@dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
     one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
@@ -56,12 +85,26 @@ class Run:
     budget: Budget
     parts: str | None = None
     images: prepare.Seen = prepare.AS_IT_IS
+    schedule: Schedule = CONSTANT
+    others: tuple[tuple[str, str], ...] = ()  # for each of the method's `networks` its name there, and the network's
+    tasks: Tasks = Tasks()
+    active: Active | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
         sources[0]."""
         return tuple(self.images.of(source(name)) for name in self.datasets)
+
+    @property
+    def all_datasets(self) -> list[str]:
+        """All that must be fetched, each once: those that clients hold and those of tasks."""
+        return sorted({*self.datasets, *self.tasks.foreign})
+
+    @property
+    def other_models(self) -> dict[str, str]:
+        """The networks that travel beside the global one, by their names in the method's `networks`."""
+        return dict(self.others)
 
     @property
     def multi_task(self) -> bool:
@@ -83,12 +126,15 @@ class Run:
         return (
             {
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-                "partition": fields(self.partition),
+                "partition": self.partition.told() if defaults else fields(self.partition),
                 "method": {"name": self.method} | fields(self.options),
-                "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
+                "models": {"global": self.global_model} | self.other_models | ({"local": local} if show_local else {}),
             }
             | fields(self.budget)
             | ({"images": seen} if (seen := fields(self.images)) else {})
+            | ({"schedule": rates} if (rates := fields(self.schedule)) else {})
+            | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
+            | ({"active": fields(self.active)} if self.active else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -96,8 +142,9 @@ class Run:
     def own_parts(self) -> dict[str, str]:
         """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
-        named += [(models.registry, name) for name in {self.global_model, *self.local_models} - {models.CONVOLUTIONS}]
-        named += [(sources.registry, name) for name in self.datasets]
+        networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
+        named += [(models.registry, name) for name in networks]
+        named += [(sources.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
         return {name: digest for name, digest in sorted(found.items()) if digest}
@@ -108,7 +155,7 @@ class Run:
         sources of parts that are not ours."""
         identity = {
             "run": self.to_dict(defaults=False),
-            "data": [one.fingerprint for one in self.sources],
+            "data": [source(name).fingerprint for name in (*self.datasets, *self.tasks.foreign)],
             "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
         }
         if own := self.own_parts:
@@ -134,7 +181,8 @@ class Run:
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
             shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
             images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
-            networks = [models.build(name, one.classes, one.channels, one.side) for name in travelling + own]
+            every = [*travelling, *own, *self.other_models.values()]
+            networks = [models.build(name, one.classes, one.channels, one.side) for name in every]
             total += images * sum(network.operations for network in networks)
         return total
 
@@ -158,7 +206,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -170,15 +218,28 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
+    schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
     datasets = read_datasets(mapping["dataset"], partition)
+    active = options.read(Active, mapping["active"], "active") if "active" in mapping else None
+    tasks = read_tasks(mapping.get("tasks", {}), datasets)
     method, chosen = read_method(mapping["method"])
-    global_model, local = read_models(mapping["models"], method, partition.clients)
+    global_model, local, others = read_models(mapping["models"], method, partition.clients)
     if bool(budget.local_epochs) == bool(budget.local_batches):
         found = f"local_epochs: {budget.local_epochs}, local_batches: {budget.local_batches}"
         raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images)
+    if budget.local_batches and method.by_epochs:
+        raise InputError(f"local_batches: a round of {method.label} is made of epochs; give local_epochs")
+    if schedule.epoch_decay != 1 and (budget.local_batches or method.steady_rate):
+        why = (
+            "local_batches has no epochs" if budget.local_batches else f"{method.label} needs one learning rate a round"
+        )
+        raise InputError(f"schedule.epoch_decay: {why}; leave it out")
+    networks = (global_model, local)
+    run = Run(
+        datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks, active
+    )
     check_fit(run, method)
     return run
 
@@ -196,8 +257,27 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
     if partition.scheme != WHOLE:
         one = source(str(names[0]))
-        check_room(one.train, one.test, partition)  # before anything is made for each client
+        if partition.clients > one.train + one.test:  # before anything is made for each client
+            raise InputError(
+                f"partition.clients: {partition.clients} clients are more than the {one.train + one.test} images of "
+                f"dataset '{one.name}'"
+            )
     return tuple(str(name) for name in names)
+
+
+def read_tasks(value: object, datasets: tuple[str, ...]) -> Tasks:
+    """The `tasks` block; raises InputError for foreign data that are none, or cannot be shown to the run's networks."""
+    tasks = options.read(Tasks, value, "tasks")
+    for name in tasks.foreign:
+        sources.registry.part(name, "tasks.foreign")
+        if name in datasets:
+            raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
+        if len(datasets) > 1:
+            raise InputError(f"tasks.foreign: '{name}' is foreign to one dataset; clients have one each here")
+        store.check_channels(source(name), source(datasets[0]))
+    if len(set(tasks.foreign)) < len(tasks.foreign):
+        raise InputError(f"tasks.foreign: {', '.join(tasks.foreign)}: name each dataset once")
+    return tasks
 
 
 def read_method(value: object) -> tuple[type[Method], Any]:
@@ -208,13 +288,21 @@ def read_method(value: object) -> tuple[type[Method], Any]:
     return method, options.read(method.Options, {k: v for k, v in value.items() if k != "name"}, "method")
 
 
-def read_models(value: object, method: type[Method], clients: int) -> tuple[str, tuple[str, ...]]:
-    """The global model's name and one local name a client, by default the global one for all."""
+def read_models(
+    value: object, method: type[Method], clients: int
+) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The global model's name, one local name a client, by default the global one for all, and those of the method's
+    further networks."""
     if not isinstance(value, Mapping) or "global" not in value:
         raise InputError(f"models: expected keys with a `global`, found {value!r}")
+    known = ("global", "local", *method.networks)
     for key in value:
-        if key not in ("global", "local"):
-            raise InputError(f"models.{key}: unknown key; {nearest(key, ('global', 'local'))}")
+        if key not in known:
+            raise InputError(f"models.{key}: unknown key; {nearest(key, known)}")
+    for key in method.networks:
+        if key not in value:
+            raise InputError(f"models.{key}: this key is missing; {method.label} has a network of that name")
+    others = tuple((key, models.check(value[key], f"models.{key}")) for key in method.networks)
     name = value["global"]
     shared = name == models.CONVOLUTIONS
     if not shared:
@@ -223,7 +311,9 @@ def read_models(value: object, method: type[Method], clients: int) -> tuple[str,
         if "local" in value or shared:
             what = "models.local" if "local" in value else f"models.global: {name}"
             raise InputError(f"{what}: clients of {method.label} have no models of their own; give models.global alone")
-        return name, ()
+        return name, (), others
+    if shared and others:
+        raise InputError(f"models.global: {name}: {method.label} has further networks, and shares them whole; name one")
     if shared and "local" not in value:
         raise InputError(f"models.global: {name}: models.local must name each client's model")
     local = value.get("local", name)
@@ -231,7 +321,7 @@ def read_models(value: object, method: type[Method], clients: int) -> tuple[str,
     if not isinstance(local, list) or len(local) != clients:
         found = f"{len(local)}" if isinstance(local, list) else repr(local)
         raise InputError(f"models.local: expected one model for each of {clients} clients, found {found}")
-    return str(name), tuple(models.check(one, "models.local") for one in local)
+    return str(name), tuple(models.check(one, "models.local") for one in local), others
 
 
 def check_fit(run: Run, method: type[Method]) -> None:
@@ -241,6 +331,13 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
+    aside, needed = run.partition.server, run.build_method().server_images()
+    if aside is not None and run.budget.server_images:
+        raise InputError(
+            f"server_images: {run.budget.server_images}, but the partition sets aside {aside} images; leave it out"
+        )
+    if aside is not None and needed > aside:
+        raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
     sizes, sources = {}, run.sources
     # Clients without models of their own are alike.
     for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
@@ -248,6 +345,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
         for name in {
             run.global_model if not shared else None,
             run.local_models[k] if run.local_models else None,
+            *run.other_models.values(),
         } - {None}:
             with a_way_out(one):
                 network = models.build(str(name), one.classes, one.channels, one.side)

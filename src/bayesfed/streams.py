@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 PURPOSES = (
-    "partition", "server-images", "init", "participation", "stragglers",
-    "order", "augment", "noise", "predict", "method",
+    "partition", "server-images", "init", "init-network", "participation", "stragglers",
+    "order", "augment", "noise", "predict", "method", "resampling", "labelling",
 )  # fmt: skip
 
 

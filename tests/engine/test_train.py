@@ -352,7 +352,7 @@ def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path:
     [
         ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist`"),
         ({"method": {"name": "hbfi"}}, "no method is named 'hbfi'"),
-        ({"partition": {"alpha": 1.0, "clients": 400}}, "partition.clients: 400 clients .* at most 25 clients fit"),
+        ({"partition": {"alpha": 1.0, "clients": 300}}, "partition.clients: 300 clients .* at most 25 clients fit"),
         ({"server_images": 240}, "server_images: 240 would take 24 of the"),
     ],
 )

@@ -36,7 +36,7 @@ def batches(of: Federation, client: int, round: int, epochs: int) -> list[list[t
 def gradient(of: Federation, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Of the mean cross-entropy."""
     theta = theta.detach().requires_grad_()
-    network = of.networks[0][0]
+    network = of.networks[0]["global"]
     assert isinstance(network, Network)
     return torch.autograd.grad(F.cross_entropy(network(theta, x), y), theta)[0]
 
@@ -145,7 +145,7 @@ def test_folas_prior_pulls_by_its_gradient(mapping: Make, data_dir: Path) -> Non
         of = federation(mapping({"name": "fola", "prior": prior, **options}), data_dir)
         c = of.node(0, 3)
         torch.manual_seed(0)
-        size = of.networks[0][0].parameters
+        size = of.networks[0]["global"].parameters
         mu, omega = torch.randn(size).double() / 10, torch.rand(size).double()
         c.state = of.method.start(c, {"mu": mu, "omega": omega})
         c["theta"].add_(0.01 * torch.randn(size).double())
@@ -282,11 +282,11 @@ def test_scaffolds_round_is_the_loop_written_out(mapping: Make, data_dir: Path) 
 
 def test_fedbes_samples_have_the_stated_mean_and_variance(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping({"name": "fedbe", "spread": 0.5}), data_dir)
-    server, size = node(of), of.networks[0][0].parameters
+    server, size = node(of), of.networks[0]["global"].parameters
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(size, dtype=torch.float64, generator=generator)
     thetas = before + torch.randn(4, size, dtype=torch.float64, generator=generator) * 0.1
-    draws = torch.stack([of.method.draw(server, before, thetas) for _ in range(400)])  # type: ignore[attr-defined]
+    draws = torch.stack([of.method.distillation.draw(server, before, thetas) for _ in range(400)])  # type: ignore[attr-defined]
     means, spreads = [], []
     for i, start in enumerate(server.split(before)):
         deltas = [server.split(theta)[i] - start for theta in thetas]
@@ -311,21 +311,23 @@ def test_fedbe_distils_towards_the_sharpened_ensemble_and_averages(
     phases = of.method.server_phases
 
     def catching(server: Node) -> Any:
-        caught.update({name: server[name].clone() for name in ("theta", "ensemble")})
+        caught.update({name: server[name].clone() for name in ("theta", "theta.ensemble")})
         return phases(server)
 
     of.method.server_phases = catching  # type: ignore[method-assign]
     after = play(of, 1).server
     assert set(after) == {"theta"}
-    shard, network = of.shards[SERVER], of.networks[0][0]
+    shard, network = of.shards[SERVER], of.networks[0]["global"]
     assert isinstance(network, Network)
-    assert len(caught["ensemble"]) == 1 + 4 + 2
-    torch.testing.assert_close(caught["ensemble"][0], caught["theta"], rtol=0, atol=0)
+    assert len(caught["theta.ensemble"]) == 1 + 4 + 2
+    torch.testing.assert_close(caught["theta.ensemble"][0], caught["theta"], rtol=0, atol=0)
 
     def images(index: Tensor) -> Tensor:
         return shard.train_images.plain(shard.train[index])
 
-    p = torch.stack([network(theta, images(torch.arange(50))).softmax(-1) for theta in caught["ensemble"]]).mean(0)
+    p = torch.stack([network(theta, images(torch.arange(50))).softmax(-1) for theta in caught["theta.ensemble"]]).mean(
+        0
+    )
     p = p.square() / p.square().sum(1, keepdim=True)
     mixer, theta, v = Mixer(of, of.node(SERVER, 1)), caught["theta"].clone(), torch.zeros_like(caught["theta"])
     mixer.size = 20

@@ -199,7 +199,7 @@ def test_one_accuracy_against_another(lab, stored):
     for seed, mean in enumerate([[0.3, 0.1, 0.2], [0.2, 0.2, 0.4], None]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed, clients_on_test="round"), [0.5, 0.8, 0.7], mean=mean)
     figure = {
-        "title": "Both", "experiment": "heterogeneous", "accuracy": "global", "against": "local",
+        "title": "Both", "experiment": "heterogeneous", "accuracy": "global", "shows": {"against": "local", "label": "local accuracy (%)"},
         "rows": [], "columns": [], "methods": ["HBFL"],
     }  # fmt: skip
     (study,) = cells.studies(lab.plan)
@@ -215,6 +215,9 @@ def test_one_accuracy_against_another(lab, stored):
         pytest.approx((10, 80)),
         pytest.approx((20, 80)),
     ]
-    for change, message in (({"against": "locl"}, "did you mean 'local'"), ({"x": "alpha"}, "leave out one")):
+    for change, message in (
+        ({"shows": {"against": "locl", "label": ""}}, "did you mean 'local'"),
+        ({"x": "alpha"}, "no `x` beside it"),
+    ):
         with pytest.raises(InputError, match=message):
             check.check_figure(study, {**figure, **change})

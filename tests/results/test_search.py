@@ -155,7 +155,7 @@ def test_figures_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> 
         ({"over": ["rl"]}, "search: no axis is named 'rl'; did you mean 'lr'"),
         ({"over": ["alpha"]}, "search: over: 'alpha' tells cells apart here"),
         ({"by": "global_acuracy_last"}, "search: unknown metric 'global_acuracy_last'"),
-        ({"by": "global_accuracy_to_half"}, "search: by: 'global_accuracy_to_half' is a number of rounds"),
+        ({"by": "global_accuracy_to_half"}, "search: by: 'global_accuracy_to_half' is no accuracy"),
         ({"by": "client_accuracy_last"}, "search: by: 'client_accuracy_last' is one accuracy a client"),
         ({"overr": ["lr"]}, "search: overr: unknown key; did you mean 'over'"),
     ],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,14 +15,15 @@ from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Learner, Model, Node, Predictor, State
+from bayesfed.methods.base import GLOBAL, LOCAL, RATE, Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
+from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
 from bayesfed.runfile import Run
 
 SERVER = -1
-# The names of statistics in a node's state begin so: of the model that travels, and of a client's own.
-TRAVELLING, OWN = "model:", "local_model:"
+# How the names of a network's statistics begin in a node's state, where it is not by the network's name.
+PREFIXES = {GLOBAL: "model:", LOCAL: "local_model:"}
 # Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
 # work for each launch on a GPU.
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
@@ -63,9 +65,10 @@ class Shard:
 class Federation:
     """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
 
-    def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute) -> None:
+    def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
+                 foreign: Sequence[np.ndarray] = ()) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
-        images: enough to ask nodes what they predict with.
+        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`.
 
         Raises InputError when the server's images cannot be set aside.
         """
@@ -73,19 +76,41 @@ class Federation:
         self.method = run.build_method()
         self.clients = run.partition.clients
         self.splits = [placed(one, compute) for one in datasets]
+        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
+        self.foreign = {
+            name: place(datasets[0].source, images, np.zeros(len(images)), augment="none")
+            for name, images in zip(run.tasks.foreign if datasets else (), foreign, strict=True)
+        }
+        self.orders: dict[int, list[Tensor]] = {}  # see `resamplings`
         self.shards = self.deal(datasets, partition) if datasets else {}
+        self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/labelling.py)
         self.networks = [self.network(client) for client in range(self.clients)]
-        # The number of training images of every client, and of the server behind them.
-        nodes = [*range(self.clients), SERVER]
-        n = [float(len(self.shards[k].train)) if datasets else 0.0 for k in nodes]
-        self.n = compute.place(np.array(n)).to(compute.dtype)
+        self.n = self.count()
+
+    def count(self) -> Tensor:
+        """The number of training images of every client, and of the server behind them, (clients + 1,)."""
+        n = [float(len(self.shards[k].train)) if self.shards else 0.0 for k in (*range(self.clients), SERVER)]
+        return self.compute.place(np.array(n)).to(self.compute.dtype)
+
+    def label(self, labelled: Mapping[int, Tensor]) -> None:
+        """Let these clients train on these of their images alone, indices (n,) on the host."""
+        for client, images in labelled.items():
+            place = self.compute.place(np.sort(images.numpy()))
+            self.shards[client] = replace(self.whole[client], train=place)
+        if labelled:
+            self.n = self.count()
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
-        """Every node's shard; the server's images leave the clients' shards."""
+        """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
+        the method or the run asks for leave the clients' shards."""
         count = max(self.run.budget.server_images, self.method.server_images())
         if partition is None and count:
             raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
-        compute, server = self.compute, server_images(datasets[0].train_labels, count, self.run.budget.seed)
+        compute = self.compute
+        if partition is not None and self.run.partition.server is not None:
+            server = partition.server_indices
+        else:
+            server = server_images(datasets[0].train_labels, count, self.run.budget.seed)
         shards = {}
         for client in range(self.clients):
             task = client if partition is None else 0
@@ -102,30 +127,40 @@ class Federation:
         )
         return shards
 
-    def network(self, client: int) -> tuple[AnyNetwork, AnyNetwork | None]:
-        """The travelling and the own network of a client."""
+    def network(self, client: int) -> dict[str, AnyNetwork]:
+        """A client's networks by name: `global` travels, `local` is its own, others are those of the method's `networks`."""
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str) -> AnyNetwork:
             return models.build(name, source.classes, source.channels, source.side)
 
-        local = build(run.local_models[client]) if run.local_models else None
-        if run.global_model == models.CONVOLUTIONS:
-            assert local is not None
-            return local, local
-        return build(run.global_model), local
+        own = {LOCAL: build(run.local_models[client])} if run.local_models else {}
+        shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model)
+        return {GLOBAL: shared} | own | {name: build(network) for name, network in run.other_models.items()}
 
     def node(self, client: int, round: int, epochs: int = 0) -> Node:
         """A client, or the server, in a round (0: before the first), with an empty state."""
         seed, compute = self.run.budget.seed, self.compute
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
-        travelling, own = self.networks[max(client, 0)]
+        networks = self.networks[max(client, 0)]
+        travelling, others = networks[GLOBAL], list(self.run.other_models)
 
-        def initial(network: AnyNetwork | None, round: int, client: int) -> Tensor:
-            assert network is not None, "this node has no model of its own"
-            theta = network.initial(streams.generator(seed, "init", round, client))
-            return compute.place(theta).to(compute.dtype)
+        def initial(name: str) -> Tensor:
+            if name == GLOBAL:
+                # All clients start from the server's model, but for layers that only they have.
+                stream = streams.generator(seed, "init", 0, client if shared_convolutions else SERVER)
+            elif name == LOCAL:
+                stream = streams.generator(seed, "init", round, client)
+            else:
+                stream = streams.generator(seed, "init-network", 0, others.index(name))
+            return compute.place(networks[name].initial(stream)).to(compute.dtype)
+
+        here = [
+            name
+            for name in networks
+            if not (client == SERVER and (name == LOCAL or (name == GLOBAL and shared_convolutions)))
+        ]
 
         node = Node(
             client=client,
@@ -135,13 +170,10 @@ class Federation:
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
-            model=None if client == SERVER and shared_convolutions else self.model(travelling, TRAVELLING),
-            local_model=self.model(own, OWN) if own is not None and client != SERVER else None,
+            models={name: self.model(networks[name], prefix(name)) for name in here},
             generator=torch.Generator(compute.device),
-            # All clients start from the server's model, but for layers that only they have.
-            initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
-            local_initial=lambda: initial(own, round, client),
-            sizes=travelling.sizes,
+            initial=initial,
+            sizes={name: network.sizes for name, network in networks.items()},
             classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
@@ -161,26 +193,34 @@ class Federation:
 
         return logits
 
-    def statistics(self, client: int, prefix: str) -> State:
-        """What a network's statistics (see `ModuleNetwork`) are at first: of the one that travels, or a client's own."""
-        network = self.networks[max(client, 0)][prefix == OWN]
-        found = network.statistics if network else {}
+    def statistics(self, client: int, own: bool) -> State:
+        """What the statistics of networks (see `ModuleNetwork`) are at first: of a client's own, or of those that travel."""
         dtype = {True: self.compute.dtype}
         return {
-            prefix + name: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
-            for name, value in found.items()
+            prefix(name) + key: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
+            for name, network in self.networks[max(client, 0)].items()
+            if own == (name == LOCAL)
+            for key, value in network.statistics.items()
         }
 
     def batchwise(self, client: int) -> bool:
         """Whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up, nor be of one
         image."""
-        return any(network.batchwise for network in self.networks[max(client, 0)] if network)
+        return any(network.batchwise for network in self.networks[max(client, 0)].values())
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
         """Log class probabilities (n, classes) of the images at `indices` (n,)."""
         size = EVALUATION_BATCH[self.compute.device.type]
         return torch.cat([predictor.log_probabilities(images.plain(part)) for part in indices.split(size)])
+
+    def resamplings(self, n: int) -> list[Tensor]:
+        """The random orders (n,) of a test's images by which tasks resample them: one for each resampling, the same for
+        every predictor, round and method."""
+        if n not in self.orders:
+            generator = streams.generator(self.run.budget.seed, "resampling")
+            self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
+        return self.orders[n]
 
     def training_accuracy(self, client: int, predictor: Predictor) -> Tensor:
         """Accuracy () on the node's own training images, without augmentation."""
@@ -205,6 +245,19 @@ class Federation:
             zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
         )
         return {k: drawn.get(k, budget.local_epochs) for k in participants}
+
+    def rate(self, round: int) -> State:
+        """What a client's learning rates are multiplied by when a round begins: a tensor () where the run has a schedule."""
+        schedule, budget = self.run.schedule, self.run.budget
+        if not schedule.varies:
+            return {}
+        value = np.array(schedule.at(round, budget.rounds))
+        return {RATE: self.compute.place(value).to(self.compute.dtype)}
+
+
+def prefix(network: str) -> str:
+    """How the names of a network's statistics begin in a node's state."""
+    return PREFIXES.get(network, f"{network}:")
 
 
 def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:

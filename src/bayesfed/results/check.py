@@ -9,19 +9,8 @@ from bayesfed.results import cells, claims, compare, search, tables
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
 FIGURE = (
-    "title",
-    "experiment",
-    "accuracy",
-    "where",
-    "rows",
-    "columns",
-    "curves",
-    "x",
-    "against",
-    "methods",
-    "note",
-    "search",
-)
+    "title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods", "note", "search",
+)  # fmt: skip
 CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search")
 SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
@@ -31,7 +20,14 @@ OF_KIND = {  # what each kind of claim has beside
     "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "against", "search")
+SHOWS = {
+    "diagnostic": ("diagnostic", "label"),
+    "predictors": ("predictors", "label", "round"),
+    "labelled": ("labelled", "label"),
+    "reliability": ("reliability", "label"),
+    "against": ("against", "label"),
+}
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
@@ -129,10 +125,18 @@ def check_figure(study: cells.Study, figure: object) -> None:
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
-    if "against" in figure:
-        one_of(figure["against"], cells.LEVELS, "accuracy")
-        if "x" in figure:
-            raise InputError("x: a figure has values of an axis below, or accuracies (against); leave out one")
+    shows = figure.get("shows")
+    if shows is not None:
+        kind = next((kind for kind in SHOWS if isinstance(shows, Mapping) and kind in shows), None)
+        if kind is None or "x" in figure:
+            raise InputError(
+                f"shows: expected one of {', '.join(SHOWS)} and a label, and no `x` beside it, found {shows!r}"
+            )
+        keys(shows, SHOWS[kind])
+        round = shows.get("round", 1)
+        if not isinstance(round, int) or (round < 1 and round != -1):
+            raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
+        one_of(shows.get("against", "global"), cells.LEVELS, "accuracy")
     along = [figure["x"]] if "x" in figure else []
     if "search" in figure:
         used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
@@ -181,8 +185,8 @@ def check_search(
         if not asked["over"]:
             raise InputError("over: expected the axes to choose the best over, found none")
         _, by = cells.of_metric([], asked["by"], study.spec.get("statistics", {}))
-        if by.scale != 100:
-            raise InputError(f"by: '{asked['by']}' is a number of rounds; the best is chosen by an accuracy")
+        if by.scale != 100 or "_accuracy_" not in asked["by"]:
+            raise InputError(f"by: '{asked['by']}' is no accuracy, and the best is chosen by one")
         for key, metric in [("by", asked["by"]), *(("metric", metric) for metric in metrics)]:
             level = metric.partition("_accuracy_")[0]
             if level not in search.LEVELS:

@@ -1,9 +1,10 @@
-"""The paper's figures: accuracy over rounds, or along an axis, in panels; one curve a method (or value of an axis), mean and
-band over seeds."""
+"""The paper's figures: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or value of
+an axis), mean and band over seeds."""
 
 import textwrap
+import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells, csvfile, search
+from bayesfed.results import cells, csvfile, runs, search
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
@@ -65,25 +66,26 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `against` (a level whose accuracy in the same run's best round to stand below, a point a run, in place of
-    rounds), `search` (results/search.py), `note`, `title`. With an `x` or `against`, the column `round` holds what
-    stands below.
+    place of rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
+
+    `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
+    server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
+    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the
+    accuracy along the labelled images that all clients together trained on, in the last round with so many; {reliability: NAME, label: WORDS}, the
+    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent; or {against: LEVEL,
+    label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round, in percent.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
     chosen = search.choose(study, cells.select(study.records, where), figure.get("search"))
     records, _ = cells.of_metric(chosen, level, {})
+    if "reliability" in figure.get("shows", {}):
+        records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        curve: dict[int, float] | dict[float, float] = record.curve()
-        if "against" in figure:
-            best, other = record.value(cells.BEST), record.at_best(figure["accuracy"], figure["against"])
-            curve = {} if best is None or other is None else {100 * other: best}
-        elif "x" in figure:
-            best = record.value(cells.BEST)
-            curve = {} if best is None else {float(record.field(figure["x"])): best}
-        data += [(row, column, record.field(axis), record.seed, round, 100 * value) for round, value in curve.items()]
+        curve, scale = points(record, figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
+        data += [(row, column, record.field(axis), record.seed, place, scale * value) for place, value in curve.items()]
     found = cells.unique(record.field(axis) for record in records)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
@@ -92,6 +94,33 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
     )
+
+
+def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
+    """A record's curve: by round, or by the number that stands below in its place."""
+    shows = figure.get("shows", {})
+    if "diagnostic" in shows:
+        return runs.diagnostic(record.folder, shows["diagnostic"]) if record.done else {}
+    if "predictors" in shows:
+        round = record.rounds if shows["round"] == -1 else shows["round"]
+        return runs.along(record.folder, shows["predictors"], round) if record.done else {}
+    if "labelled" in shows:
+        labelled, curve = runs.diagnostic(record.folder, "labelled_images") if record.done else {}, record.curve()
+        return {labelled[round]: value for round, value in curve.items() if round in labelled}  # the last round's stays
+    if "reliability" in shows:
+        return record.reliability(shows["reliability"])
+    if "against" in shows:
+        best, other = record.value(cells.BEST), record.at_best(figure["accuracy"], shows["against"])
+        return {} if best is None or other is None else {100 * other: best}
+    if "x" in figure:
+        best = record.value(cells.BEST)
+        return {} if best is None else {float(record.field(figure["x"])): best}
+    return record.curve()
+
+
+def why_bare(record: cells.Record, curve: Mapping[Any, float]) -> str:
+    """Why a record has no reliability diagram: its accuracy is missing, or it is from before there were bins."""
+    return record.missing or (cells.UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
 def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
@@ -108,13 +137,15 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def footnote(study: cells.Study, records: Sequence[cells.Record], scatter: bool = False) -> str:
+def footnote(
+    study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({})
+) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     seeds = len(cells.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
-    if scatter:
+    if "against" in shows:
         line = f"A point: a run, in the round that is best for it; {seeds} seed{'s' if seeds != 1 else ''}."
     else:
         line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
@@ -126,6 +157,8 @@ def footnote(study: cells.Study, records: Sequence[cells.Record], scatter: bool 
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
+    if "reliability" in shows:
+        line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
@@ -166,7 +199,7 @@ def without(records: Iterable[cells.Record]) -> list[str]:
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
-    data = content(study, figure)
+    data, shows = content(study, figure), figure.get("shows", {})
     axis = figure.get("curves", "method")
     palette = colours(study.spec["methods"] if axis == "method" else data.names)
     with matplotlib.rc_context(STYLE):
@@ -180,9 +213,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(
-            f"{footnote(study, data.records, 'against' in figure)}{notes(figure, data.records)}", int(width * 21)
-        )
+        small = textwrap.fill(f"{footnote(study, data.records, shows)}{notes(figure, data.records)}", int(width * 21))
         top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
@@ -190,8 +221,12 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        scatter = "against" in figure
-        few, drawn = scatter or "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
+        few, drawn = (
+            not {"x", "shows"}.isdisjoint(figure) or data.curves["round"].max() <= 20,
+            set(data.curves["curve"]),
+        )
+        upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
+        below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace("_", " ")
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
@@ -202,19 +237,20 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     data.names,
                     palette,
                     few,
-                    scatter,
                     reason(study, figure, data, {row, column}),
+                    whole="predictors" not in shows,
+                    percent="diagnostic" not in shows,
+                    scatter="against" in shows,
                 )
                 if i == 0:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
-                    axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
+                    axes[i, j].set_ylabel(f"{row}\n{upright}" if row else upright)
+                if "reliability" in shows:
+                    axes[i, j].plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
                 if log:
                     axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
-                    below = (
-                        f"{figure['against']} accuracy (%)" if scatter else figure.get("x", "round").replace("_", " ")
-                    )
                     axes[i, j].set_xlabel(below)
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
@@ -279,8 +315,9 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, missing: 
 
 
 def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool,
-           scatter: bool, empty: str) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; points or lines; what to say where it is empty."""
+           empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
+    """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below is
+    rounds, or the like; `percent`: values end at 0 and 100."""
     if data.empty:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return
@@ -312,10 +349,11 @@ def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[st
         curve = over[over["curve"] == name]
         if (curve["count"] > 1).all():
             # An accuracy ends at 0 and 100 %, whatever its spread.
-            low, high = (curve["mean"] - curve["std"]).clip(0), (curve["mean"] + curve["std"]).clip(upper=100)
+            low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
+            low, high = (low.clip(0), high.clip(upper=100)) if percent else (low, high)
             axes.fill_between(curve["round"], low, high, color=palette[name], alpha=0.16, linewidth=0, zorder=1.5)
     axes.set(xlabel="", ylabel="")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=whole))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
 
 

@@ -47,7 +47,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
             verdict = f"{verdict} ({row['verdict']})".strip()
         keys = ", ".join(study.label(value) for value in cell.keys.values())
         keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
-        last5 = cell.score(cells.LAST5).shown() if score.scale == 100 else ""
+        last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
     if not shown:
         return ""
