@@ -22,6 +22,7 @@ from bayesfed.results import cells, csvfile, runs, search
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
+COLOURS = 10  # that can be told apart
 INK, MUTED = "#222222", "#6b6b6b"
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -201,7 +202,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data, shows = content(study, figure), figure.get("shows", {})
     axis = figure.get("curves", "method")
-    palette = colours(study.spec["methods"] if axis == "method" else data.names)
+    whole_paper = axis == "method" and len(study.spec["methods"]) <= COLOURS
+    palette = colours(study.spec["methods"] if whole_paper else data.names)
     with matplotlib.rc_context(STYLE):
         if data.curves.empty:
             return _placeholder(study, figure, data.records)
@@ -214,17 +216,20 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
         small = textwrap.fill(f"{footnote(study, data.records, shows)}{notes(figure, data.records)}", int(width * 21))
-        top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
+        drawn = set(data.curves["curve"])
+        labels = [
+            study.labelled(axis, name) + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
+            for name in data.names
+        ]
+        across = fitting(labels, width)
+        top, bottom = 0.44 + 0.18 * -(-len(labels) // across), 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = (
-            not {"x", "shows"}.isdisjoint(figure) or data.curves["round"].max() <= 20,
-            set(data.curves["curve"]),
-        )
+        few = not {"x", "shows"}.isdisjoint(figure) or data.curves["round"].max() <= 20
         upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
         below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace("_", " ")
         places = data.curves["round"]
@@ -256,13 +261,10 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
         made.legend(
-            handles=[
-                _key(study.labelled(axis, name), name, palette, few, "" if name in drawn else undrawn(data, axis, name))
-                for name in data.names
-            ],
+            handles=[_key(label, name, palette, few) for label, name in zip(labels, data.names, strict=True)],
             loc="upper left",
             bbox_to_anchor=(0.11 / width, 1 - 0.34 / total),
-            ncols=len(data.names),
+            ncols=across,
             frameon=False,
             fontsize=8.5,
             borderaxespad=0,
@@ -275,9 +277,10 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
 
 
 def colours(curves: Iterable[str]) -> dict[str, Any]:
-    """A colour for each curve, a method's the same in all figures of a paper, and apart for colour-blind readers."""
+    """A colour for each curve, a method's the same in all figures of a paper that has no more of them than colours, and apart
+    for colour-blind readers."""
     names = list(curves)
-    base = sns.color_palette("colorblind", max(len(names), 1))
+    base = sns.color_palette("colorblind", len(names))
     # The paper's own method comes first and takes the strong vermilion; the rest follow in order.
     ordered = [base[3], *base[:3], *base[4:]] if len(base) > 3 else base
     return dict(zip(names, ordered, strict=True))
@@ -307,9 +310,19 @@ def why(records: Iterable[cells.Record]) -> str:
     return " or ".join(cells.unique(record.missing for record in records if record.missing))
 
 
-def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, missing: str) -> Line2D:
-    """A curve's entry in the legend, and why it is not drawn."""
-    label, marker = f"{label} ({missing})" if missing else label, "o" if few else "None"
+def fitting(labels: Sequence[str], width: float) -> int:
+    """In how many columns the entries of a legend fit into so many inches; they go down first, then across."""
+    for columns in range(len(labels), 1, -1):
+        down = -(-len(labels) // columns)
+        longest = [max(map(len, labels[start : start + down])) for start in range(0, len(labels), down)]
+        if sum(0.42 + 0.068 * letters for letters in longest) < width:
+            return columns
+    return 1
+
+
+def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D:
+    """A curve's entry in the legend."""
+    marker = "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
 
