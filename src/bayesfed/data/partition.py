@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,11 +62,16 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
         raise InputError(f"partition {path} is truncated or changed: {again}") from None
     if parameters != _parameters(wanted, spec, seed):
         raise InputError(f"partition {path} was made from other data or parameters ({parameters}): {again}")
-    for count, indices, offsets in (
+    scheme = SCHEMES[spec.scheme]
+    splits = [
         (wanted.train, partition.train_indices, partition.train_offsets),
         (wanted.test, partition.test_indices, partition.test_offsets),
-    ):
-        dealt, complete = np.sort(indices), SCHEMES[spec.scheme].deals_test
+    ]
+    if scheme.pooled:
+        both, pool = np.concatenate([partition.train_indices, partition.test_indices]), wanted.train + wanted.test
+        splits = [(pool, both, partition.train_offsets), (pool, both, partition.test_offsets)]
+    for count, indices, offsets in splits:
+        dealt, complete = np.sort(indices), scheme.deals_test and not scheme.pooled
         once = np.array_equal(dealt, np.arange(count)) if complete else len(np.unique(dealt)) == len(dealt)
         inside = not len(dealt) or (dealt[0] >= 0 and dealt[-1] < count)
         if not once or not inside or len(offsets) != spec.clients + 1:
@@ -74,8 +79,31 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
     return partition
 
 
+def as_dealt(data: store.Dataset, partition: Partition, spec: PartitionSpec) -> tuple[store.Dataset, Partition]:
+    """A dataset and its partition as a run uses them. Where a scheme deals from both splits together, the training split
+    is what clients train on, the test split what they are tested on, in the order of the clients; else both stay."""
+    if not SCHEMES[spec.scheme].pooled:
+        return data, partition
+    train_images, test_images = dealt(data.train_images, data.test_images, partition)
+    train_labels, test_labels = dealt(data.train_labels, data.test_labels, partition)
+    counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
+    return (
+        replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
+                test_labels=test_labels),
+        Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets),
+    )  # fmt: skip
+
+
+def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Of the pool of both splits, (N, ...) each, what clients train on and what they are tested on."""
+    pool = np.concatenate([train, test])
+    return pool[partition.train_indices], pool[partition.test_indices]
+
+
 def _parameters(wanted: Source, spec: PartitionSpec, seed: int) -> str:
     values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **asdict(spec)}
+    if spec.size is None:
+        del values["size"]  # as files have it that were made before there was one
     if spec.alpha is not None:
         values["alpha"] = f"{spec.alpha:g}"  # 100 and 100.0 are the same partition
     return json.dumps(values, sort_keys=True)

@@ -29,7 +29,7 @@ class PartitionSpec:
     """How a dataset is divided; raises InputError for a scheme, alpha or count that cannot be.
 
     `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
-    A17; 0 takes any draw).
+    A17; 0 takes any draw). `size`: one of LABELS5_SIZES, for the scheme `labels5` alone.
     """
 
     scheme: str = "dirichlet_class_shared"
@@ -37,6 +37,7 @@ class PartitionSpec:
     clients: int = 10
     min_train: int = 10
     min_test: int = 1
+    size: str | None = None
 
     def __post_init__(self) -> None:
         known = [*SCHEMES, WHOLE]
@@ -51,6 +52,13 @@ class PartitionSpec:
             raise InputError(
                 f"partition.min_test: {self.min_test}, but scheme {self.scheme} deals no test images; set it to 0"
             )
+        if (self.scheme == "labels5") != (self.size is not None):
+            needs = "needs one" if self.size is None else f"has none, found '{self.size}'"
+            raise InputError(
+                f"partition.size: scheme {self.scheme} {needs}; {', '.join(LABELS5_SIZES)} are for labels5"
+            )
+        if self.size is not None and self.size not in LABELS5_SIZES:
+            raise InputError(f"partition.size: unknown '{self.size}', {nearest(self.size, LABELS5_SIZES)}")
         if not scheme.dirichlet:
             if self.alpha is not None:
                 raise InputError(
@@ -71,7 +79,7 @@ class PartitionSpec:
         if self.alpha is not None:
             parts.append(f"alpha~{self.alpha:g}")
         parts.append(f"clients~{self.clients}")
-        for key in ("min_train", "min_test"):
+        for key in ("size", "min_train", "min_test"):
             if getattr(self, key) != getattr(PartitionSpec, key):
                 parts.append(f"{key}~{getattr(self, key)}")
         return "-".join(parts)
@@ -216,14 +224,62 @@ def classes_apart(train_labels: Indices, test_labels: Indices, spec: PartitionSp
     return Partition(*_packed(hands[0]), *_packed(hands[1]))
 
 
+def labels5(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Five labels for every client, j = 0..4 of client u being (5u + j) mod C, from the pool of both splits (pFedBayes).
+
+    The pool has the training images first, then the test images; both halves of the partition count in it. Client by
+    client a label's images, shuffled, go into hands of equal size (LABELS5_SIZES); a hand is shuffled, then cut into
+    training and test images, so a class has about as many of each as the size says, and all clients have equally many.
+    Raises InputError where that leaves a client fewer images than asked for, and for fewer than five classes.
+    """
+    pool = np.concatenate([train_labels, test_labels])
+    counts = np.bincount(pool)
+    if len(counts) < 5:
+        raise InputError(f"partition.scheme: labels5 needs at least 5 classes, there are {len(counts)}")
+    assert spec.size is not None  # checked by PartitionSpec
+    smaller = min(1.0, int(counts.min()) / LABELS5_CLASS)
+    train, test = (int(count * smaller / spec.clients) for count in LABELS5_SIZES[spec.size])
+    for split, count, least in (("training", train, spec.min_train), ("test", test, spec.min_test)):
+        if 5 * count < max(least, 1):
+            raise InputError(
+                f"partition.clients: {spec.clients} clients would have {5 * count} {split} images each; at least "
+                f"{max(least, 1)} are asked for"
+            )
+    random = streams.generator(seed, "partition")
+    piles = [random.permutation(np.flatnonzero(pool == label)) for label in range(len(counts))]
+    hands: tuple[list[Indices], list[Indices]] = ([], [])
+    for client in range(spec.clients):
+        hand = []
+        for label in (5 * client + np.arange(5)) % len(counts):
+            hand.append(piles[label][: train + test])
+            piles[label] = piles[label][train + test :]
+        if any(len(part) < train + test for part in hand):
+            raise InputError(f"partition: a class has too few images for {spec.clients} clients of size {spec.size}")
+        mixed = random.permutation(np.concatenate(hand))
+        hands[0].append(mixed[: 5 * train])
+        hands[1].append(mixed[5 * train :])
+    return Partition(*_packed(hands[0]), *_packed(hands[1]))
+
+
+# Training and test images that a client has of each of its labels, times the number of clients: in pFedBayes ten clients
+# have 50 and 950 of MNIST in the small setting, twenty have 25 and 475 of CIFAR-10.
+LABELS5_SIZES = {"small": (500, 9500), "medium": (2000, 8000), "large": (9000, 3000)}
+LABELS5_CLASS = 6000  # where a class has fewer images, all these numbers shrink alike
+
+
 @dataclass(frozen=True)
 class Scheme:
     """How a scheme deals, whether it has an alpha, and whether clients get test images; then they get all images of both
-    splits, else the training images that are dealt."""
+    splits, else the training images that are dealt.
+
+    `pooled`: indices of both halves count in the pool of both splits, training images first, of which some may be left
+    over.
+    """
 
     draw: Callable[[Indices, Indices, PartitionSpec, int], Partition] | None = None
     dirichlet: bool = True
     deals_test: bool = True
+    pooled: bool = False
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -231,6 +287,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "dirichlet_class_floor": Scheme(dirichlet_class_floor, deals_test=False),
     "dirichlet_client": Scheme(dirichlet_client, deals_test=False),
     "classes_apart": Scheme(classes_apart, dirichlet=False),
+    "labels5": Scheme(labels5, dirichlet=False, pooled=True),
 }
 
 

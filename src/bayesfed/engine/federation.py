@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesfed import models, streams
+from bayesfed.data import partition as partitions
 from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
@@ -72,6 +73,10 @@ class Federation:
         self.run, self.compute = run, compute
         self.method = run.build_method()
         self.clients = run.partition.clients
+        if partition is not None:
+            (whole,) = datasets
+            whole, partition = partitions.as_dealt(whole, partition, run.partition)
+            datasets = [whole]
         place = functools.partial(Images, device=compute.device, dtype=compute.cast)
         self.splits = [
             (

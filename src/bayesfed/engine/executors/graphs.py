@@ -314,7 +314,7 @@ class GraphExecutor(Executor):
 
     def bursts(self, lane: Lane, job: Job) -> Iterator[None]:
         """Queue a job's phases, BURST mini-batches each time it is asked."""
-        mixer, queued = Mixer(self.federation, job.node), 0
+        mixer, queued = Mixer(self.federation, job.node, job.phases), 0
         for phase in job.phases:
             for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
                 lane.fill(chunk)
