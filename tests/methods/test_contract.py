@@ -235,6 +235,10 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedprox", "mu": 1.0},
         {"name": "abavg", "weight": "images-times-accuracy"},
         {"name": "abavg", "weight": "scaled-accuracy"},
+        {"name": "pfedbayes", "noise_scale": 0.001},
+        {"name": "pfedbayes", "zeta": 1.0},
+        {"name": "pfedbayes", "personal_steps": 5},
+        {"name": "pfedbayes", "weights": "images"},
     ],
     ids=lambda method: "-".join(str(value) for value in method.values()),
 )

@@ -306,6 +306,14 @@ class Method:
         return []
 
 
+def some(server: Node, updates: Sequence[Update], count: int) -> list[Update]:
+    """`count` of the updates, drawn at random and in order; all of them for 0 and where there are no more."""
+    if not 0 < count < len(updates):
+        return list(updates)
+    draws = server.noise(updates[0].q.new_empty(len(updates)))
+    return [updates[place] for place in sorted(draws.argsort()[:count].tolist())]
+
+
 def softmax_of(name: str, model: Logits, theta: Tensor) -> Predictor:
     """The predictor softmax(f(x; theta)), evaluated on every set."""
     return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1), model=model, theta=theta)
