@@ -239,6 +239,11 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "pfedbayes", "zeta": 1.0},
         {"name": "pfedbayes", "personal_steps": 5},
         {"name": "pfedbayes", "weights": "images"},
+        {"name": "pfedme", "penalty": 5.0},
+        {"name": "pfedme", "averaged": 2},
+        {"name": "perfedavg", "adapt": "test"},
+        {"name": "heurfedamp", "alpha": 0.1},
+        {"name": "heurfedamp", "scale": 1.0},
     ],
     ids=lambda method: "-".join(str(value) for value in method.values()),
 )

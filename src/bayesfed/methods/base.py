@@ -164,7 +164,8 @@ class Node(Learner):
 class Phase:
     """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
 
-    `data`: the node's own training images, or those of the server. `augment`: False takes them as they are. `indexed`:
+    `data`: the node's own training images, or those of the server; or, for a method that admits to it by `leak`, the
+    node's own test images. `augment`: False takes them as they are. `indexed`:
     steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. The hooks run at the end of each epoch and of the phase; they work in place,
     too.
     """
@@ -172,7 +173,7 @@ class Phase:
     step: Callable[[Learner, Batch], None]
     epochs: int = 0
     batches: int = 0
-    data: Literal["own", "server"] = "own"
+    data: Literal["own", "server", "test"] = "own"
     augment: bool = True
     indexed: bool = False
     batch_size: int = 0
@@ -245,6 +246,13 @@ class Method:
     def server_images(self) -> int:
         """How many training images the server needs for itself; they leave the clients' shards."""
         return 0
+
+    def leak(self) -> str:
+        """What the method learns from labels of test images, in words; "" for nothing, which it should be.
+
+        Only who says so is given any. The run's log and provenance repeat it: its accuracy is not that on unseen images.
+        """
+        return ""
 
     def evaluate_each_epoch(self) -> bool:
         """Whether clients are tested after every local epoch, not only at the end of a round."""

@@ -125,11 +125,24 @@ def last_batch(count: int, size: int, batchwise: bool) -> int:
     return 0 if tail == 1 and batchwise else tail
 
 
+def trained_on(federation: Federation, client: int, phase: Phase) -> Shard:
+    """The shard whose training images are those that a client's phase trains on."""
+    shard = federation.shards[SERVER if phase.data == "server" else client]
+    if phase.data == "test":
+        return Shard(shard.test_images, shard.test, shard.test_images, shard.test)
+    return shard
+
+
 def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
-    """Whose images a phase trains on; raises InputError where there are none."""
-    shard = federation.shards[node.client if phase.data == "own" else SERVER]
+    """`trained_on`; raises InputError where there are no images, and for test images without `Method.leak`."""
+    method, shard = federation.method, trained_on(federation, node.client, phase)
+    if phase.data == "test" and not method.leak():
+        raise InputError(f"method '{method.name}' trains on test images and does not say so; define `leak`")
     if not len(shard.train):
-        raise InputError(f"server_images: method '{federation.method.name}' trains on the server's images; set some")
+        where, whose, what = "server_images", "the server's", "set some"
+        if phase.data == "test":
+            where, whose, what = "partition.min_test", "a client's own test", f"client {node.client} has none"
+        raise InputError(f"{where}: method '{method.name}' trains on {whose} images; {what}")
     return shard
 
 
