@@ -61,6 +61,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
         models: dict[str, Any] = {"global": "lenet5"}
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
+        models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
         few = {
             "abavg": {"validation_images": 50},
             "fedbe": {
