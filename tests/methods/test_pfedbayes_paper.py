@@ -34,7 +34,7 @@ def batches(of: Federation, client: int, round: int, many: int) -> list[tuple[Te
 
 
 def logits(of: Federation, theta: Tensor, x: Tensor) -> Tensor:
-    network = of.networks[0][0]
+    network = of.networks[0]["global"]
     assert isinstance(network, Network)
     return network(theta, x)
 
@@ -107,7 +107,7 @@ def test_pfedbayes_round_is_the_loop_written_out(form: str, mapping: Make, data_
 
 def test_pfedbayes_averages_some_of_the_clients(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping({"name": "pfedbayes", "averaged": 2}), data_dir)
-    size = of.networks[0][0].parameters
+    size = of.networks[0]["global"].parameters
     share = torch.tensor(0.25, dtype=torch.float64)
     values = [torch.full((size,), 10.0**k, dtype=torch.float64) for k in range(4)]
     updates = [Update(k, 10, share, {"mu_w": values[k], "rho_w": -values[k], "kl": share}) for k in range(4)]
@@ -130,7 +130,7 @@ def test_the_codes_weight_needs_a_number_of_mini_batches(mapping: Make, data_dir
 
 def alone(state: dict[str, Tensor]) -> Learner:
     """A learner without a network."""
-    return Learner(state=state, n=torch.tensor(1.0), model=None, local_model=None, generator=torch.Generator())
+    return Learner(state=state, n=torch.tensor(1.0), models={}, generator=torch.Generator())
 
 
 def test_pfedmes_inner_problem_has_its_closed_form_on_a_quadratic() -> None:

@@ -65,13 +65,13 @@ class PerFedAvg(Method):
 
     def adapt(self, c: Learner, batch: Batch) -> None:
         """phi = w - alpha g(w; D)."""
-        c["phi"].sub_(self.options.lr * self.gradient(c, "phi", batch))
+        c["phi"].sub_(c.rate(self.options.lr) * self.gradient(c, "phi", batch))
 
     def step(self, c: Learner, batch: Batch) -> None:
         """w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
         g, first = self.gradient(c, "theta", batch), c["first"]
         c["w"].copy_(torch.where(first == 1, c["theta"], c["w"]))
-        length = first * self.options.lr + (1 - first) * self.options.beta
+        length = first * c.rate(self.options.lr) + (1 - first) * c.rate(self.options.beta)
         c["theta"].copy_(c["w"] - length * g)
         first.copy_(1 - first)
 

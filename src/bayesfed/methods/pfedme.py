@@ -67,8 +67,8 @@ class PFedMe(Method):
         for _ in range(o.inner_steps):
             away = c["theta"] - c["w"]
             g = self.gradient(c, batch) + o.penalty * away + o.weight_decay * c["theta"]
-            c["theta"].sub_(o.personal_lr * g)
-        c["w"].sub_(o.lr * o.penalty * (c["w"] - c["theta"]))
+            c["theta"].sub_(c.rate(o.personal_lr) * g)
+        c["w"].sub_(c.rate(o.lr) * o.penalty * (c["w"] - c["theta"]))
 
     def finish(self, c: Node) -> State:
         return {"w": c["w"]}
