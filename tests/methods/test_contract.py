@@ -104,7 +104,7 @@ def test_golden_results_are_guarded(tmp_path: Path) -> None:
     hold_golden("mine", [2, 1], second, path, write=False)
 
 
-TRAINED = ("theta", "mu", "rho", "phi", "y", "student")  # what the methods call parameters that clients train
+TRAINED = ("theta", "mu", "rho", "mu_w", "rho_w", "phi", "y", "w", "student")  # what the methods call parameters that clients train
 
 
 def moves(of: Federation, progress: Progress | None = None) -> dict[str, float]:
