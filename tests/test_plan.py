@@ -62,16 +62,16 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 8 + 3 + 80 + 40 of
-    HBFL; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared; 54 + 15 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 4
-    of pFedBayes, of which 6, 4 and seven times 1 are shared."""
+    HBFL; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared; 60 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 7
+    + 4 of pFedBayes, of which 9, 4 and eight times 1 are shared."""
     full = of_project("paper", monkeypatch)
     assert all(not cell["changes"] and cell["used"] == cell["dataset"] for cell in full["cells"])
     cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
     assert len(runs["hbfl"]) == len(cells["hbfl"]) == 3 * (8 + 8 + 3 + 80 + 40)
     assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117, 3 * 112)
-    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 123, 3 * 106)
-    assert len(full["runs"]) == 3 * (139 + 112 + 106)
+    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 145, 3 * 124)
+    assert len(full["runs"]) == 3 * (139 + 112 + 124)
     assert {cell["alpha"] for cell in cells["hbfl"]} == {None, "100", "1", "0.1", "0.05"}
     assert {cell["stragglers"] for cell in cells["hbfl"]} == {"0", "0.5", "0.9"}
 

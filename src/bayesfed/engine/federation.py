@@ -164,7 +164,7 @@ class Federation:
             classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
-            accuracy=lambda predictor: self.training_accuracy(client, predictor),
+            accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
         )
         node.reseed("noise")
         return node
@@ -201,12 +201,16 @@ class Federation:
         size = EVALUATION_BATCH[self.compute.device.type]
         return torch.cat([predictor.log_probabilities(images.plain(part)) for part in indices.split(size)])
 
-    def training_accuracy(self, client: int, predictor: Predictor) -> Tensor:
-        """Accuracy () on the node's own training images, without augmentation."""
+    def own_accuracy(self, client: int, predictor: Predictor, on_test: bool) -> Tensor:
+        """Accuracy () on the node's own training images, without augmentation, or on its test images.
+
+        Raises InputError for test images without `Method.leak`.
+        """
+        if on_test and not self.method.leak():
+            raise InputError(f"method '{self.method.name}' looks at test images and does not say so; define `leak`")
         shard = self.shards[client]
-        return accuracy(
-            self.predict(predictor, shard.train_images, shard.train), shard.train_images.labels[shard.train]
-        )
+        images, own = (shard.test_images, shard.test) if on_test else (shard.train_images, shard.train)
+        return accuracy(self.predict(predictor, images, own), images.labels[own])
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order; those without training images never take part."""

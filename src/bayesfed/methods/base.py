@@ -130,7 +130,7 @@ class Node(Learner):
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
-                 accuracy: Callable[[Predictor], Tensor]) -> None:  # fmt: skip
+                 accuracy: Callable[[Predictor, bool], Tensor]) -> None:  # fmt: skip
         super().__init__(state={}, n=n, models=models, generator=generator)
         self.client = client
         self.clients = clients
@@ -139,13 +139,18 @@ class Node(Learner):
         self.epochs, self.batches = epochs, batches
         self.classes = classes
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
-        self.accuracy = accuracy  # accuracy(predictor): (), on the node's own training images, without augmentation
+        self._accuracy = accuracy
         self._initial = initial
         self._sizes = sizes  # of the weights and biases of each network
         self._seed = seed
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.state[name] = value
+
+    def accuracy(self, predictor: Predictor, on_test: bool = False) -> Tensor:
+        """Accuracy () on the node's own training images, without augmentation; or, for a method that admits to it by
+        `leak`, on its test images."""
+        return self._accuracy(predictor, on_test)
 
     def initial(self, network: str = GLOBAL) -> Tensor:
         """The initial parameters (P,) of a model that travels, the same for all."""
