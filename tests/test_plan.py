@@ -62,16 +62,18 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 8 + 3 + 80 + 40 of
-    HBFL; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared; 60 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 7
+    HBFL; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared, and 38 of its two clients and central run in all;
+    30 of FedPPD, one shared; 60 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 7
     + 4 of pFedBayes, of which 9, 4 and eight times 1 are shared."""
     full = of_project("paper", monkeypatch)
     assert all(not cell["changes"] and cell["used"] == cell["dataset"] for cell in full["cells"])
     cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
     assert len(runs["hbfl"]) == len(cells["hbfl"]) == 3 * (8 + 8 + 3 + 80 + 40)
-    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117, 3 * 112)
+    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117 + 38, 3 * 112 + 38)
     assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 145, 3 * 124)
-    assert len(full["runs"]) == 3 * (139 + 112 + 124)
+    assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 30, 3 * 29)
+    assert len(full["runs"]) == 3 * (139 + 112 + 29 + 124) + 38
     assert {cell["alpha"] for cell in cells["hbfl"]} == {None, "100", "1", "0.1", "0.05"}
     assert {cell["stragglers"] for cell in cells["hbfl"]} == {"0", "0.5", "0.9"}
 
@@ -81,9 +83,9 @@ def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: 
     every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
     assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
     assert {paper for paper, _ in every} == {path.stem for path in (PROJECT / plan.PAPERS).glob("*.yaml")}
-    assert 40 <= len(demo["runs"]) <= 80
+    assert 40 <= len(demo["runs"]) <= 100
     assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
-    assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity"}
+    assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}
     assert "not the paper's" in demo["notice"]
 
 
@@ -118,7 +120,7 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
 def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lowest seed of everything; in it what fills tables; in that the cheap, a table's row side by side."""
     monkeypatch.chdir(PROJECT)
-    full = made(plan.read_mapping(Path("config/paper.yaml")) | {"papers": ["hbfl"]})
+    full = made(plan.read_mapping(Path("config/paper.yaml")) | {"papers": ["hbfl"], "experiments": {}})
     of_folder = {cell["folder"]: cell for cell in full["cells"]}
     order = [of_folder[run["folder"]] for run in sorted(full["runs"], key=lambda run: -run["priority"])]
     assert sorted(run["priority"] for run in full["runs"]) == list(range(1, len(order) + 1))
@@ -327,3 +329,37 @@ def test_plan_is_made_anew_when_its_sources_change(
 def test_refusal_of_the_planning_process_is_told(config: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="did you mean 'digits'"):
         plan.load(config | {"datasets": {"cifar10": "digit"}})
+
+
+FOREIGN = """
+  foreign:
+    cases:
+      - {dataset: mnist, model: mlp, tasks.foreign: [fashion-mnist]}
+      - {dataset: cifar10, model: lenet5, tasks.foreign: [cifar100]}
+    tasks: {mistakes: true}
+    axes: {alpha: [100], method: [FedAvg]}
+"""
+
+
+def test_foreign_data_are_planned_fetched_and_stood_in_for(config: dict[str, Any]) -> None:
+    """What a task needs is fetched before the run; where another dataset stands in for it, the cell knows and says so."""
+    paper = Path("config/papers/small.yaml")
+    paper.write_text(paper.read_text() + FOREIGN)
+    stand_ins = {"datasets": {"cifar10": "cifar10", "mnist": "digits", "fashion-mnist": "digits-turned"}}
+    config["experiments"] = {
+        "first": {"skip": True},
+        "second": {"skip": True},
+        "tasks": {"skip": True},
+        "foreign": stand_ins,
+    }
+    planned = made(config | {"seeds": [0]})
+    assert [run["datasets"] for run in planned["runs"]] == [["digits", "digits-turned"], ["cifar10", "cifar100"]]
+    digits, cifar = planned["cells"]
+    assert digits["foreign"] == {"fashion-mnist": "digits-turned"}
+    assert cifar["foreign"] == {"cifar100": "cifar100"}
+    assert [one for one in digits["changes"] if "foreign" in one] == [
+        "tasks foreign digits-turned (paper fashion-mnist)"
+    ]
+    assert not [one for one in cifar["changes"] if "foreign" in one]
+    runs = [runfile.resolve(mapping) for mapping in (run.to_dict() for run in plan.make(config | {"seeds": [0]})[1])]
+    assert [run.tasks.mistakes for run in runs] == [True, True]
