@@ -15,6 +15,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version, validate
 
+from bayesfed import files
 from bayesfed import plan as planning
 from bayesfed.errors import InputError
 

@@ -80,8 +80,8 @@ def kernels() -> str:
 
 def tables_of_speed() -> str:
     """All tables of the benchmarks."""
-    training, cores, augment, overheads, scaling, precision = (
-        read(name) for name in ("training", "cores", "augment", "overheads", "scaling", "precision")
+    training, cores, augment, overheads, startup, scaling, precision = (
+        read(name) for name in ("training", "cores", "augment", "overheads", "startup", "scaling", "precision")
     )
     out = "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
     out += "250 000 images, ten clients. "
@@ -130,6 +130,18 @@ def tables_of_speed() -> str:
             f"**{r['overhead_percent']} %**",
         ],
     )  # fmt: skip
+    if startup:
+        out += "Short runs, each in a process of its own or several in one: first rounds of FOLA's MLP on MNIST with evaluation, one "
+        out += "thread (`benchmarks/startup-cpu.csv`):\n\n"
+        out += tables(
+            ["batch size", "alone, s a run", "of that not training", "together, s a run", "of that not training", "ratio"],
+            startup,
+            lambda r: [
+                f"{r['batch_size']} ({r['precision']}, {r['runs']} runs)", r["alone_seconds_per_run"],
+                f"{r['alone_not_training_percent']} %", r["together_seconds_per_run"],
+                f"{r['together_not_training_percent']} %", f"**{r['together_over_alone']}**",
+            ],
+        )  # fmt: skip
     out += "As work grows (FML, CNN2 for everyone, whole rounds with evaluation):\n\n"
     out += tables(
         ["clients, part in a round", "images", "µs a trained image", "against ten clients", "checkpoint", "peak memory, every client seen"],

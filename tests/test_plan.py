@@ -62,18 +62,19 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 8 + 3 + 80 + 40 of
-    HBFL; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared, and 38 of its two clients and central run in all;
-    30 of FedPPD, one shared; 60 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 7
-    + 4 of pFedBayes, of which 9, 4 and eight times 1 are shared."""
+    HBFL; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared, and 38 of its two clients and central run in all.
+    Of the searches, the part that the config names: one seed of 5 alphas, 3 lr, 2 epochs, 4 batch sizes, 2 methods, of which
+    10 are Figure 3's at lr 0.1. 30 of FedPPD, one shared. 60 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 7 + 4 of pFedBayes, of
+    which 9, 4 and eight times 1 are shared."""
     full = of_project("paper", monkeypatch)
     assert all(not cell["changes"] and cell["used"] == cell["dataset"] for cell in full["cells"])
     cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
     assert len(runs["hbfl"]) == len(cells["hbfl"]) == 3 * (8 + 8 + 3 + 80 + 40)
-    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117 + 38, 3 * 112 + 38)
+    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117 + 240 + 38, 3 * 112 + 230 + 38)
     assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 145, 3 * 124)
     assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 30, 3 * 29)
-    assert len(full["runs"]) == 3 * (139 + 112 + 29 + 124) + 38
+    assert len(full["runs"]) == 3 * (139 + 112 + 29 + 124) + 230 + 38
     assert {cell["alpha"] for cell in cells["hbfl"]} == {None, "100", "1", "0.1", "0.05"}
     assert {cell["stragglers"] for cell in cells["hbfl"]} == {"0", "0.5", "0.9"}
 
@@ -83,7 +84,7 @@ def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: 
     every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
     assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
     assert {paper for paper, _ in every} == {path.stem for path in (PROJECT / plan.PAPERS).glob("*.yaml")}
-    assert 40 <= len(demo["runs"]) <= 100
+    assert 40 <= len(demo["runs"]) <= 110
     assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}
     assert "not the paper's" in demo["notice"]
@@ -135,6 +136,18 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures[-1] == ("cnn2", "cifar100")
 
 
+def test_short_runs_are_trained_in_batches() -> None:
+    """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
+    runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]
+    assert plan.batches(runs, 1, {"below": 2}) == [["5", "4", "3", "1", "0"]]
+    assert plan.batches(runs, 2, {"below": 2}) == [["5", "4", "3"], ["1", "0"]]
+    assert plan.batches(runs, 1, {"below": 2, "together": 4}) == [["5", "4", "3", "1"]]
+    assert plan.batches(runs, 8, {"below": 2}) == plan.batches(runs, 1, {"below": 1}) == plan.batches([], 2, {}) == []
+    assert plan.batches([{**run, "cost": plan.SHORT + run["cost"] - 2} for run in runs], 1, {}) == [
+        ["5", "4", "3", "1", "0"]
+    ]
+
+
 def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
     """Whatever the experiment, or the config for all of them, says of it; the partition key by key."""
     config |= {"run": {"rounds": 3}, "experiments": {"second": {"run": {"rounds": 1, "partition": {"clients": 4}}}}}
@@ -146,6 +159,19 @@ def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> N
     assert told == ["clients 4 (paper 3)", "rounds 1 (paper 2)"]
     with pytest.raises(InputError, match="round: unknown key; did you mean 'rounds'"):
         made(config | {"experiments": {"second": {"run": {"round": 1}}}})
+
+
+def test_an_experiment_is_repeated_as_often_as_its_paper_says(config: dict[str, Any]) -> None:
+    """Unless the config gives its seeds; the config's own are for experiments of which the paper does not say it."""
+    path = plan.PAPERS / "small.yaml"
+    path.write_text(path.read_text().replace("  first:\n", "  first:\n    seeds: 3\n"))
+
+    def seeds(changes: dict[str, Any]) -> dict[str, set[int]]:
+        cells = made(config | changes)["cells"]
+        return {name: {cell["seed"] for cell in cells if cell["experiment"] == name} for name in ("first", "second")}
+
+    assert seeds({}) == {"first": {0, 1, 2}, "second": {0, 1}}
+    assert seeds({"experiments": {"first": {"seeds": [7]}}}) == {"first": {7}, "second": {0, 1}}
 
 
 def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:

@@ -79,6 +79,16 @@ def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
         runfile.resolve(whole)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fml"])
+def test_more_clients_than_images_are_refused_at_once(method: str, mapping: Make) -> None:
+    """Before anything is made for each: lists of a thousand million models would hang."""
+    whole = mapping(method, dataset="digits", partition={"alpha": 1.0, "clients": 10**9}, models={"global": "mlp"})
+    with pytest.raises(
+        InputError, match="clients: 1000000000 clients are more than the 1797 images of dataset 'digits'"
+    ):
+        runfile.resolve(whole)
+
+
 def test_refuses_what_is_no_run_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
         runfile.load(tmp_path / "none.yaml")

@@ -23,7 +23,7 @@ from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
 from bayesfed.engine.federation import SERVER, Compute, Federation, prefix
 from bayesfed.engine.rounds import Progress
-from bayesfed.engine.train import Place, assemble
+from bayesfed.engine.train import Place, Process, assemble
 from bayesfed.engine.train import train as train_run
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, LOCAL, Bound, Predictor, State
@@ -46,7 +46,8 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     """
     folder, data = Path(out), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
-    train_run(runfile.resolve(run, data), Place(folder, where, data, device, precision, executor=executor))
+    with Process() as process:
+        train_run(runfile.resolve(run, data), Place(folder, where, data, device, precision, executor=executor), process)
     return load_run(folder, checkpoint=where, data=data)
 
 
@@ -200,7 +201,8 @@ class LoadedRun:
     def _federation(self) -> Federation:
         """The federation with images."""
         self._take_parts()
-        return assemble(self.run, Place(self.folder, self.folder, self.data), HOST)
+        datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
+        return assemble(self.run, Place(self.folder, self.folder, self.data), HOST, datasets)
 
     def _take_parts(self) -> None:
         """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""

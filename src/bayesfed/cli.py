@@ -33,10 +33,15 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--overview", type=Path, metavar="DIR", help="write a picture and statistics there too")
 
-    sub = command("train", train, "Train one run; run again it resumes, and a finished run is left alone.")
-    sub.add_argument("runfile", type=Path, metavar="RUN.yaml")
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run folder")
-    sub.add_argument("--checkpoint", type=Path, metavar="FILE", help="default: in the run folder")
+    text = "Train a run, or several one after another; run again it resumes, and a finished run is left alone."
+    sub = command("train", train, text)
+    sub.add_argument("runfiles", type=Path, nargs="+", metavar="RUN.yaml")
+    where = sub.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, metavar="DIR", help="the run folder of a single run")
+    where.add_argument("--runs", type=Path, metavar="DIR", help="where each run has a folder, named after what it is")
+    where = sub.add_mutually_exclusive_group()
+    where.add_argument("--checkpoint", type=Path, metavar="FILE", help="of --out; default: in the run folder")
+    where.add_argument("--checkpoints", type=Path, metavar="DIR", help="of --runs; default: in the run folders")
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
@@ -84,16 +89,39 @@ def train(args: argparse.Namespace) -> None:
     """bayesfed train"""
     from bayesfed import runfile
     from bayesfed.engine import checkpoint
-    from bayesfed.engine.train import Place, Stopped, train
+    from bayesfed.engine.train import Place, Process, Stopped, train, train_all
 
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
-    where = args.checkpoint or args.out / checkpoint.FILE
-    place = Place(args.out, where, args.data, args.device, args.precision, args.gpu_slots, args.executor)
+    if args.out and len(args.runfiles) > 1:
+        raise InputError(f"--out {args.out}: this is for one run, not {len(args.runfiles)}; give --runs DIR")
+    given = (
+        "--checkpoints" if args.out and args.checkpoints else "--checkpoint" if args.runs and args.checkpoint else ""
+    )
+    if given:
+        raise InputError(f"{given}: --checkpoint FILE goes with --out, --checkpoints DIR with --runs")
+
+    def place(out: Path, stored: Path) -> Place:
+        return Place(out, stored, args.data, args.device, args.precision, args.gpu_slots, args.executor)
+
+    def own_place(run: runfile.Run) -> Place:
+        out = args.runs / run.folder
+        return place(out, args.checkpoints / f"{run.folder}.safetensors" if args.checkpoints else out / checkpoint.FILE)
+
     try:
-        train(runfile.load(args.runfile, args.data), place)
+        if args.out:
+            with Process() as process:
+                run = runfile.load(args.runfiles[0], args.data)
+                train(run, place(args.out, args.checkpoint or args.out / checkpoint.FILE), process)
+            return
+        failed = train_all(args.runfiles, args.data, own_place)
     except Stopped as stopped:
         sys.exit(f"bayesfed: {stopped}")
+    text = f"{len(failed)} of {len(args.runfiles)} runs failed: {', '.join(map(str, failed))}"
+    if failed and all(isinstance(error, InputError) for error in failed.values()):
+        raise InputError(text)
+    if failed:
+        sys.exit(f"bayesfed: {text}")
 
 
 def plan(args: argparse.Namespace) -> None:

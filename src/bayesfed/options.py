@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where or 'run file'}: expected keys and values, found {mapping!r}")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)  # type: ignore[arg-type]
     for key in mapping:
         if key not in fields:
             raise InputError(f"{prefix}{key}: unknown key; {nearest(key, fields)}")
@@ -39,6 +40,9 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
         elif field.default is dataclasses.MISSING:
             raise InputError(f"{prefix}{name}: this key is missing")
     return cls(**values)
+
+
+hints_of = functools.cache(typing.get_type_hints)
 
 
 def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:

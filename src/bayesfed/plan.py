@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
+import math
 import subprocess
 import sys
 import types
@@ -37,6 +39,7 @@ WORKFLOW_KEYS = (
     "gpu_slots",
     "precision",
     "runs",
+    "short_runs",
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
@@ -44,6 +47,8 @@ CONFIG_KEYS = (
     *WORKFLOW_KEYS,
 )  # fmt: skip
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
+# A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
+SHORT, TOGETHER = 1e11, 20
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
 
 
@@ -106,6 +111,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     for key in ("run", "methods", "datasets", "experiments", *OUTPUTS):
         check_mapping(config.get(key, {}), f"config.{key}")
     parts.use(config.get("parts"))
+    run_of.cache_clear()
+    place_of.cache_clear()
     papers = {name: read_paper(name, config) for name in config["papers"]}
     papers, config = with_additions(papers, config)
     cells: list[dict[str, Any]] = []
@@ -127,6 +134,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
                 "datasets": run.all_datasets,
                 "partition": run.partition_file,
                 "method": run.method,
+                "cost": run.cost,
                 "priority": priority,
             }
             for run, priority in zip(runs.values(), priorities(runs, cells, papers), strict=True)
@@ -204,7 +212,10 @@ def check_paper(paper: str, spec: Tree) -> None:
         check_mapping(rule.get("where"), f"{where}.where")
         check_mapping(rule.get("run", {}), f"{where}.run")
         check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
-    whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
+    once: Tree = {"seeds": [0], "experiments": {name: {"seeds": [0]} for name in spec["experiments"]}}
+    # Whether it is as shipped says nothing about its items.
+    asked = {key: value for key, value in spec.items() if key != "shipped"}
+    whole = [cell for cell, _ in paper_cells(paper, asked, once)]
     check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
 
@@ -221,6 +232,19 @@ def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> 
     order = sorted(runs.values(), key=lambda run: (run.budget.seed, run.folder not in tabled, run.cost))
     place = {run.folder: len(order) - number for number, run in enumerate(order)}
     return [place[folder] for folder in runs]
+
+
+def batches(runs: Iterable[Tree], cores: int, asked: Tree) -> list[list[str]]:
+    """The folders of short runs, as they are trained several to a job; runs that are alone or long are in none.
+
+    `runs` are those of a plan that are open; `asked` is the config's `short_runs`. The most valuable first, and as many
+    batches as there are cores before any is larger.
+    """
+    short = [run for run in runs if run["cost"] < asked.get("below", SHORT)]
+    short.sort(key=lambda run: -run["priority"])
+    size = min(asked.get("together", TOGETHER), math.ceil(len(short) / cores))
+    found = [[run["folder"] for run in short[first : first + size]] for first in range(0, len(short), max(1, size))]
+    return [batch for batch in found if len(batch) > 1]
 
 
 def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str, Any], Run]]:
@@ -246,9 +270,10 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
-            for seed in change.get("seeds", config["seeds"]):
+            for seed in seeds_of(experiment, change, config):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
-                told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
+                printed_run = run if mapping == theirs else resolved(paper, name, point, theirs | {"seed": seed})
+                told = changes + differences(run, printed_run)
                 cell = cell_of(paper, name, spec, point, asked, run, told)
                 told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
                 yield cell | told_foreign, run
@@ -259,6 +284,12 @@ def foreign_of(mapping: Tree) -> list[str]:
     tasks = mapping.get("tasks")
     found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
     return found if isinstance(found, list) else []
+
+
+def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
+    """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
+    own = range(experiment["seeds"]) if "seeds" in experiment else config["seeds"]
+    return change.get("seeds", own)
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
@@ -274,10 +305,16 @@ def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
     """The run of a mapping; raises InputError as `naming` says."""
+    with naming(paper, experiment, point):
+        return run_of(json.dumps(mapping, default=str))
+
+
+@functools.cache
+def run_of(text: str) -> Run:
+    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as shipped."""
     from bayesfed import runfile
 
-    with naming(paper, experiment, point):
-        return runfile.resolve(mapping)
+    return runfile.resolve(json.loads(text))
 
 
 @contextlib.contextmanager
@@ -371,7 +408,7 @@ def run_mapping(
     mapping = {**run, **budget, "partition": {**run["partition"], **budget.get("partition", {})}}
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
-    mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
+    mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases", "seeds")}
     mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
     label = point["method"]
     if label not in spec["methods"]:
@@ -383,7 +420,7 @@ def run_mapping(
         mapping["models"] = {"global": point["model"]} | others
     for axis, value in point.items():
         if axis not in ("dataset", "method", "model"):
-            put(mapping, place_of(axis, method), value)
+            put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
     mapping["models"] = {key: value for key, value in mapping["models"].items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
@@ -392,7 +429,8 @@ def run_mapping(
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
     rule, over what holds for all."""
-    run, options = spec["run"], {}
+    run: Tree = spec["run"]
+    options: dict[str, Any] = {}
     for rule in spec.get("given", []):
         if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
             for key, value in rule.get("run", {}).items():
@@ -401,6 +439,7 @@ def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     return run, options
 
 
+@functools.cache
 def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
 

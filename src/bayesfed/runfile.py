@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -169,15 +170,15 @@ class Run:
         """The run's folder below `runs/`: dataset/partition/method/seed~S-key."""
         return f"{'+'.join(self.datasets)}/{self.partition.label}/{self.method}/seed~{self.budget.seed}-{self.key}"
 
-    @property
+    @functools.cached_property
     def cost(self) -> int:
         """An estimate of the run's work: images trained on, times multiply-adds of the networks that each goes through.
 
         As if every client had as many images; it says which of two runs is the cheaper one, not how long either takes.
         """
-        budget, total = self.budget, 0
+        budget, total, sources = self.budget, 0, self.sources
         for k in range(self.partition.clients):
-            one = self.sources[k if self.multi_task else 0]
+            one = sources[k if self.multi_task else 0]
             own = list(self.local_models[k : k + 1])
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
             shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
@@ -256,6 +257,13 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
         )
     if partition.scheme != WHOLE and len(names) != 1:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
+    if partition.scheme != WHOLE:
+        one = source(str(names[0]))
+        if partition.clients > one.train + one.test:  # before anything is made for each client
+            raise InputError(
+                f"partition.clients: {partition.clients} clients are more than the {one.train + one.test} images of "
+                f"dataset '{one.name}'"
+            )
     return tuple(str(name) for name in names)
 
 
@@ -332,9 +340,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
         )
     if aside is not None and needed > aside:
         raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
-    sizes = {}
-    for k in range(run.partition.clients):
-        one = run.sources[k if run.multi_task else 0]
+    sizes, sources = {}, run.sources
+    # Clients without models of their own are alike.
+    for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
+        one = sources[k if run.multi_task else 0]
         for name in {
             run.global_model if not shared else None,
             run.local_models[k] if run.local_models else None,

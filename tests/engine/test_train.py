@@ -18,7 +18,7 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from bayesfed import cli, files, runfolder
+from bayesfed import cli, files, runfile, runfolder
 from bayesfed.engine import lease, rounds
 from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
@@ -137,6 +137,110 @@ def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: 
     assert tensors[0] == tensors[1]
 
 
+@pytest.fixture
+def together(data_dir: Path, tmp_path: Path) -> Callable[..., int]:
+    """Train run files one after another in one process, below `tmp_path / runs`; gives the exit code."""
+
+    def call(*mappings: dict[str, Any], options: tuple[str, ...] = ()) -> int:
+        paths = [tmp_path / f"{number}.yaml" for number in range(len(mappings))]
+        for path, mapping in zip(paths, mappings, strict=True):
+            path.write_text(yaml.safe_dump(mapping))
+        where = ["--runs", str(tmp_path / "runs"), "--data", str(data_dir), *options]
+        return cli.main(["train", *map(str, paths), *where])
+
+    return call
+
+
+def record(folder: Path, checkpoint: Path) -> tuple[Any, ...]:
+    """What a run leaves, but for the time that it took: metrics, run file, provenance, summary, tensors."""
+    timed = ("train_seconds", "samples_per_second", "files", "digest")  # digests change with the times
+    whole = [json.loads((folder / name).read_text()) for name in ("provenance.json", "summary.json")]
+    plain = [{key: value for key, value in one.items() if key not in timed} for one in whole]
+    with safe_open(checkpoint, "np") as stored:
+        tensors = {key: stored.get_tensor(key).tobytes() for key in stored.keys()}  # noqa: SIM118
+    return (folder / "metrics.csv").read_bytes(), (folder / "run.yaml").read_bytes(), plain, tensors
+
+
+def test_runs_of_one_process_leave_what_each_alone_does(
+    train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other methods, networks, partitions, precisions of images and datasets follow each other; data is loaded once."""
+    runs = [
+        mapping("hbfl"),
+        mapping("fola", batch_size=64),
+        mapping("fedavg", partition={"alpha": 0.5, "clients": 3}),
+        mapping("scaffold", images={"prepare": "none"}, models={"global": "mlp"}),
+        mapping("fedavg", dataset="few-parity", seed=1),
+    ]
+    for number, run in enumerate(runs):
+        assert train(run, f"alone{number}") == 0
+    loaded: list[str] = []
+    original = training.store.load
+    monkeypatch.setattr(training.store, "load", lambda name, *rest: loaded.append(name) or original(name, *rest))
+    assert together(*runs, options=("--checkpoints", str(tmp_path / "checkpoints"))) == 0
+    assert loaded == ["few", "few", "few-parity"]
+    for number in range(len(runs)):
+        alone = tmp_path / f"alone{number}"
+        folder = runfile.load(tmp_path / f"{number}.yaml").folder
+        checkpoint = tmp_path / "checkpoints" / f"{folder}.safetensors"
+        assert record(alone, alone / "checkpoint.safetensors") == record(tmp_path / "runs" / folder, checkpoint)
+
+
+def test_a_run_that_fails_leaves_the_others_alone(
+    together: Callable[..., int], mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert together(mapping(), mapping(server_images=240), mapping(seed=1)) == 2
+    assert error(capsys) == f"bayesfed: 1 of 3 runs failed: {tmp_path / '1.yaml'}"
+    assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2
+
+    def broken(*_: Any) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(FML, "aggregate", broken)
+    with pytest.raises(SystemExit, match=r"1 of 2 runs failed: .*0\.yaml"):
+        together(mapping("fml"), mapping(seed=2))
+    assert "ValueError: a mistake of ours" in capsys.readouterr().err
+    assert len(list((tmp_path / "runs").rglob("summary.json"))) == 3
+
+
+def test_a_signal_stops_all_of_a_process_and_they_go_on(
+    train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [mapping(seed=0), mapping(rounds=3, seed=1), mapping(seed=2)]
+    original = Federation.node
+
+    def stop_midway(self: Federation, client: int, round: int, *rest: Any) -> Any:
+        if (self.run.budget.seed, round, client) == (1, 2, 2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, client, round, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Federation, "node", stop_midway)
+        with pytest.raises(SystemExit, match="stopped by a signal after round 1 of 3"):
+            together(*runs)
+    done = list((tmp_path / "runs").rglob("summary.json"))
+    assert [path.parent.name[:6] for path in done] == ["seed~0"]
+    assert not list((tmp_path / "runs").rglob("seed~2*"))
+    before = done[0].stat().st_mtime_ns
+    assert together(*runs) == 0
+    assert done[0].stat().st_mtime_ns == before
+    assert train(runs[1], "alone") == 0
+    (stopped,) = (tmp_path / "runs").rglob("seed~1*")
+    checkpoint = "checkpoint.safetensors"
+    assert record(stopped, stopped / checkpoint) == record(tmp_path / "alone", tmp_path / "alone" / checkpoint)
+
+
+def test_places_of_one_run_and_of_several(train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    assert cli.main(["train", "a.yaml", "b.yaml", "--out", "there"]) == 2
+    assert error(capsys) == "bayesfed: --out there: this is for one run, not 2; give --runs DIR"
+    assert train(mapping(), "out", "--checkpoints", "there") == 2
+    assert "--checkpoint FILE goes with --out" in error(capsys)
+    assert together(mapping(), options=("--checkpoint", "there")) == 2
+    assert "--checkpoints DIR with --runs" in error(capsys)
+
+
 def test_a_finished_run_is_left_alone(
     train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,7 +352,7 @@ def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path:
     [
         ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist`"),
         ({"method": {"name": "hbfi"}}, "no method is named 'hbfi'"),
-        ({"partition": {"alpha": 1.0, "clients": 400}}, "partition.clients: 400 clients .* at most 25 clients fit"),
+        ({"partition": {"alpha": 1.0, "clients": 300}}, "partition.clients: 300 clients .* at most 25 clients fit"),
         ({"server_images": 240}, "server_images: 240 would take 24 of the"),
     ],
 )

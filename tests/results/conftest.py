@@ -59,6 +59,7 @@ class Lab:
         }
         names = dataset if isinstance(dataset, list) else [dataset]
         key = "-".join(str(cell[name]) for name in ("alpha", "model", "stragglers", "seed"))
+        key += "".join(f"-{value}" for value in cell["axes"].values())
         cell["folder"] = f"{'+'.join(names)}/{method}/{key}"
         self.cells.append(cell)
         return self.root / "runs" / cell["folder"]

@@ -78,6 +78,20 @@ def test_falls_needs_every_step(lab, stored):
     assert cell["alpha"] == ""
 
 
+def test_rises_is_the_other_way_round(lab, stored):
+    for alpha, value in (("100", 0.5), ("1", 0.6), ("0.05", 0.7)):
+        stored(lab.cell("heterogeneous", "HBFL", alpha=alpha), [value])
+        stored(lab.cell("heterogeneous", "FML", alpha=alpha), [0.6 if alpha == "1" else 0.5])
+    claim = {
+        "claim": "up", "by": "us", "kind": "rises", "experiments": ["heterogeneous"], "metric": "global_accuracy_best",
+        "methods": ["HBFL", "FML"], "along": "alpha",
+    }  # fmt: skip
+    (study,) = cells.studies(lab.plan)
+    total, ours, theirs = claims.rows(study, claim)
+    assert (total["holds"], total["of"]) == ("1", "2")
+    assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("holds", "+20.00", "does not hold")
+
+
 def test_smaller_gain_averages_over_models(lab, stored):
     accuracy = {  # gains: CIFAR100 0.02, CIFAR10 (0.05 + 0.01) / 2 = 0.03
         ("cifar100", "cnn2"): (0.42, 0.40), ("cifar10", "lenet5"): (0.75, 0.70), ("cifar10", "cnn1"): (0.71, 0.70),

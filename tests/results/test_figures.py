@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from bayesfed.errors import InputError
-from bayesfed.results import cells, figures
+from bayesfed.results import cells, check, figures
 
 
 def study_of(lab):
@@ -192,3 +192,32 @@ def test_what_has_no_curve_says_why(lab, stored, tmp_path):
     assert "FML (no client predictors)" in some
     assert "no client predictors or never took part" in some or "never took part or no client predictors" in some
     assert "Nothing to draw: no client predictors." in none
+
+
+def test_one_accuracy_against_another(lab, stored):
+    """A point a run: its best round, and the other accuracy of that round; a run without the other has none."""
+    for seed, mean in enumerate([[0.3, 0.1, 0.2], [0.2, 0.2, 0.4], None]):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed, clients_on_test="round"), [0.5, 0.8, 0.7], mean=mean)
+    figure = {
+        "title": "Both", "experiment": "heterogeneous", "accuracy": "global", "shows": {"against": "local", "label": "local accuracy (%)"},
+        "rows": [], "columns": [], "methods": ["HBFL"],
+    }  # fmt: skip
+    (study,) = cells.studies(lab.plan)
+    check.check_figure(study, figure)
+    points = figures.content(study, figure).curves
+    assert list(zip(points["round"], points["accuracy"], strict=True)) == [
+        pytest.approx((10, 80)),
+        pytest.approx((20, 80)),
+    ]
+    (axes,) = figures.draw(study, figure).axes
+    assert axes.get_xlabel() == "local accuracy (%)"
+    assert sorted(map(tuple, axes.collections[0].get_offsets().tolist())) == [
+        pytest.approx((10, 80)),
+        pytest.approx((20, 80)),
+    ]
+    for change, message in (
+        ({"shows": {"against": "locl", "label": ""}}, "did you mean 'local'"),
+        ({"x": "alpha"}, "no `x` beside it"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check.check_figure(study, {**figure, **change})

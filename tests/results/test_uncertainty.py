@@ -117,7 +117,7 @@ def test_a_reliability_diagram(study: cells.Study) -> None:
     [
         (
             DIAGRAM | {"shows": {"reliable": "global"}},
-            "shows: expected one of diagnostic, predictors, labelled, reliability and a label",
+            "shows: expected one of diagnostic, predictors, labelled, reliability, against and a label",
         ),
         (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
     ],

@@ -79,6 +79,22 @@ def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
     assert threads((fresh.folder / summary).parent) == 2
 
 
+def test_short_runs_are_trained_several_to_a_job(finished: Clone, fresh: Clone) -> None:
+    """As many batches as cores; each run is still a job of its own by its name, and where the config says so."""
+    assert list((finished.folder / "results" / "test" / "logs" / "train_batch").iterdir())
+    summaries = [path.relative_to(fresh.folder).as_posix() for path in fresh.summaries()]
+    for path in summaries[:4]:
+        (fresh.folder / path).unlink()
+    batches = [output for rule, output in fresh.wanted() if rule == "train_batch"]
+    assert len(batches) == 2
+    assert "train" not in {rule for rule, _ in fresh.wanted()}
+    (fresh.folder / batches[0]).touch()  # left over from when these runs were last trained
+    assert batches == [output for rule, output in fresh.wanted() if rule == "train_batch"]
+    assert fresh.wanted(summaries[0]) == [("train", summaries[0])]
+    fresh.edit("config/test.yaml", "experiments:", "short_runs: {below: 0}\nexperiments:")
+    assert {output for rule, output in fresh.wanted() if rule == "train"} == set(summaries[:4])
+
+
 def test_comment_in_a_method_triggers_nothing(fresh: Clone) -> None:
     with (fresh.folder / "src" / "bayesfed" / "methods" / "hbfl.py").open("a") as file:
         file.write("\n# A comment.\n")
@@ -142,7 +158,7 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
 
 def test_valuable_runs_come_first(fresh: Clone) -> None:
     """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
-    fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]")
+    fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]\nshort_runs: {below: 0}")
     shutil.rmtree(fresh.folder / "data")
     told = {}
     for job in fresh.snakemake("-n").split("rule ")[1:]:
@@ -160,7 +176,7 @@ def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone
     assert NOTHING in finished.snakemake("-n", "--resources", "gpu=0")
     fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1]")
     without, with_gpus = (fresh.snakemake("-np", "--resources", f"gpu={count}") for count in (0, 4))
-    assert len(fresh.plan()["runs"]) == without.count("--device cpu") == with_gpus.count("--device auto")
+    assert without.count("--device cpu") == with_gpus.count("--device auto") == 2  # batches, one a core
 
 
 @pytest.mark.parametrize(

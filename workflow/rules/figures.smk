@@ -22,6 +22,12 @@ rule figures:
             f"<results>/figures/{paper}/{item}.png"
             for paper, item, shows in planning.items(PLAN, "figures")
         ],
+        [
+            f"<results>/figures/{paper}/{item}.chosen.csv"
+            for paper, spec in PLAN["papers"].items()
+            for item, figure in spec["figures"].items()
+            if "search" in figure
+        ],
         done=touch(f"{MADE}/figures-{PRODUCTS}"),
     log:
         "<logs>/figures.log",

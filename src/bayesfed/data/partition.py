@@ -111,7 +111,7 @@ def as_dealt(data: store.Dataset, partition: Partition, spec: PartitionSpec) -> 
     counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
     return (
         replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
-                test_labels=test_labels),
+                test_labels=test_labels, placed={}),
         Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets),
     )  # fmt: skip
 

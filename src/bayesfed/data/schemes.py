@@ -152,7 +152,7 @@ def dirichlet_class_shared(train_labels: Indices, test_labels: Indices, spec: Pa
     than `spec` asks for, all shares are drawn again (A17). Raises InputError where the splits cannot feed so
     many clients, and when no draw succeeds.
     """
-    check_room(train_labels, test_labels, spec)
+    check_room(len(train_labels), len(test_labels), spec)
     classes = int(max(train_labels.max(), test_labels.max())) + 1
     counts = [np.bincount(labels, minlength=classes) for labels in (train_labels, test_labels)]
     random = streams.generator(seed, "partition")
@@ -175,7 +175,7 @@ def dirichlet_class_floor(train_labels: Indices, test_labels: Indices, spec: Par
     over, or the last one of a client that has more than one. Nobody gets test images. Redraws as
     `dirichlet_class_shared`; raises InputError likewise, and where class 0 has no image to give.
     """
-    check_room(train_labels, test_labels, spec)
+    check_room(len(train_labels), len(test_labels), spec)
     counts = np.bincount(train_labels)
     random = streams.generator(seed, "partition")
 
@@ -216,7 +216,7 @@ def dirichlet_client(train_labels: Indices, test_labels: Indices, spec: Partitio
     among the classes that have images left: where those of q_k have none, by what is left of each class. Nobody gets
     test images. Raises InputError where the split cannot feed so many clients.
     """
-    check_room(train_labels, test_labels, spec)
+    check_room(len(train_labels), len(test_labels), spec)
     assert spec.alpha is not None  # checked by PartitionSpec
     counts = np.bincount(train_labels)
     random = streams.generator(seed, "partition")
@@ -241,7 +241,7 @@ def classes_apart(train_labels: Indices, test_labels: Indices, spec: PartitionSp
     """Give every client classes of its own, all their images, as equal in number as they come: of ten classes, the first
     of two clients holds 0 to 4 (FOLA's study of two clients). Raises InputError for more clients than classes.
     """
-    check_room(train_labels, test_labels, spec)
+    check_room(len(train_labels), len(test_labels), spec)
     classes = int(max(train_labels.max(), test_labels.max())) + 1
     if spec.clients > classes:
         raise InputError(
@@ -413,16 +413,13 @@ def divide(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, see
     return scheme.draw(train_labels, test_labels, spec, seed)
 
 
-def check_room(train_labels: Indices, test_labels: Indices, spec: PartitionSpec) -> None:
-    """Raise InputError where the splits are too small for so many clients."""
-    for split, labels, least in (
-        ("training", train_labels, max(spec.min_train, 1)),
-        ("test", test_labels, spec.min_test),
-    ):
-        if spec.clients * least > len(labels):
+def check_room(train: int, test: int, spec: PartitionSpec) -> None:
+    """Raise InputError where splits of so many images are too small for so many clients."""
+    for split, images, least in (("training", train, max(spec.min_train, 1)), ("test", test, spec.min_test)):
+        if spec.clients * least > images:
             raise InputError(
                 f"partition.clients: {spec.clients} clients with at least {least} {split} images need "
-                f"{spec.clients * least}, there are {len(labels)}: at most {len(labels) // least} clients fit"
+                f"{spec.clients * least}, there are {images}: at most {images // least} clients fit"
             )
 
 

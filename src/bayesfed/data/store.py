@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Dataset:
     train_labels: NDArray[np.int64]
     test_images: NDArray[np.uint8]
     test_labels: NDArray[np.int64]
+    placed: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what the engine has made of it
 
 
 def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Dataset:

@@ -80,14 +80,8 @@ class Federation:
             (whole,) = datasets
             whole, partition = partitions.as_dealt(whole, partition, run.partition)
             datasets = [whole]
+        self.splits = [placed(one, compute) for one in datasets]
         place = functools.partial(Images, device=compute.device, dtype=compute.cast)
-        self.splits = [
-            (
-                place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
-                place(one.source, one.test_images, one.test_labels, augment="none"),
-            )
-            for one in datasets
-        ]
         self.foreign = {
             name: place(datasets[0].source, images, np.zeros(len(images)), augment="none")
             for name, images in zip(run.tasks.foreign if datasets else (), foreign, strict=True)
@@ -273,6 +267,18 @@ class Federation:
 def prefix(network: str) -> str:
     """How the names of a network's statistics begin in a node's state."""
     return PREFIXES.get(network, f"{network}:")
+
+
+def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:
+    """A dataset's training and test images on the device: made once, however many runs of the process share the dataset."""
+    key = (compute.device, compute.cast)
+    if key not in one.placed:
+        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
+        one.placed[key] = (
+            place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
+            place(one.source, one.test_images, one.test_labels, augment="none"),
+        )
+    return one.placed[key]
 
 
 def round_half_up(value: float) -> int:

@@ -1,7 +1,8 @@
-"""One run from its run file to its finished folder: lock, resume, train, checkpoint, and write the results."""
+"""Runs from their run files to their finished folders: lock, resume, train, checkpoint, and write the results."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import platform
@@ -9,16 +10,19 @@ import re
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
 import bayesfed
-from bayesfed import files, runfolder
+from bayesfed import files, runfile, runfolder
 from bayesfed.data import partition, store
 from bayesfed.data.sources import source
 from bayesfed.engine import checkpoint, device, lease
@@ -52,7 +56,36 @@ class Place:
     executor: str = "auto"  # another than the device's own one is for debugging
 
 
-def train(run: Run, place: Place) -> None:
+class Process:
+    """What runs that are trained one after another in a process share: a GPU, leased once, and the last run's datasets."""
+
+    def __enter__(self) -> Process:
+        self.held = contextlib.ExitStack()
+        self.leased = False
+        self.seen: Any = None
+        self.datasets: list[store.Dataset] = []
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.held.close()
+
+    def lease(self, place: Place) -> None:
+        """Take the GPU, at the first call; before torch looks, which fixes what it sees."""
+        if not self.leased:
+            self.held.enter_context(lease.lease(place.device, slots=place.gpu_slots))
+            self.leased = True
+
+    def load(self, run: Run, data: Path) -> list[store.Dataset]:
+        """The run's datasets: those of the last run, where it saw the same."""
+        seen = (run.sources, run.parts, data)
+        if seen != self.seen:
+            self.seen, self.datasets = None, []  # not both in memory
+            self.datasets = [store.load(name, data, run.images) for name in run.datasets]
+            self.seen = seen
+        return self.datasets
+
+
+def train(run: Run, place: Place, process: Process) -> None:
     """Train a run, or go on with it, until its folder is done; a finished run is left alone.
 
     A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
@@ -65,8 +98,32 @@ def train(run: Run, place: Place) -> None:
         if (place.out / runfolder.SUMMARY).exists():
             print(f"{place.out}: done already", file=sys.stderr)
             return
-        with lease.lease(place.device, slots=place.gpu_slots):  # before torch looks, which fixes what it sees
-            train_locked(run, place)
+        process.lease(place)
+        train_locked(run, place, process)
+
+
+def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], Place]) -> dict[Path, Exception]:
+    """Train runs one after another in this process, each as `train` does and where `place_of` says.
+
+    A run that fails is told of, and the others go on: gives what failed, and why. Raises Stopped on SIGTERM or SIGINT
+    while a run is trained, which ends them all.
+    """
+    failed: dict[Path, Exception] = {}
+    with Process() as process:
+        for path in run_files:
+            try:
+                run = runfile.load(path, data)
+                train(run, place_of(run), process)
+            except Stopped:
+                raise
+            except InputError as error:
+                failed[path] = error
+                print(f"{path}: {error}", file=sys.stderr)
+            except Exception as error:
+                failed[path] = error
+                print(f"{path}:", file=sys.stderr)
+                traceback.print_exc()
+    return failed
 
 
 def refuse_other_run(run: Run, out: Path) -> None:
@@ -82,7 +139,7 @@ def refuse_other_run(run: Run, out: Path) -> None:
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
 
 
-def train_locked(run: Run, place: Place) -> None:
+def train_locked(run: Run, place: Place, process: Process) -> None:
     """Train with the folder's lock held."""
     on = device.choose_device(place.device)
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
@@ -100,7 +157,8 @@ def train_locked(run: Run, place: Place) -> None:
                 )
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
-        federation = assemble(run, place, device.compute(on, record.precision, place.gpu_slots))
+        compute = device.compute(on, record.precision, place.gpu_slots)
+        federation = assemble(run, place, compute, process.load(run, place.data))
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
@@ -109,9 +167,8 @@ def train_locked(run: Run, place: Place) -> None:
         report.write(f"checkpoint: {place.checkpoint}")
 
 
-def assemble(run: Run, place: Place, compute: Compute) -> Federation:
-    """The run's federation from the stored data and the cached partition, which is made where it is missing."""
-    datasets = [store.load(name, place.data, run.images) for name in run.datasets]
+def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
+    """The run's federation from its datasets and the cached partition, which is made where it is missing."""
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:

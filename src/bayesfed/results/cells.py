@@ -92,8 +92,9 @@ class Record:
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says
-    why a finished one has none.
+    them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `summary` holds accuracies in
+    [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
+    where it has (results/search.py).
     """
 
     experiment: str
@@ -118,10 +119,12 @@ class Record:
     level: str
     summary: Mapping[str, float]
     missing: str
+    chosen: str = ""
 
     def field(self, name: str) -> str:
         """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""
-        return text(getattr(self, name)) if name in FIELDS else self.axes.get(name, "")
+        value = self.__dict__[name] if name in self.__dict__ else self.axes.get(name, "")
+        return value if isinstance(value, str) else text(value)
 
     @property
     def as_printed(self) -> bool:
@@ -165,8 +168,12 @@ class Record:
         if statistic.kind == "best_within":
             first, last = statistic.argument
             return max((value for round, value in curve.items() if first <= round <= last), default=None)
-        other = replace(self, level=statistic.argument).curve()
-        return curve.get(max(other, key=lambda round: (other[round], -round))) if other else None
+        return self.at_best(statistic.argument, self.level)
+
+    def at_best(self, best: str, level: str) -> float | None:
+        """The accuracy of a level in the first round in which that of the level `best` is best."""
+        leading, other = (replace(self, level=name).curve() for name in (best, level))
+        return other.get(max(leading, key=lambda round: (leading[round], -round))) if leading else None
 
     def measured(self, metric: str) -> dict[int, float]:
         """Another metric than accuracy by round, in order, where it is finite; nothing for an unfinished run."""
@@ -329,10 +336,10 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     Raises InputError for a field or axis that no record has.
     """
     records = list(records)
-    known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
     wanted = {}
     for field, value in where.items():
-        if field not in known and records:
+        if records and field not in FIELDS and not any(field in record.axes for record in records):
+            known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
             raise InputError(f"no field '{field}' of a cell; {nearest(field, known)}")
         wanted[field] = {text(each) for each in (value if isinstance(value, list) else [value])}
     return [record for record in records if all(record.field(f) in accepted for f, accepted in wanted.items())]
@@ -422,6 +429,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
     shards."""
     models = spec["experiments"][cell["experiment"]].get("models", {})
+    levels = levels_of(spec, cell["experiment"])
     folder = runs_folder / cell["folder"]
     summary = runs.summary(folder)
     clients = cell["clients"]
@@ -462,10 +470,10 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
         model = cell.get("model") or models.get("global")
         found.append(record("global", "global", model, datasets[0], used[0], "global", None))
     local = models.get("local") or []
-    for k in range(clients):
+    for k in range(clients if summary or "client" in levels else 0):
         model = local[k] if k < len(local) else cell.get("model")
         found.append(record("client", str(k + 1), model, datasets[k], used[k], "clients", k))
-    for k in range(clients):
+    for k in range(clients if summary or "global_on_shard" in levels else 0):
         model = cell.get("model") or models.get("global")
         found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
     model = cell.get("model") or models.get("global")
@@ -477,6 +485,20 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
         mean = record("local", "mean", model, datasets[0], used[0], "", None)
         found.append(replace(mean, missing="" if mean.curve() or not mean.done else NOT_TESTED))
     return found
+
+
+def levels_of(spec: Mapping[str, Any], experiment: str) -> set[str]:
+    """The levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
+    found = {
+        column.get("metric", table.get("metric"))
+        for table in spec.get("tables", {}).values()
+        if table.get("experiment") == experiment
+        for column in table.get("columns", [])
+    }
+    figures = spec.get("figures", {}).values()
+    found |= {figure.get("accuracy") for figure in figures if figure.get("experiment") == experiment}
+    found |= {claim.get("metric") for claim in spec.get("claims", []) if experiment in claim.get("experiments", [])}
+    return {str(metric).partition("_accuracy_")[0] for metric in found}
 
 
 def _why(block: Mapping[str, Any], client: int | None) -> str:

@@ -5,15 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.errors import InputError, nearest
-from bayesfed.results import cells, claims, compare, tables
+from bayesfed.results import cells, claims, compare, search, tables
 
-TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods")
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart")
+TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
+FIGURE = (
+    "title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods", "note", "search",
+)  # fmt: skip
+CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search")
+SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "falls": ("methods", "along"),
+    "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
 SHOWS = {
@@ -21,9 +25,10 @@ SHOWS = {
     "predictors": ("predictors", "label", "round"),
     "labelled": ("labelled", "label"),
     "reliability": ("reliability", "label"),
+    "against": ("against", "label"),
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows")
-LISTS = ("columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search")
+LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
 def paper(study: cells.Study, published: Path) -> None:
@@ -85,9 +90,10 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
     """Raise InputError for a field that records do not have, or a value that none of them has."""
     for field, value in where.items():
+        cells.select(records, {field: []})
+        valid = cells.unique(record.field(field) for record in records)
         for each in value if isinstance(value, list) else [value]:
-            if not cells.select(records, {field: each}):
-                valid = cells.unique(record.field(field) for record in records)
+            if cells.text(each) not in valid:
                 raise InputError(f"no cell has {field} '{cells.text(each)}'; {nearest(cells.text(each), valid)}")
 
 
@@ -101,6 +107,10 @@ def check_table(study: cells.Study, table: object) -> None:
         if metric is None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
         values(cells.of_metric(records, metric, own)[0], tables.keys_of(column))
+    if "search" in table:
+        metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
+        used = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
+        check_search(study, table["search"], [table["experiment"]], metrics, used)
     for _, of_row in tables.rows(study, table):
         for cell in of_row:
             if not cell.records:
@@ -126,7 +136,11 @@ def check_figure(study: cells.Study, figure: object) -> None:
         round = shows.get("round", 1)
         if not isinstance(round, int) or (round < 1 and round != -1):
             raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
+        one_of(shows.get("against", "global"), cells.LEVELS, "accuracy")
     along = [figure["x"]] if "x" in figure else []
+    if "search" in figure:
+        used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
+        check_search(study, figure["search"], [figure["experiment"]], [f"{figure['accuracy']}_accuracy_best"], used)
     for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
         cells.select(records, {field: []})
     for record in records if along else []:
@@ -149,8 +163,38 @@ def check_claim(study: cells.Study, claim: object) -> None:
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
     cells.select(records, {axis: [] for axis in claim.get("apart", [])})
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
+    if "search" in claim:
+        used = ["method", *([claim["along"]] if "along" in claim else [])]
+        check_search(study, claim["search"], claim["experiments"], [claim["metric"]], used)
     if not claims.tests(study, claim):
         raise InputError("no cell of these experiments can test it")
+
+
+def check_search(
+    study: cells.Study, asked: object, experiments: Sequence[str], metrics: Sequence[str], used: Sequence[str]
+) -> None:
+    """A search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
+    try:
+        asked = keys(asked, SEARCH)
+        records = of_experiments(study, experiments)
+        known = [*search.FIELDS[1:], *cells.unique(axis for record in records for axis in record.axes)]
+        for axis in asked["over"]:
+            one_of(axis, known, "axis")
+            if axis in used:
+                raise InputError(f"over: '{axis}' tells cells apart here, so the best cannot be chosen over it")
+        if not asked["over"]:
+            raise InputError("over: expected the axes to choose the best over, found none")
+        _, by = cells.of_metric([], asked["by"], study.spec.get("statistics", {}))
+        if by.scale != 100 or "_accuracy_" not in asked["by"]:
+            raise InputError(f"by: '{asked['by']}' is no accuracy, and the best is chosen by one")
+        for key, metric in [("by", asked["by"]), *(("metric", metric) for metric in metrics)]:
+            level = metric.partition("_accuracy_")[0]
+            if level not in search.LEVELS:
+                raise InputError(
+                    f"{key}: '{metric}' is one accuracy a client; a search is for one a run: {' or '.join(search.LEVELS)}"
+                )
+    except InputError as error:
+        raise InputError(f"search: {error}") from None
 
 
 def check_published(study: cells.Study, published: Path) -> None:

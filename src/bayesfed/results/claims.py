@@ -2,10 +2,11 @@
 
 A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
 and what its kind needs; `where` narrows the cells (field -> value or values), `apart` names axes in which cells that are
-compared may differ (each method with its best number of local epochs). Kinds:
+compared may differ (each method with its best number of local epochs); with a `search` (results/search.py) best is compared
+with best. Kinds:
 
 - `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
-- `falls`: the metric of each of `methods` falls at each step from the largest value of `along` down;
+- `falls`, `rises`: the metric of each of `methods` falls (rises) at each step from the largest value of `along` down;
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import cells, csvfile, tables
+from bayesfed.results import cells, csvfile, search, tables
 
 MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
 COLUMNS = (
@@ -82,8 +83,8 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
     return found
 
 
-def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
-    """`falls`: one test a method and cell; its difference is smallest minus largest value of `along`."""
+def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
+    """`falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is smallest minus largest value of `along`."""
     along = claim["along"]
     found = []
     chosen = cells.select(records, {"method": claim["methods"]})
@@ -98,7 +99,7 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
             known = [value for value in values if value is not None]
             complete = len(known) == len(steps)
             differences.append(known[-1] - known[0] if complete else None)
-            holds.append(complete and all(b < a for a, b in itertools.pairwise(known)))
+            holds.append(complete and all(sign * (b - a) > 0 for a, b in itertools.pairwise(known)))
         found.append(Test(of_cell[0].method, f"{along} {' > '.join(steps)}", of_cell, differences, holds))
     return found
 
@@ -133,7 +134,8 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
 KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
-    "falls": _falls,
+    "falls": lambda records, claim, statistic: _falls(records, claim, statistic, -1),
+    "rises": lambda records, claim, statistic: _falls(records, claim, statistic, 1),
     "smaller gain": _smaller_gain,
 }
 
@@ -141,15 +143,18 @@ KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list
 def tests(study: cells.Study, claim: Claim) -> list[Test]:
     """A claim in each cell that it speaks of; `results/check.py` has checked its names."""
     where = {"experiment": claim["experiments"], **claim.get("where", {})}
-    own = study.spec.get("statistics", {})
-    records, statistic = cells.of_metric(cells.select(study.records, where), claim["metric"], own)
+    own, asked = study.spec.get("statistics", {}), claim.get("search")
+    chosen = search.choose(study, cells.select(study.records, where), asked)
+    records, statistic = cells.of_metric(chosen, claim["metric"], own)
+    if asked:
+        claim = {**claim, "apart": [*claim.get("apart", []), *asked["over"]]}
     return KINDS[claim["kind"]](records, claim, statistic)
 
 
 def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
     """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each.
 
-    `difference` is the mean over the counted seeds in percentage points: method minus `than`; for `falls` at
+    `difference` is the mean over the counted seeds in percentage points: method minus `than`; for `falls` and `rises` at
     the smallest value of `along` minus at the largest; for `smaller gain` on `dataset` minus on the other.
     """
     common = {
@@ -162,7 +167,11 @@ def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
     found = tests(study, claim)
     sides = {"method": claim.get("method", ""), "than": ", ".join(claim.get("than", []))}
     total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
-    return [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
+    whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
+    if "search" in claim:
+        for row, test in zip(whole[1:], found, strict=True):
+            row["chosen"] = choices(test)
+    return whole
 
 
 def _cell(study: cells.Study, test: Test) -> dict[str, str]:
@@ -174,6 +183,13 @@ def _cell(study: cells.Study, test: Test) -> dict[str, str]:
     row["dataset"] = " and ".join(cells.unique(study.labels(record.dataset) for record in test.records))
     row["client"] = row["client"].replace("global", "")
     return row
+
+
+def choices(test: Test) -> str:
+    """What a search has chosen for a test, and for which of its cells: `FOLA, alpha 0.1: lr 0.01 (best of 5, ...)`."""
+    chosen = [record for record in test.records if record.chosen]
+    named = (f"{r.method}{f', alpha {r.alpha}' if r.alpha else ''}: {r.chosen}" for r in chosen)
+    return "; ".join(cells.unique(named))
 
 
 def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
@@ -208,7 +224,7 @@ def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
     return [
         csvfile.write(
             out / study.paper / "claims.csv",
-            COLUMNS,
+            [*COLUMNS, *(["chosen"] if any("search" in claim for claim in study.spec.get("claims", [])) else [])],
             [row for claim in study.spec.get("claims", []) for row in rows(study, claim)],
         )
         for study in cells.studies(plan, runs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.errors import InputError
-from bayesfed.results import cells, csvfile, tables
+from bayesfed.results import cells, csvfile, search, tables
 
 KEYS = ("dataset", "setting", "alpha", "client", "model", "method", "metric")
 COLUMNS = (
@@ -95,6 +95,7 @@ def _row(
     stand_in = any(record.used != record.dataset for record in cell.records)
     budget = study.budget(cell.records)
     notes = [
+        search.chosen(cell.records),
         "" if budget == cells.PAPERS else budget,
         "" if score.seeds == score.planned or score.missing else f"{score.count()} seeds finished",
         f"seeds: {score.count()}" if score.missing else ", ".join(score.without()),

@@ -2,6 +2,7 @@
 an axis), mean and band over seeds."""
 
 import textwrap
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells, runs
+from bayesfed.results import cells, csvfile, runs, search
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
@@ -65,17 +66,19 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `shows`, `title`. With an `x`, the column `round` holds its values.
+    place of rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
     server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
     of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the
-    accuracy along the labelled images that all clients together trained on, in the last round with so many; or {reliability: NAME, label: WORDS}, the
-    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent.
+    accuracy along the labelled images that all clients together trained on, in the last round with so many; {reliability: NAME, label: WORDS}, the
+    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent; or {against: LEVEL,
+    label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round, in percent.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    records, _ = cells.of_metric(cells.select(study.records, where), level, {})
+    chosen = search.choose(study, cells.select(study.records, where), figure.get("search"))
+    records, _ = cells.of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, data = figure.get("curves", "method"), []
@@ -106,6 +109,9 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
         return {labelled[round]: value for round, value in curve.items() if round in labelled}  # the last round's stays
     if "reliability" in shows:
         return record.reliability(shows["reliability"])
+    if "against" in shows:
+        best, other = record.value(cells.BEST), record.at_best(figure["accuracy"], shows["against"])
+        return {} if best is None or other is None else {100 * other: best}
     if "x" in figure:
         best = record.value(cells.BEST)
         return {} if best is None else {float(record.field(figure["x"])): best}
@@ -131,13 +137,18 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def footnote(study: cells.Study, records: Sequence[cells.Record], diagram: bool = False) -> str:
+def footnote(
+    study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({})
+) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     seeds = len(cells.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
-    line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
+    if "against" in shows:
+        line = f"A point: a run, in the round that is best for it; {seeds} seed{'s' if seeds != 1 else ''}."
+    else:
+        line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     rounds, epochs, batch = (
         " or ".join(cells.unique(str(getattr(record, field)) for record in records))
@@ -146,12 +157,34 @@ def footnote(study: cells.Study, records: Sequence[cells.Record], diagram: bool 
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
-    if diagram:
+    if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
+
+
+def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
+    """What a figure's own YAML says of it, and what its search has chosen, in how many points."""
+    found = [figure["note"].rstrip(".") + "."] if "note" in figure else []
+    if "search" in figure:
+        found.append(search.words(figure["search"]))
+        if counts := search.counts(records):
+            found.append(f"Chosen, in so many cells: {counts}; each cell's choice is in the table beside this figure.")
+    return "".join(f" {one}" for one in found)
+
+
+def choices(study: cells.Study, figure: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
+    """The table beside a figure with a search: what was chosen in each of its cells, "" where nothing was run."""
+    found = {}
+    for record in content(study, figure).records:
+        cell = {field: record.field(field) for field in ("dataset", "model", "method", "alpha")}
+        cell["axes"] = ", ".join(
+            study.labelled(axis, value) for axis, value in record.axes.items() if axis not in figure["search"]["over"]
+        )
+        found[tuple(cell.values())] = {**cell, "chosen": record.chosen}
+    return ["dataset", "model", "method", "alpha", "axes", "chosen"], list(found.values())
 
 
 def without(records: Iterable[cells.Record]) -> list[str]:
@@ -180,7 +213,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(footnote(study, data.records, "reliability" in shows), int(width * 21))
+        small = textwrap.fill(f"{footnote(study, data.records, shows)}{notes(figure, data.records)}", int(width * 21))
         top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
@@ -193,7 +226,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
             set(data.curves["curve"]),
         )
         upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
-        below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round")
+        below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace("_", " ")
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
@@ -207,6 +240,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     reason(study, figure, data, {row, column}),
                     whole="predictors" not in shows,
                     percent="diagnostic" not in shows,
+                    scatter="against" in shows,
                 )
                 if i == 0:
                     axes[i, j].set_title(column, color=INK)
@@ -281,11 +315,16 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, missing: 
 
 
 def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool,
-           empty: str, whole: bool, percent: bool) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; what to say where it is empty. `whole`: what stands below is rounds, or the
-    like; `percent`: values end at 0 and 100."""
+           empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
+    """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below is
+    rounds, or the like; `percent`: values end at 0 and 100."""
     if data.empty:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+        return
+    if scatter:
+        for name in (name for name in reversed(names) if name in set(data["curve"])):
+            own = data[data["curve"] == name]
+            axes.scatter(own["round"], own["accuracy"], s=10, color=palette[name], linewidths=0, alpha=0.8)
         return
     over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
     order = [name for name in reversed(names) if name in set(over["curve"])]
@@ -356,13 +395,15 @@ def save(made: Figure, path: Path) -> list[Path]:
 
 
 def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
-    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan; returns the files.
+    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan, and `<figure>.chosen.csv` where it
+    has a search; returns the files.
 
     `runs` is as in `tables.write`. Raises InputError for a missing plan or a damaged run folder.
     """
-    return [
-        path
-        for study in cells.studies(plan, runs)
-        for name, figure in study.spec.get("figures", {}).items()
-        for path in save(draw(study, figure), out / study.paper / name)
-    ]
+    written = []
+    for study in cells.studies(plan, runs):
+        for name, figure in study.spec.get("figures", {}).items():
+            written += save(draw(study, figure), out / study.paper / name)
+            if "search" in figure:
+                written.append(csvfile.write(out / study.paper / f"{name}.chosen.csv", *choices(study, figure)))
+    return written

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import files
-from bayesfed.results import cells, claims, compare, tables
+from bayesfed.results import cells, claims, compare, search, tables
 
 
 def cost(records: Iterable[cells.Record]) -> tuple[str, str]:
@@ -46,6 +46,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
         keys = ", ".join(study.label(value) for value in cell.keys.values())
+        keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
         last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
     if not shown:

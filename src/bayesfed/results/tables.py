@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import breakdown, cells, csvfile
+from bayesfed.results import breakdown, cells, csvfile, search
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,10 @@ def rows(study: cells.Study, table: Mapping[str, Any]) -> Iterator[tuple[dict[st
 
     A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
     keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
-    default: the table's name), `title`, `note`.
+    default: the table's name), `title`, `note`, `search` (results/search.py).
     """
     records = cells.select(study.records, {"experiment": table["experiment"]})
+    records = search.choose(study, records, table.get("search"))
     own = study.spec.get("statistics", {})
     for values in itertools.product(*table["rows"].values()):
         keys = dict(zip(table["rows"], map(cells.text, values), strict=True))
@@ -76,6 +77,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
         *cells.BUDGET,
         "dataset_used",
         "budget",
+        *(["chosen"] if "search" in table else []),
     ]
     found = []
     for keys, of_row in whole:
@@ -89,6 +91,8 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
             row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})
         row["dataset_used"] = _common({cell.column: used(study, cell.records) for cell in of_row})
         row["budget"] = study.budget([record for cell in of_row for record in cell.records])
+        if "search" in table:
+            row["chosen"] = _common({cell.column: search.chosen(cell.records) for cell in of_row})
         found.append(row)
     return header, found
 
