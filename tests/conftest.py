@@ -58,7 +58,8 @@ def mapping() -> Callable[..., dict[str, Any]]:
 
     def make(method: str | dict[str, Any] = "fedavg", **changes: Any) -> dict[str, Any]:
         method = {"name": method} if isinstance(method, str) else method
-        models: dict[str, Any] = {"global": "lenet5"}
+        # BNFed is for networks of one hidden layer.
+        models: dict[str, Any] = {"global": "pfedbayes_mlp" if method["name"] == "bnfed" else "lenet5"}
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
         of_method: dict[str, Any] = {}
@@ -67,6 +68,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
         models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
         few = {
             "abavg": {"validation_images": 50},
+            "bnfed": {"lr": 0.1, "validation_images": 50},
             "fedbe": {
                 "server_set": 50,
                 "samples": 2,

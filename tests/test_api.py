@@ -158,6 +158,23 @@ def test_a_method_of_ones_own(mapping: Make, data_dir: Path, tmp_path: Path, mon
             assert accuracy(model, *run.images("test", client=k)) == pytest.approx(value, rel=1e-5)
 
 
+def test_a_pool_of_both_splits_is_loaded_as_the_run_had_it(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
+    """Every test image is one client's: so all clients together are the full set, whose accuracy is the recorded one."""
+    pooled = mapping("fedavg", dataset="digits", rounds=1) | {
+        "partition": {"scheme": "labels5", "clients": 4, "size": "medium"}
+    }
+    run = bayesfed.train(pooled, tmp_path / "out", data=digits_dir, precision="fp32")
+    shards = [run.images("test", client=k) for k in range(4)]
+    assert [set(labels) for _, labels in shards] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}] * 2
+    images, labels = (np.concatenate(parts) for parts in zip(*shards, strict=True))
+    assert len(run.images("test")[1]) == len(labels) == sum(run.summary["test_images"])
+    value = recorded(run, "global", "global", "test_accuracy")
+    assert accuracy(run.server["global"], images, labels) == pytest.approx(value, rel=1e-5)
+    on_shards = [recorded(run, str(k), "global", "shard_accuracy") for k in range(4)]
+    assert np.average(on_shards, weights=run.summary["test_images"]) == pytest.approx(value, rel=1e-5)
+    assert len(run.images("train", client=1)[1]) == 70
+
+
 def test_images_are_the_shards(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     """The clients' training images and those of the server are the whole split."""
     run = bayesfed.train(mapping("abavg", rounds=1), tmp_path / "out", data=data_dir)

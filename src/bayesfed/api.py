@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesfed import parts, runfile, runfolder
-from bayesfed.data import prepare, store
+from bayesfed.data import partition, prepare, store
 from bayesfed.data.augment import Images
+from bayesfed.data.schemes import SCHEMES
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
 from bayesfed.engine.federation import SERVER, Compute, Federation, prefix
@@ -163,13 +164,27 @@ class LoadedRun:
         self._take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
         store.check(source, self.data)
-        with np.load(self.data / source.name / f"{split}.npz", allow_pickle=False) as arrays:
-            images, labels = arrays["images"], arrays["labels"].astype(np.int64)
+        images, labels = self._native(source, split)
         if client is None:
             return images, labels
         shard = self._federation.shards[client]
         own = (shard.train if split == "train" else shard.test).numpy()
         return images[own], labels[own]
+
+    def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Images and labels of a split as the run has it, which takes it from both where its partition deals from both."""
+        found = {}
+        for one in store.SPLITS:
+            with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
+                found[one] = arrays["images"], arrays["labels"].astype(np.int64)
+        spec = self.run.partition
+        if not self.run.multi_task and SCHEMES[spec.scheme].pooled:
+            shares = partition.load(source.name, spec, self.run.budget.seed, self.data)
+            (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
+            images = partition.dealt(train_images, test_images, shares)
+            labels = partition.dealt(train_labels, test_labels, shares)
+            found = dict(zip(found, zip(images, labels, strict=True), strict=True))
+        return found[split]
 
     @cached_property
     def _progress(self) -> Progress:

@@ -27,7 +27,8 @@ from bayesfed.schedule import CONSTANT, Schedule
 class Budget:
     """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round.
 
-    A client's round is `local_epochs` long, or `local_batches` mini-batches. `clients_on_test`: when the accuracy of
+    A client's round is `local_epochs` long, or `local_batches` mini-batches. `batch_order`: `fixed` draws the order of a
+    client's images once, and its mini-batches go round in it, on from where the last round ended. `clients_on_test`: when the accuracy of
     clients on the full test set is taken, with all that is not taken every round, or every round.
     """
 
@@ -40,6 +41,7 @@ class Budget:
     server_images: int = option(0, low=0)  # set aside for the server, whatever the method needs at least
     local_batches: int = option(0, low=0)
     clients_on_test: Literal["detailed", "round"] = "detailed"
+    batch_order: Literal["random", "fixed"] = "random"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
+from bayesfed.bayes import gaussian
 from bayesfed.bayes.gaussian import (
     entropy,
     log_precision_spread,
@@ -76,3 +77,39 @@ def test_a_draw_and_its_gradient_are_autograds() -> None:
 def test_spread_of_log_precisions() -> None:
     sigmas = torch.tensor([[1.0, 0.1], [1.0, 0.2]], dtype=torch.float64)
     torch.testing.assert_close(log_precision_spread(sigmas), torch.tensor(4.0, dtype=torch.float64).log())
+
+
+def test_kl_and_its_gradients_are_torchs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mu, mu_w = torch.randn(2, 40, generator=generator, dtype=torch.float64)
+    rho, rho_w = torch.randn(2, 40, generator=generator, dtype=torch.float64) - 1
+    at = [t.requires_grad_() for t in (mu, rho, mu_w, rho_w)]
+    normals = [torch.distributions.Normal(at[i], gaussian.softplus(at[i + 1])) for i in (0, 2)]
+    expected = torch.distributions.kl_divergence(*normals).sum()
+    wanted = torch.autograd.grad(expected, at)
+    mu, rho, mu_w, rho_w = (t.detach() for t in at)
+    sigma, sigma_w = gaussian.softplus(rho), gaussian.softplus(rho_w)
+    torch.testing.assert_close(gaussian.kl(mu, sigma, mu_w, sigma_w), expected.detach(), rtol=1e-12, atol=0)
+    g_mu, g_sigma = gaussian.kl_gradient(mu, sigma, mu_w, sigma_w)
+    w_mu, w_sigma = gaussian.kl_prior_gradient(mu, sigma, mu_w, sigma_w)
+    found = (g_mu, gaussian.through_softplus(g_sigma, rho), w_mu, gaussian.through_softplus(w_sigma, rho_w))
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_equal_gaussians_have_no_gradient() -> None:
+    mu, rho = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+    sigma = gaussian.softplus(rho)
+    for gradients in (gaussian.kl_gradient, gaussian.kl_prior_gradient):
+        assert not any(g.any() for g in gradients(mu, sigma, mu.clone(), sigma.clone()))
+
+
+def test_kl_is_the_mean_log_ratio_of_draws() -> None:
+    """Four standard errors of 200 000 draws."""
+    mu, sigma = torch.tensor([0.3, -1.0]).double(), torch.tensor([0.5, 1.2]).double()
+    mu_w, sigma_w = torch.tensor([0.0, -0.5]).double(), torch.tensor([0.7, 1.0]).double()
+    draws = mu + sigma * torch.randn(200_000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    q, w = torch.distributions.Normal(mu, sigma), torch.distributions.Normal(mu_w, sigma_w)
+    ratio = (q.log_prob(draws) - w.log_prob(draws)).sum(-1)
+    error = float(ratio.mean() - gaussian.kl(mu, sigma, mu_w, sigma_w))
+    assert abs(error) < 4 * float(ratio.std()) / 200_000**0.5

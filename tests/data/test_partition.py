@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bayesfed.data import overview, partition
+from bayesfed.data import overview, partition, store
 from bayesfed.data.fetch import fetch
 from bayesfed.data.schemes import PartitionSpec, classes_apart, dirichlet_class_shared, divide
 from bayesfed.errors import InputError
@@ -203,11 +203,66 @@ def test_classes_apart():
         classes_apart(train, test, PartitionSpec("classes_apart", clients=11, min_train=1), 0)
 
 
+@pytest.mark.parametrize(
+    ("clients", "size", "train", "test"),
+    [(10, "small", 50, 950), (10, "medium", 200, 800), (10, "large", 900, 300), (20, "large", 450, 150)],
+)
+def test_labels5_has_the_papers_numbers(clients, size, train, test):
+    """Of a class of 6000 images, 5000 of them training images; clients hold two sets of labels, from both splits."""
+    labels = np.arange(50_000) % 10, np.arange(10_000) % 10
+    parts = divide(*labels, PartitionSpec("labels5", clients=clients, size=size), 3)
+    pool = np.concatenate(labels)
+    both = np.concatenate([parts.train_indices, parts.test_indices])
+    assert len(np.unique(both)) == len(both) == clients * 5 * (train + test)
+    for k in range(clients):
+        hand = np.concatenate([parts.train(k), parts.test(k)])
+        assert np.bincount(pool[hand], minlength=10).tolist() == (
+            [train + test] * 5 + [0] * 5 if k % 2 == 0 else [0] * 5 + [train + test] * 5
+        )
+        assert (len(parts.train(k)), len(parts.test(k))) == (5 * train, 5 * test)
+    tested = np.concatenate([parts.test(k) for k in range(clients)])
+    assert 0.1 < (tested >= 50_000).mean() < 0.25  # a sixth of the pool
+    assert np.ptp(np.bincount(pool[parts.train(0)])[:5]) > 0  # cut behind the shuffle, not class by class
+
+
+def test_labels5_shrinks_with_the_smallest_class_and_refuses_what_cannot_be():
+    labels = np.repeat(np.arange(10), 174), np.zeros(0, np.int64)
+    parts = divide(*labels, PartitionSpec("labels5", clients=4, size="medium"), 0)
+    assert [len(parts.train(k)) for k in range(4)] == [5 * 14] * 4  # 2000 * 174/6000 / 4
+    assert [len(parts.test(k)) for k in range(4)] == [5 * 58] * 4
+    with pytest.raises(InputError, match="10 clients would have 5 training images each; at least 10 are asked for"):
+        divide(*labels, PartitionSpec("labels5", clients=10, size="small"), 0)
+    with pytest.raises(InputError, match="a class has too few images for 3 clients of size large"):
+        divide(*labels, PartitionSpec("labels5", clients=3, size="large"), 0)
+    with pytest.raises(InputError, match="needs at least 5 classes, there are 4"):
+        divide(np.arange(80) % 4, np.arange(80) % 4, PartitionSpec("labels5", clients=2, size="large"), 0)
+
+
+def test_what_labels5_deals_becomes_the_splits(digits_dir, tmp_path):
+    fetch("digits", tmp_path)
+    spec = PartitionSpec("labels5", clients=4, size="medium")
+    data = store.load("digits", tmp_path)
+    partition.build("digits", spec, 0, tmp_path)
+    parts = partition.load("digits", spec, 0, tmp_path)
+    run, own = partition.as_dealt(data, parts, spec)
+    pool = np.concatenate([data.train_images, data.test_images])
+    labels = np.concatenate([data.train_labels, data.test_labels])
+    assert len(run.test_labels) == len(parts.test_indices)
+    for k in range(4):
+        assert np.array_equal(run.train_images[own.train(k)], pool[parts.train(k)])
+        assert np.array_equal(run.test_labels[own.test(k)], labels[parts.test(k)])
+    files = overview.write("digits", spec, 0, tmp_path, tmp_path)
+    assert "labels5-clients~4-size~medium-seed~0.csv" in [path.name for path in files]
+    whole = PartitionSpec("classes_apart", clients=2)
+    assert partition.as_dealt(data, parts, whole) == (data, parts)
+
+
 def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
     fetch("digits", tmp_path)
     for spec in (
         PartitionSpec("dirichlet_class_floor", alpha=0.1, clients=5, min_train=0, min_test=0),
         PartitionSpec("classes_apart", clients=2),
+        PartitionSpec("labels5", clients=4, size="small"),
     ):
         path = partition.build("digits", spec, 0, tmp_path)
         assert partition.load("digits", spec, 0, tmp_path).clients == spec.clients
@@ -366,6 +421,10 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
         ({"scheme": "dirichlet", "alpha": 1}, "unknown 'dirichlet', did you mean 'dirichlet_client'"),
         ({"scheme": "classes_apart", "alpha": 1}, "1 means nothing with scheme classes_apart"),
         ({"scheme": "dirichlet_client", "alpha": 1}, "min_test: 1, but scheme dirichlet_client deals no test images"),
+        ({"scheme": "labels5"}, "size: None is no size of labels5; valid: large, medium, small"),
+        ({"scheme": "labels5", "size": "tiny"}, "size: 'tiny' is no size of labels5"),
+        ({"scheme": "labels5", "size": "small", "alpha": 1}, "1 means nothing with scheme labels5"),
+        ({"alpha": 1, "size": "small"}, "size: 'small' means nothing with scheme dirichlet_class_shared"),
         ({"scheme": "whole", "alpha": 1}, "1 means nothing with scheme whole"),
         ({"alpha": 1, "shards": 20}, "shards: 20 means nothing with scheme dirichlet_class_shared"),
         ({"scheme": "iid", "images_each": 5, "server": 1, "least": 2}, "least: 2 means nothing with scheme iid"),

@@ -104,7 +104,17 @@ def test_golden_results_are_guarded(tmp_path: Path) -> None:
     hold_golden("mine", [2, 1], second, path, write=False)
 
 
-TRAINED = ("theta", "mu", "rho", "phi", "y", "w", "student")  # what the methods call parameters that clients train
+TRAINED = (
+    "theta",
+    "mu",
+    "rho",
+    "mu_w",
+    "rho_w",
+    "phi",
+    "y",
+    "w",
+    "student",
+)  # what the methods call parameters that clients train
 
 
 def moves(of: Federation, progress: Progress | None = None) -> dict[str, float]:
@@ -299,6 +309,18 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedprox", "mu": 1.0},
         {"name": "abavg", "weight": "images-times-accuracy"},
         {"name": "abavg", "weight": "scaled-accuracy"},
+        {"name": "pfedbayes", "noise_scale": 0.001},
+        {"name": "pfedbayes", "zeta": 1.0},
+        {"name": "pfedbayes", "personal_steps": 5},
+        {"name": "pfedbayes", "weights": "images"},
+        {"name": "pfedme", "penalty": 5.0},
+        {"name": "pfedme", "averaged": 2},
+        {"name": "perfedavg", "adapt": "test"},
+        {"name": "heurfedamp", "alpha": 0.1},
+        {"name": "heurfedamp", "scale": 1.0},
+        {"name": "bnfed", "sigma": 0.1},
+        {"name": "bnfed", "select": "validation"},
+        {"name": "bnfed", "select": "test"},
     ],
     ids=lambda method: "-".join(str(value) for value in method.values()),
 )

@@ -72,6 +72,22 @@ def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, st
     assert record.value(cells.BEST) is None
 
 
+def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored: Callable[..., None]) -> None:
+    """60 of 100 and 3 of 10 images right in round 2; the best round of the sum is not the clients' best rounds."""
+    curves = [[0.5, 0.6, 0.1], [0.9, 0.3, 1.0]] + [[]] * 8
+    lab.spec["statistics"] = {"middle": {"best_within": [2, 3]}, "late": {"best_within": [7, 8]}}
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves, on_shards=curves, test_images=[100, 10] + [5] * 8)
+    stored(lab.cell("heterogeneous", "FML"), [0.5], curves, on_shards=curves)
+    (study,) = cells.studies(lab.plan)
+    hbfl, fml = cells.of_metric(study.records, "personal_accuracy_middle", lab.spec["statistics"])[0]
+    own = {name: cells.read_statistic(name, value) for name, value in lab.spec["statistics"].items()}
+    assert hbfl.curve() == pytest.approx({1: 59 / 110, 2: 63 / 110, 3: 20 / 110})
+    assert hbfl.value(own["middle"]) == hbfl.value(cells.BEST) == pytest.approx(63 / 110)
+    assert hbfl.value(cells.Statistic("last")) == pytest.approx(20 / 110)
+    assert cells.score([hbfl], own["late"]).shown() == "no such rounds"
+    assert (fml.missing, fml.value(cells.BEST)) == ("not in its record", None)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

@@ -49,6 +49,41 @@ def sample(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
     return torch.addcmul(mu, sigma, eps)
 
 
+def kl(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> Tensor:
+    """KL(N(mu, diag sigma^2) || N(mu_w, diag sigma_w^2)) over the last dimension:
+
+    1/2 sum [log(sigma_w^2/sigma^2) + (sigma^2 + (mu - mu_w)^2)/sigma_w^2 - 1].
+    """
+    squares = (sigma.square() + (mu - mu_w).square()) / sigma_w.square()
+    return ((sigma_w / sigma).log() + 0.5 * (squares - 1)).sum(-1)
+
+
+def kl_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of `kl` in mu and sigma: (mu - mu_w)/sigma_w^2 and sigma/sigma_w^2 - 1/sigma. All (P,).
+
+    Written so that equal Gaussians give exactly 0: Adam would make steps of mere rounding.
+    """
+    precision = sigma_w.square().reciprocal()
+    return (mu - mu_w) * precision, (sigma - sigma_w) * (sigma + sigma_w) * precision / sigma
+
+
+def kl_prior_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of `kl` in the second Gaussian's mean and standard deviation, all (P,):
+
+    (mu_w - mu)/sigma_w^2 and (1 - (sigma^2 + (mu - mu_w)^2)/sigma_w^2)/sigma_w.
+
+    Exactly 0 for equal ones, too.
+    """
+    away, precision = mu_w - mu, sigma_w.square().reciprocal()
+    g_sigma = ((sigma_w - sigma) * (sigma_w + sigma) - away.square()) * precision / sigma_w
+    return away * precision, g_sigma
+
+
+def through_softplus(g_sigma: Tensor, rho: Tensor) -> Tensor:
+    """The gradient in rho from that in sigma = softplus(rho)."""
+    return torch.ops.aten.softplus_backward.default(g_sigma, rho, 1, 20)  # 1 and 20 as in F.softplus
+
+
 def rho_gradient(g: Tensor, eps: Tensor, rho: Tensor, sigma: Tensor, entropy_weight: Tensor) -> Tensor:
     """d/drho of L(mu + sigma eps) - w sum_i log sigma_i with sigma = softplus(rho), from g = L'(mu + sigma eps):
 
@@ -56,10 +91,7 @@ def rho_gradient(g: Tensor, eps: Tensor, rho: Tensor, sigma: Tensor, entropy_wei
 
     All (P,), the entropy's weight w ().
     """
-    g_sigma = torch.addcdiv(g * eps, entropy_weight, sigma, value=-1)
-    return torch.ops.aten.softplus_backward.default(
-        g_sigma, rho, 1, 20
-    )  # times sigmoid(rho); 1 and 20 as in F.softplus
+    return through_softplus(torch.addcdiv(g * eps, entropy_weight, sigma, value=-1), rho)
 
 
 def log_precision_spread(sigmas: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path
 
     Needs the fetched dataset and the built partition; raises InputError as `store.load` and `partition.load`.
     """
-    data = store.load(dataset, data_dir)
-    parts = partition.load(dataset, spec, seed, data_dir)
+    data, parts = partition.as_dealt(store.load(dataset, data_dir), partition.load(dataset, spec, seed, data_dir), spec)
     classes = data.source.classes
     held = {
         "train": counts(parts.train_indices, parts.train_offsets, data.train_labels, classes),
@@ -31,7 +30,7 @@ def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path
     }
     stem = Path(partition.filename(dataset, spec, seed)).stem
     outputs = [folder / f"{stem}.{kind}" for kind in ("svg", "png", "csv")]
-    how = spec.scheme if spec.alpha is None else f"alpha = {spec.alpha:g}"
+    how = f"{spec.scheme} {spec.size or ''}".strip() if spec.alpha is None else f"alpha = {spec.alpha:g}"
     title = f"{data.source.title}, {how}, seed {seed}: images of each client"
     picture(held["train"], held["test"], title, outputs[:2])
     with files.replacing(outputs[2]) as scratch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,13 +66,19 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
         raise InputError(f"partition {path} is truncated or changed: {again}") from None
     if parameters != _parameters(wanted, spec, seed):
         raise InputError(f"partition {path} was made from other data or parameters ({parameters}): {again}")
-    for count, indices, offsets, aside in (
+    scheme = SCHEMES[spec.scheme]
+    splits = [
         (wanted.train, partition.train_indices, partition.train_offsets, partition.server_indices),
         (wanted.test, partition.test_indices, partition.test_offsets, NO_IMAGES),
-    ):
-        if len(offsets) != spec.clients + 1 or not once(
-            np.split(indices, offsets[1:-1]), aside, count, SCHEMES[spec.scheme]
-        ):
+    ]
+    if scheme.pooled:
+        pool, server = wanted.train + wanted.test, partition.server_indices
+        splits = [
+            (pool, partition.train_indices, partition.train_offsets, np.append(partition.test_indices, server)),
+            (pool, partition.test_indices, partition.test_offsets, np.append(partition.train_indices, server)),
+        ]
+    for count, indices, offsets, aside in splits:
+        if len(offsets) != spec.clients + 1 or not once(np.split(indices, offsets[1:-1]), aside, count, scheme):
             raise InputError(f"partition {path} does not deal each image once: {again}")
     return partition
 
@@ -82,7 +89,7 @@ def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -
     dealt = np.concatenate([*hands, aside])
     if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):
         return False
-    if scheme.deals_test:
+    if scheme.deals_test and not scheme.pooled:
         return np.array_equal(np.sort(dealt), np.arange(count))
     if scheme.in_common:
         return all(len(np.unique(hand)) == len(hand) and not np.isin(hand, aside).any() for hand in hands)
@@ -92,6 +99,27 @@ def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -
 def sets_aside(spec: PartitionSpec) -> bool:
     """Whether the partition says which images are the server's."""
     return spec.server is not None
+
+
+def as_dealt(data: store.Dataset, partition: Partition, spec: PartitionSpec) -> tuple[store.Dataset, Partition]:
+    """A dataset and its partition as a run uses them. Where a scheme deals from both splits together, the training split
+    is what clients train on, the test split what they are tested on, in the order of the clients; else both stay."""
+    if not SCHEMES[spec.scheme].pooled:
+        return data, partition
+    train_images, test_images = dealt(data.train_images, data.test_images, partition)
+    train_labels, test_labels = dealt(data.train_labels, data.test_labels, partition)
+    counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
+    return (
+        replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
+                test_labels=test_labels, placed={}),
+        Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets),
+    )  # fmt: skip
+
+
+def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
+    """Of the pool of both splits, (N, ...) each, what clients train on and what they are tested on."""
+    pool = np.concatenate([train, test])
+    return pool[partition.train_indices], pool[partition.test_indices]
 
 
 def _parameters(wanted: Source, spec: PartitionSpec, seed: int) -> str:

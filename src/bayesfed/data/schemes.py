@@ -17,7 +17,7 @@ from bayesfed import streams
 from bayesfed.errors import InputError, nearest
 
 WHOLE = "whole"
-OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server")  # of single schemes
+OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server", "size")  # of single schemes
 DRAWS = 1000  # how often a Dirichlet draw with too small a client is drawn again
 LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all shares are equal
 
@@ -45,6 +45,7 @@ class PartitionSpec:
     least: int | None = None  # images of every class that a client has beside them
     images_each: int | None = None  # a client's
     server: int | None = None  # images that the server has, and no client
+    size: str | None = None  # one of LABELS5_SIZES
 
     def __post_init__(self) -> None:
         known = [*SCHEMES, WHOLE]
@@ -80,6 +81,11 @@ class PartitionSpec:
         if not wanted:
             if value is not None:
                 raise InputError(f"partition.{key}: {value!r} means nothing with scheme {self.scheme}; leave it out")
+        elif key == "size":
+            if value not in LABELS5_SIZES:
+                raise InputError(
+                    f"partition.size: {value!r} is no size of labels5; {nearest(str(value), LABELS5_SIZES)}"
+                )
         elif key == "share":
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value <= 1 or float(f"{value:g}") != value:
@@ -104,7 +110,9 @@ class PartitionSpec:
         if self.alpha is not None:
             parts.append(f"alpha~{self.alpha:g}")
         parts.append(f"clients~{self.clients}")
-        parts += [f"{key}~{getattr(self, key):g}" for key in OPTIONS if getattr(self, key) is not None]
+        for key in (one for one in OPTIONS if getattr(self, one) is not None):
+            value = getattr(self, key)
+            parts.append(f"{key}~{value if isinstance(value, str) else format(value, 'g')}")
         for key in ("min_train", "min_test"):
             if getattr(self, key) != getattr(PartitionSpec, key):
                 parts.append(f"{key}~{getattr(self, key)}")
@@ -252,6 +260,49 @@ def classes_apart(train_labels: Indices, test_labels: Indices, spec: PartitionSp
     return Partition(*_packed(hands[0]), *_packed(hands[1]))
 
 
+def labels5(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Five labels for every client, j = 0..4 of client u being (5u + j) mod C, from the pool of both splits (pFedBayes).
+
+    The pool has the training images first, then the test images; both halves of the partition count in it. Client by
+    client a label's images, shuffled, go into hands of equal size (LABELS5_SIZES); a hand is shuffled, then cut into
+    training and test images, so a class has about as many of each as the size says, and all clients have equally many.
+    Raises InputError where that leaves a client fewer images than asked for, and for fewer than five classes.
+    """
+    pool = np.concatenate([train_labels, test_labels])
+    counts = np.bincount(pool)
+    if len(counts) < 5:
+        raise InputError(f"partition.scheme: labels5 needs at least 5 classes, there are {len(counts)}")
+    assert spec.size is not None  # checked by PartitionSpec
+    smaller = min(1.0, int(counts.min()) / LABELS5_CLASS)
+    train, test = (int(count * smaller / spec.clients) for count in LABELS5_SIZES[spec.size])
+    for split, count, least in (("training", train, spec.min_train), ("test", test, spec.min_test)):
+        if 5 * count < max(least, 1):
+            raise InputError(
+                f"partition.clients: {spec.clients} clients would have {5 * count} {split} images each; at least "
+                f"{max(least, 1)} are asked for"
+            )
+    random = streams.generator(seed, "partition")
+    piles = [random.permutation(np.flatnonzero(pool == label)) for label in range(len(counts))]
+    hands: tuple[list[Indices], list[Indices]] = ([], [])
+    for client in range(spec.clients):
+        hand = []
+        for label in (5 * client + np.arange(5)) % len(counts):
+            hand.append(piles[label][: train + test])
+            piles[label] = piles[label][train + test :]
+        if any(len(part) < train + test for part in hand):
+            raise InputError(f"partition: a class has too few images for {spec.clients} clients of size {spec.size}")
+        mixed = random.permutation(np.concatenate(hand))
+        hands[0].append(mixed[: 5 * train])
+        hands[1].append(mixed[5 * train :])
+    return Partition(*_packed(hands[0]), *_packed(hands[1]))
+
+
+# Training and test images that a client has of each of its labels, times the number of clients: in pFedBayes ten clients
+# have 50 and 950 of MNIST in the small setting, twenty have 25 and 475 of CIFAR-10.
+LABELS5_SIZES = {"small": (500, 9500), "medium": (2000, 8000), "large": (9000, 3000)}
+LABELS5_CLASS = 6000  # where a class has fewer images, all these numbers shrink alike
+
+
 def shards(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
     """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code; spec 7.2).
 
@@ -324,13 +375,18 @@ def _set_aside(labels: Indices, spec: PartitionSpec, random: np.random.Generator
 @dataclass(frozen=True)
 class Scheme:
     """How a scheme deals, whether it has an alpha, which options of its own, and whether clients get test images; then they
-    get all images of both splits, else the training images that are dealt. Some let clients have images in common."""
+    get all images of both splits, else the training images that are dealt. Some let clients have images in common.
+
+    `pooled`: indices of both halves count in the pool of both splits, training images first, of which some may be left
+    over.
+    """
 
     draw: Callable[[Indices, Indices, PartitionSpec, int], Partition] | None = None
     dirichlet: bool = True
     deals_test: bool = True
     options: tuple[str, ...] = ()
     in_common: bool = False
+    pooled: bool = False
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -338,6 +394,7 @@ SCHEMES: Mapping[str, Scheme] = {
     "dirichlet_class_floor": Scheme(dirichlet_class_floor, deals_test=False),
     "dirichlet_client": Scheme(dirichlet_client, deals_test=False),
     "classes_apart": Scheme(classes_apart, dirichlet=False),
+    "labels5": Scheme(labels5, dirichlet=False, pooled=True, options=("size",)),
     "shards": Scheme(
         shards,
         dirichlet=False,

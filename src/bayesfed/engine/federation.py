@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed import models, streams
+from bayesfed.data import partition as partitions
 from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
@@ -75,6 +76,10 @@ class Federation:
         self.run, self.compute = run, compute
         self.method = run.build_method()
         self.clients = run.partition.clients
+        if partition is not None:
+            (whole,) = datasets
+            whole, partition = partitions.as_dealt(whole, partition, run.partition)
+            datasets = [whole]
         self.splits = [placed(one, compute) for one in datasets]
         place = functools.partial(Images, device=compute.device, dtype=compute.cast)
         self.foreign = {
@@ -177,7 +182,7 @@ class Federation:
             classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
-            accuracy=lambda predictor: self.training_accuracy(client, predictor),
+            accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
         )
         node.reseed("noise")
         return node
@@ -222,12 +227,16 @@ class Federation:
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
         return self.orders[n]
 
-    def training_accuracy(self, client: int, predictor: Predictor) -> Tensor:
-        """Accuracy () on the node's own training images, without augmentation."""
+    def own_accuracy(self, client: int, predictor: Predictor, on_test: bool) -> Tensor:
+        """Accuracy () on the node's own training images, without augmentation, or on its test images.
+
+        Raises InputError for test images without `Method.leak`.
+        """
+        if on_test and not self.method.leak():
+            raise InputError(f"method '{self.method.name}' looks at test images and does not say so; define `leak`")
         shard = self.shards[client]
-        return accuracy(
-            self.predict(predictor, shard.train_images, shard.train), shard.train_images.labels[shard.train]
-        )
+        images, own = (shard.test_images, shard.test) if on_test else (shard.train_images, shard.train)
+        return accuracy(self.predict(predictor, images, own), images.labels[own])
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order; those without training images never take part."""

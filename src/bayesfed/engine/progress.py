@@ -22,6 +22,7 @@ class Reporter:
         """`done` rounds are finished already."""
         self.rounds = run.budget.rounds
         self.title = f"{run.method} on {'+'.join(run.datasets)}, {run.partition.label}, seed {run.budget.seed}"
+        self.leak = run.build_method().leak()
         self.log_path, self.done = log, done
         self.per_round = max(1, round(run.budget.participation * run.partition.clients))
         self.bar: Any = None
@@ -31,6 +32,8 @@ class Reporter:
     def __enter__(self) -> Reporter:
         self.log = self.log_path.open("a")
         self.write(f"{self.title}: round {self.done} of {self.rounds} done")
+        if self.leak:
+            self.write(f"no accuracy on unseen images: this method {self.leak}")
         if sys.stderr.isatty():
             try:
                 from tqdm import tqdm

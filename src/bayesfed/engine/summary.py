@@ -71,7 +71,7 @@ def per_client(curves: Curves, test_images: Sequence[int], nobody: str) -> dict[
 
 
 def summarise(history: list[Row], test_images: Sequence[int]) -> dict[str, Any]:
-    """The `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
+    """The `test_images`, `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
 
     `test_images`: how many each client has. Null stands for a client without an accuracy, and for a value that is not
     finite.
@@ -84,6 +84,7 @@ def summarise(history: list[Row], test_images: Sequence[int]) -> dict[str, Any]:
             value = row.value if math.isfinite(row.value) else None
             uncertainty.setdefault(row.model, {})[row.metric.removeprefix("test_")] = value
     return {
+        "test_images": list(test_images),
         "global": curve_statistics(server) if server else {},
         "clients": per_client(client_curves(history), test_images, NO_PREDICTORS),
         "global_on_shards": per_client(global_curves(history), test_images, NO_GLOBAL),

@@ -250,6 +250,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "train_seconds": round(record.seconds, 3),
         "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
     }
+    if leak := method.leak():
+        provenance["leak"] = leak
     if own := run.own_parts:
         provenance["parts"] = own
     files.write_json(place.out / "provenance.json", provenance)

@@ -130,7 +130,7 @@ class Node(Learner):
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
-                 accuracy: Callable[[Predictor], Tensor]) -> None:  # fmt: skip
+                 accuracy: Callable[[Predictor, bool], Tensor]) -> None:  # fmt: skip
         super().__init__(state={}, n=n, models=models, generator=generator)
         self.client = client
         self.clients = clients
@@ -139,13 +139,18 @@ class Node(Learner):
         self.epochs, self.batches = epochs, batches
         self.classes = classes
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
-        self.accuracy = accuracy  # accuracy(predictor): (), on the node's own training images, without augmentation
+        self._accuracy = accuracy
         self._initial = initial
         self._sizes = sizes  # of the weights and biases of each network
         self._seed = seed
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.state[name] = value
+
+    def accuracy(self, predictor: Predictor, on_test: bool = False) -> Tensor:
+        """Accuracy () on the node's own training images, without augmentation; or, for a method that admits to it by
+        `leak`, on its test images."""
+        return self._accuracy(predictor, on_test)
 
     def initial(self, network: str = GLOBAL) -> Tensor:
         """The initial parameters (P,) of a model that travels, the same for all."""
@@ -189,7 +194,8 @@ class Node(Learner):
 class Phase:
     """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
 
-    `data`: the node's own training images, or those of the server. `augment`: False takes them as they are. `indexed`:
+    `data`: the node's own training images, or those of the server; or, for a method that admits to it by `leak`, the
+    node's own test images. `augment`: False takes them as they are. `indexed`:
     steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. The hooks run at the end of each epoch and of the phase; they work in place,
     too.
     """
@@ -197,7 +203,7 @@ class Phase:
     step: Callable[[Learner, Batch], None]
     epochs: int = 0
     batches: int = 0
-    data: Literal["own", "server"] = "own"
+    data: Literal["own", "server", "test"] = "own"
     augment: bool = True
     indexed: bool = False
     batch_size: int = 0
@@ -277,6 +283,13 @@ class Method:
         """How many training images the server needs for itself; they leave the clients' shards."""
         return 0
 
+    def leak(self) -> str:
+        """What the method learns from labels of test images, in words; "" for nothing, which it should be.
+
+        Only who says so is given any. The run's log and provenance repeat it: its accuracy is not that on unseen images.
+        """
+        return ""
+
     def evaluate_each_epoch(self) -> bool:
         """Whether clients are tested after every local epoch, not only at the end of a round."""
         return False
@@ -335,6 +348,14 @@ class Method:
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         """What the server predicts with at the end of a round; the model that stands for the method is called `global`."""
         return []
+
+
+def some(server: Node, updates: Sequence[Update], count: int) -> list[Update]:
+    """`count` of the updates, drawn at random and in order; all of them for 0 and where there are no more."""
+    if not 0 < count < len(updates):
+        return list(updates)
+    draws = server.noise(updates[0].q.new_empty(len(updates)))
+    return [updates[place] for place in sorted(draws.argsort()[:count].tolist())]
 
 
 def softmax_of(name: str, model: Logits, theta: Tensor) -> Predictor:

@@ -25,6 +25,21 @@ Builder = Callable[[int, int, int], Chain | tuple[Conv | Linear, ...] | nn.Modul
 # As `models.global`, this word means that the server holds the convolutions alone (multi-task learning).
 CONVOLUTIONS = "convolutions"
 
+
+def vgg(classes: int, channels: int, batch_norm: bool) -> nn.Module:
+    """3x3 convolutions of 16, 32, 64, 128 and 128 channels, each with ReLU and a max-pooling behind it, then one linear layer.
+
+    For images of 32 x 32, of which one pixel is left.
+    """
+    layers: list[nn.Module] = []
+    for width in (16, 32, 64, 128, 128):
+        layers += [nn.Conv2d(channels, width, 3, padding=1)]
+        layers += [nn.BatchNorm2d(width)] if batch_norm else []
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        channels = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, classes))
+
+
 # MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
 # fully connected layers are printed nowhere, 400-120-C is our reading.
 NETWORKS: dict[str, Builder] = {
@@ -37,6 +52,10 @@ NETWORKS: dict[str, Builder] = {
         (Conv(32, 5, 2), Conv(64, 5, 2), Linear(512), Linear(classes)), initial="xavier"
     ),
     "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
+    # pFedBayes: one hidden layer, and a small VGG, with batch normalisation or without, whose classifier is our reading.
+    "pfedbayes_mlp": lambda classes, channels, size: (Linear(100), Linear(classes)),
+    "pfedbayes_vgg": lambda classes, channels, size: vgg(classes, channels, batch_norm=False),
+    "pfedbayes_vgg_bn": lambda classes, channels, size: vgg(classes, channels, batch_norm=True),
     "softmax": lambda classes, channels, size: (Linear(classes),),
     # FedPPD: of each pair the teacher is the baselines' network, too.
     "fedppd_mnist": fedppd.mnist_teacher,

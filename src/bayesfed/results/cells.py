@@ -24,15 +24,18 @@ NOT_TESTED = "no local model on the full test set"
 NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 
-LEVELS = ("global", "client", "global_on_shard", "local")
+LEVELS = ("global", "client", "global_on_shard", "local", "personal")
 """Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
-model on that shard, and the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
-runs that test clients there every round."""
+model on that shard, the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
+runs that test clients there every round, and the clients' best models on their own shards together: the images that they
+label right among all of them (pFedBayes' PM)."""
 
 STATISTICS = ("best", "last", "last5", "early", "jitter")
 """What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics of
 
 MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
 """What is measured of the server's model in detailed rounds, and what it is multiplied by to be shown; also
@@ -41,6 +44,7 @@ MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "
 FOREIGN = "auroc_foreign_"
 OF_KIND = ("first", "best_within", "at_best_of")
 NEVER = "never reached"
+TOO_SHORT = "no such rounds"  # what a run says that ended before them
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Record:
         if statistic.of != "accuracy":
             values = list(self.measured(statistic.of).values())[-5 if statistic.name == "last5" else -1 :]
             return statistics.fmean(values) if values else None
-        if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level != "local":
+        if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level not in CURVES_ALONE:
             return self.summary.get(statistic.name)
         curve = self.curve()
         if statistic.kind:
@@ -193,6 +197,8 @@ class Record:
 
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
+        if self.level == "personal":
+            return runs.together(self.folder) if self.done else {}
         of_level = {"global": "global", "local": "mean", "global_on_shard": f"global on {self.client}"}
         series = of_level.get(self.level, self.client)
         return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
@@ -306,10 +312,9 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         value = record.value(statistic)
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
         why = record.missing
-        if value is None and record.done and not record.diverged and statistic.kind == "first":
-            why = why or NEVER
-        if value is None and record.done and not record.diverged and statistic.of != "accuracy":
-            why = UNRECORDED
+        if value is None and record.done and not record.diverged:
+            why = why or {"first": NEVER, "best_within": TOO_SHORT}.get(statistic.kind, "")
+            why = UNRECORDED if statistic.of != "accuracy" else why
         reasons.setdefault(record.seed, []).extend([why] if why else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
@@ -406,6 +411,7 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
     # A result may have changed since the last call in this process (tests, notebooks).
     runs.summary.cache_clear()
     runs.curves.cache_clear()
+    runs.together.cache_clear()
     return [
         study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
         for name, spec in papers.items()
@@ -470,6 +476,10 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     for k in range(clients if summary or "global_on_shard" in levels else 0):
         model = cell.get("model") or models.get("global")
         found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
+    model = cell.get("model") or models.get("global")
+    whole = slice(None if several else 1)
+    together = record("personal", "all", model, "+".join(datasets[whole]), "+".join(used[whole]), "", None)
+    found.append(replace(together, missing=_why_not_together(summary)))
     if not several and cell["clients_on_test"] == "round":
         model = cell.get("model") or models.get("global")
         mean = record("local", "mean", model, datasets[0], used[0], "", None)
@@ -496,6 +506,17 @@ def _why(block: Mapping[str, Any], client: int | None) -> str:
     if client is None:
         return NO_GLOBAL
     return str(block.get("missing", {}).get(str(client), UNRECORDED))
+
+
+def _why_not_together(summary: Mapping[str, Any] | None) -> str:
+    """Why a run has no accuracy of all clients together; "" for one that has, or is not finished, or diverged."""
+    if summary is None or summary.get("diverged"):
+        return ""
+    if "test_images" not in summary:
+        return UNRECORDED
+    block = summary.get("clients") or {}
+    tested = any(_values(block, k) for k in range(len(summary["test_images"])))
+    return "" if tested else _why(block, 0)
 
 
 def _each(names: str | list[str], clients: int) -> list[str]:

@@ -28,6 +28,20 @@ def number(value: object) -> float | None:
 
 
 @cache
+def together(folder: Path) -> dict[int, float]:
+    """Per round the accuracy of all clients' own models on their own test images together: right ones among all of them, of
+    the clients that were tested. Nothing where the record does not say how many images each has."""
+    images: list[int] = (summary(folder) or {}).get("test_images", [])
+    right: dict[int, float] = {}
+    tested: dict[int, int] = {}
+    for k, count in enumerate(images):
+        for round, value in curves(folder).get(str(k + 1), {}).items():
+            right[round] = right.get(round, 0.0) + count * value
+            tested[round] = tested.get(round, 0) + count
+    return {round: right[round] / tested[round] for round in sorted(right)}
+
+
+@cache
 def of_server(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
     """By round, what is recorded of the server under each (model, metric); its diagnostics have the model `server`.
 

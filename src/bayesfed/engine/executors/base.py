@@ -67,21 +67,25 @@ class Chunk:
 class Mixer:
     """The streams of a node's round that decide which images come when, and how they are cropped."""
 
-    def __init__(self, federation: Federation, node: Node) -> None:
+    def __init__(self, federation: Federation, node: Node, phases: Sequence[Phase] = ()) -> None:
+        """`phases`: those of each of the node's rounds, by which mini-batches in a fixed order have come on so far."""
         seed = federation.run.budget.seed
         self.compute, self.usual = federation.compute, federation.run.budget.batch_size
         self.size, self.chunk = self.usual, chunk_size(federation)
         self.batchwise = federation.batchwise(node.client)
         self.order = streams.generator(seed, "order", node.round, node.client)
         self.augment = streams.generator(seed, "augment", node.round, node.client)
+        self.fixed = federation.run.budget.batch_order == "fixed"
+        self.start = lambda: streams.generator(seed, "order", 0, node.client)
+        self.passed = (node.round - 1) * sum(phase.batches for phase in phases)  # mini-batches before the next one
 
-    def epoch(self, shard: Shard, images: int | None = None, augment: bool = True) -> Iterator[Chunk]:
-        """One pass over a shard's training images in random order, or the first `images` of it."""
+    def epoch(self, shard: Shard, images: int | None = None, augment: bool = True, skip: int = 0) -> Iterator[Chunk]:
+        """One pass over a shard's training images in random order, or `images` of it behind the first `skip`."""
         count = len(shard.train)
-        order = self.compute.place(self.order.permutation(count))
+        order = self.compute.place((self.start() if self.fixed else self.order).permutation(count))
         draws = self.compute.place(shard.train_images.draws(self.augment, count))
         used = count - count % self.size + last_batch(count, self.size, self.batchwise)
-        order, draws = order[:used][:images], draws[:used][:images]
+        order, draws = order[skip:used][:images], draws[skip:used][:images]
         many = max(1, self.chunk // self.size) * self.size
         left = len(order)
         for index, draw in zip(order.split(many), draws.split(many), strict=True):
@@ -96,9 +100,12 @@ class Mixer:
         for _ in range(phase.epochs):
             yield from self.epoch(shard, augment=phase.augment)
         batches, count = phase.batches, len(shard.train)
+        whole = count // self.size + bool(last_batch(count, self.size, self.batchwise))
         while batches > 0:
-            yield from self.epoch(shard, batches * self.size, phase.augment)
-            batches -= count // self.size + bool(last_batch(count, self.size, self.batchwise))
+            skip = self.passed % whole if self.fixed else 0
+            yield from self.epoch(shard, batches * self.size, phase.augment, skip * self.size)
+            done = min(batches, whole - skip)
+            self.passed, batches = self.passed + done, batches - done
 
 
 def chunk_size(federation: Federation) -> int:
@@ -118,11 +125,24 @@ def last_batch(count: int, size: int, batchwise: bool) -> int:
     return 0 if tail == 1 and batchwise else tail
 
 
+def trained_on(federation: Federation, client: int, phase: Phase) -> Shard:
+    """The shard whose training images are those that a client's phase trains on."""
+    shard = federation.shards[SERVER if phase.data == "server" else client]
+    if phase.data == "test":
+        return Shard(shard.test_images, shard.test, shard.test_images, shard.test)
+    return shard
+
+
 def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
-    """Whose images a phase trains on; raises InputError where there are none."""
-    shard = federation.shards[node.client if phase.data == "own" else SERVER]
+    """`trained_on`; raises InputError where there are no images, and for test images without `Method.leak`."""
+    method, shard = federation.method, trained_on(federation, node.client, phase)
+    if phase.data == "test" and not method.leak():
+        raise InputError(f"method '{method.name}' trains on test images and does not say so; define `leak`")
     if not len(shard.train):
-        raise InputError(f"server_images: method '{federation.method.name}' trains on the server's images; set some")
+        where, whose, what = "server_images", "the server's", "set some"
+        if phase.data == "test":
+            where, whose, what = "partition.min_test", "a client's own test", f"client {node.client} has none"
+        raise InputError(f"{where}: method '{method.name}' trains on {whose} images; {what}")
     return shard
 
 
@@ -134,7 +154,7 @@ def epoch_hooks(job: Job, phase: Phase) -> None:
 
 def run_plainly(federation: Federation, job: Job, check: Callable[[], None]) -> None:
     """Run a job's phases, one mini-batch after another."""
-    mixer, learner = Mixer(federation, job.node), job.node.learner()
+    mixer, learner = Mixer(federation, job.node, job.phases), job.node.learner()
     for phase in job.phases:
         for chunk in mixer.phase(phase_shard(federation, job.node, phase), phase):
             parts = (tensor.split(mixer.size) for tensor in (chunk.x, chunk.y, chunk.index))

@@ -32,6 +32,7 @@ from bayesfed.engine.executors.base import (
     epoch_hooks,
     last_batch,
     phase_shard,
+    trained_on,
 )
 from bayesfed.engine.federation import SERVER, Compute, Federation
 from bayesfed.errors import InputError
@@ -164,8 +165,8 @@ class Lane:
         self.fills = not self.federation.batchwise(node.client)
         for phase in job.phases:
             phase_shard(self.federation, node, phase)
-            for client in alike if phase.data == "own" else [SERVER]:
-                count = len(self.federation.shards[client].train)
+            for client in [SERVER] if phase.data == "server" else alike:
+                count = len(trained_on(self.federation, client, phase).train)
                 tail = last_batch(count, self.size, not self.fills)
                 for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
                     self.record(phase, *self.form(size))
@@ -314,7 +315,7 @@ class GraphExecutor(Executor):
 
     def bursts(self, lane: Lane, job: Job) -> Iterator[None]:
         """Queue a job's phases, BURST mini-batches each time it is asked."""
-        mixer, queued = Mixer(self.federation, job.node), 0
+        mixer, queued = Mixer(self.federation, job.node, job.phases), 0
         for phase in job.phases:
             for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
                 lane.fill(chunk)

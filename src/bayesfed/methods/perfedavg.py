@@ -1,0 +1,99 @@
+"""Per-FedAvg (Fallah et al., NeurIPS 2020), first order: a common model from which one step leads to a client's own.
+
+Client i from w, for each pair of mini-batches D, D':
+
+    w' = w - alpha g(w; D),    w <- w - beta g(w'; D')
+
+Server: w <- sum_i q_i w_i. The client's own model is one step away from the server's w, on one of its mini-batches:
+
+    phi = w - alpha g(w; D)
+
+D is of its training images. In the repository of pFedMe, with which papers compare, D is of its *test* images, whose
+labels the model has then seen before it is tested on them: `adapt: test` does that, to say what it is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.steps import grad, leaves, loss_gradient
+from bayesfed.options import option
+
+
+class PerFedAvg(Method):
+    """A client keeps phi, though every round makes it anew; the server has w."""
+
+    name = "perfedavg"
+    label = "Per-FedAvg"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        """The values of pFedMe's repository. lr: alpha. beta: as above. adapt: whose images D is of for phi."""
+
+        lr: float = option(0.01, above=0)
+        beta: float = option(1e-3, above=0)
+        adapt: Literal["train", "test"] = "train"
+
+    def leak(self) -> str:
+        return "adapts on test images and their labels" if self.options.adapt == "test" else ""
+
+    def init_server(self, server: Node) -> State:
+        return {"w": server.initial()}
+
+    def init_client(self, c: Node) -> State:
+        return {"phi": c.initial()}
+
+    def start(self, c: Node, message: State) -> State:
+        w = message["w"]
+        # theta is where the next gradient is taken: w or w'; `first` is 1 for the first mini-batch of a pair, else 0.
+        return {"phi": w.clone(), "w": w.clone(), "theta": w.clone(), "first": torch.ones_like(c.n)}
+
+    def gradient(self, c: Learner, name: str, batch: Batch) -> Tensor:
+        """g, of the mean cross-entropy, at a vector of the state."""
+        (theta,) = leaves(c[name])
+        logits = c.model(theta, batch.x)
+        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        return g
+
+    def adapt(self, c: Learner, batch: Batch) -> None:
+        """phi = w - alpha g(w; D)."""
+        c["phi"].sub_(c.rate(self.options.lr) * self.gradient(c, "phi", batch))
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        """w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
+        g, first = self.gradient(c, "theta", batch), c["first"]
+        c["w"].copy_(torch.where(first == 1, c["theta"], c["w"]))
+        length = first * c.rate(self.options.lr) + (1 - first) * c.rate(self.options.beta)
+        c["theta"].copy_(c["w"] - length * g)
+        first.copy_(1 - first)
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        data: Literal["own", "test"] = "own" if self.options.adapt == "train" else "test"
+        return [Phase(self.adapt, batches=1, data=data), Phase(self.step, epochs=c.epochs, batches=2 * c.batches)]
+
+    def finish(self, c: Node) -> State:
+        # A mini-batch without a second one to its pair leads nowhere.
+        return {"w": torch.where(c["first"] == 1, c["theta"], c["w"])}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        q = torch.stack([update.q for update in updates])
+        w = weighted_mean(q, torch.stack([update["w"] for update in updates]))
+        server["w"] = w.to(server["w"].dtype)
+        return {}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("personal", c.model, c["phi"])]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["w"])]
+
+
+METHOD = PerFedAvg

@@ -1,0 +1,164 @@
+"""pFedBayes (Zhang et al., ICML 2022): every client's own Gaussian is held near the common one, its prior, by a KL.
+
+Client i has q = N(mu, diag sigma^2), which it keeps, and w = N(mu_w, diag sigma_w^2), which begins each round as the
+server's; sigma = softplus(rho) of both. Each mini-batch of b of its n images, with g_1, ..., g_K ~ N(0, I):
+
+    Omega   = -(n/b) 1/K sum_k sum_j log p(y_j | x_j; mu + sigma g_k) + zeta KL(q || w)      a step of (mu, rho)
+    Omega_w = KL(q || w)                                                                     a step of (mu_w, rho_w)
+
+Server, over S of the clients, the mean of mu_w and rho_w alike:
+
+    v <- (1 - beta) v + beta/S sum_i v_i,    v = (mu, rho)
+
+The authors' code is not public. The unofficial one draws g with a standard deviation of 0.001, has the sum over a
+mini-batch in place of n/b times it and zeta over the mini-batches of a round in place of zeta, takes five steps of q
+for one of w, and weights the clients by their images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import (
+    kl,
+    kl_gradient,
+    kl_prior_gradient,
+    sample,
+    softplus,
+    through_softplus,
+    weighted_mean,
+)
+from bayesfed.errors import InputError
+from bayesfed.methods.base import (
+    Batch,
+    Learner,
+    Method,
+    Node,
+    Predictor,
+    State,
+    Update,
+    softmax_average,
+    softmax_of,
+    some,
+)
+from bayesfed.methods.steps import Adam, grad, leaves, loss_gradient
+from bayesfed.options import option
+
+SAMPLES = 10  # weight samples of the averaged predictions
+
+
+class PFedBayes(Method):
+    """A client keeps mu, rho and the Adam states of both steps; the server has mu_w and rho_w."""
+
+    name = "pfedbayes"
+    label = "pFedBayes"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        """The paper's values; the readings of the unofficial code behind them.
+
+        zeta: weight of the KL. lr, lr_w: of q and w (eta_1, eta_2). rho_start: of all rho. samples: K. beta: as above.
+        averaged: S; 0 averages all who took part. noise_scale: the standard deviation of g. loss: Omega as above or as
+        the code has it. personal_steps: of q on each mini-batch, each with noise of its own, before the one of w.
+        weights: of the clients in the average.
+        """
+
+        zeta: float = option(10.0, low=0)
+        lr: float = option(1e-3, above=0)
+        lr_w: float = option(1e-3, above=0)
+        rho_start: float = -2.5
+        samples: int = option(1, low=1)
+        beta: float = option(1.0, above=0, high=1)
+        averaged: int = option(0, low=0)
+        noise_scale: float = option(1.0, low=0)
+        loss: Literal["paper", "code"] = "paper"
+        personal_steps: int = option(1, low=1)
+        weights: Literal["equal", "images"] = "equal"
+
+    def __init__(self, options: PFedBayes.Options) -> None:
+        super().__init__(options)
+        self.adam, self.adam_w = Adam(options.lr, 0.0), Adam(options.lr_w, 0.0)
+
+    def init_server(self, server: Node) -> State:
+        mu = server.initial()
+        return {"mu_w": mu, "rho_w": torch.full_like(mu, self.options.rho_start)}
+
+    def init_client(self, c: Node) -> State:
+        mu = c.initial()
+        q = {"mu": mu, "rho": torch.full_like(mu, self.options.rho_start)}
+        q |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
+        return q | self.adam_w.start("mu_w", mu) | self.adam_w.start("rho_w", mu)
+
+    def start(self, c: Node, message: State) -> State:
+        if self.options.loss == "code" and not c.batches:
+            raise InputError("method.loss: the code's KL weight is zeta / local_batches; set local_batches")
+        scale = c.batches if self.options.loss == "code" else 1
+        return {
+            "mu_w": message["mu_w"].clone(),
+            "rho_w": message["rho_w"].clone(),
+            "zeta": torch.full_like(c.n, self.options.zeta / scale),
+        }
+
+    def personal_step(self, c: Learner, batch: Batch) -> None:
+        """A step of (mu, rho) on Omega."""
+        K, sigma = self.options.samples, softplus(c["rho"])
+        weight = (c.n if self.options.loss == "paper" else batch.size) / K
+        g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], softplus(c["rho_w"]))
+        g_mu, g_sigma = c["zeta"] * g_mu, c["zeta"] * g_sigma
+        for _ in range(K):
+            eps = self.options.noise_scale * c.noise(sigma)
+            (theta,) = leaves(sample(c["mu"], sigma, eps))
+            logits = c.model(theta, batch.x)
+            (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+            g_mu, g_sigma = g_mu + weight * g, g_sigma + weight * g * eps
+        self.adam.step(c, mu=g_mu, rho=through_softplus(g_sigma, c["rho"]))
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        for _ in range(self.options.personal_steps):
+            self.personal_step(c, batch)
+        g_mu, g_sigma = kl_prior_gradient(c["mu"], softplus(c["rho"]), c["mu_w"], softplus(c["rho_w"]))
+        self.adam_w.step(c, mu_w=g_mu, rho_w=through_softplus(g_sigma, c["rho_w"]))
+
+    def finish(self, c: Node) -> State:
+        divergence = kl(c["mu"], softplus(c["rho"]), c["mu_w"], softplus(c["rho_w"]))
+        return {"mu_w": c["mu_w"], "rho_w": c["rho_w"], "kl": divergence}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        chosen, beta = some(server, updates, self.options.averaged), self.options.beta
+        weights = torch.stack([update.q for update in chosen])
+        if self.options.weights == "equal":
+            weights = torch.ones_like(weights)
+        for name in ("mu_w", "rho_w"):
+            mean = weighted_mean(weights, torch.stack([update[name] for update in chosen]))
+            server[name] = ((1 - beta) * server[name].double() + beta * mean).to(server[name].dtype)
+        divergence = torch.stack([update["kl"] for update in updates]).mean()
+        return {"kl_mean": divergence, "sigma_mean": softplus(server["rho_w"]).mean()}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        def draw() -> Tensor:
+            eps = self.options.noise_scale * c.noise(c["mu"])
+            return sample(c["mu"], softplus(c["rho"]), eps)
+
+        return [
+            softmax_of("personal", c.model, c["mu"]),
+            softmax_average("personal", c.model, draw, SAMPLES, sets=("shard",)),
+        ]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        def draw() -> Tensor:
+            eps = self.options.noise_scale * server.noise(server["mu_w"])
+            return sample(server["mu_w"], softplus(server["rho_w"]), eps)
+
+        return [
+            softmax_of("global", server.model, server["mu_w"]),
+            softmax_average("global", server.model, draw, SAMPLES, sets=("test",)),
+        ]
+
+
+METHOD = PFedBayes

@@ -1,0 +1,90 @@
+"""pFedMe (Dinh et al., NeurIPS 2020): a client's own model is the proximal point of the common one under its loss.
+
+Client i from w, each mini-batch: K gradient steps on h(theta) = F(theta) + lambda/2 ||theta - w||^2, then one of w on the
+Moreau envelope of F, whose gradient is lambda (w - theta):
+
+    theta <- theta - eta_p (g + lambda (theta - w) + decay theta)        K times, on one mini-batch, on from the last theta
+    w     <- w - eta lambda (w - theta)
+
+Server, over S of the clients, all of which have trained:
+
+    w <- (1 - beta) w + beta sum_i q_i w_i
+
+The last theta is the client's model. As in the public code, it begins each round at the server's w, and h has a decay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of, some
+from bayesfed.methods.steps import grad, leaves, loss_gradient
+from bayesfed.options import option
+
+
+class PFedMe(Method):
+    """A client keeps theta, its own model, though every round begins it anew; the server has w."""
+
+    name = "pfedme"
+    label = "pFedMe"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        """The public code's values. personal_lr: eta_p. lr: eta. penalty: lambda. inner_steps: K. averaged: S; 0 is all."""
+
+        lr: float = option(0.01, above=0)
+        personal_lr: float = option(0.01, above=0)
+        penalty: float = option(15.0, low=0)
+        inner_steps: int = option(5, low=1)
+        weight_decay: float = option(1e-3, low=0)
+        beta: float = option(1.0, above=0, high=1)
+        averaged: int = option(0, low=0)
+
+    def init_server(self, server: Node) -> State:
+        return {"w": server.initial()}
+
+    def init_client(self, c: Node) -> State:
+        return {"theta": c.initial()}
+
+    def start(self, c: Node, message: State) -> State:
+        return {"theta": message["w"].clone(), "w": message["w"].clone()}
+
+    def gradient(self, c: Learner, batch: Batch) -> Tensor:
+        """g, of the mean cross-entropy at theta."""
+        (theta,) = leaves(c["theta"])
+        logits = c.model(theta, batch.x)
+        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        return g
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        o = self.options
+        for _ in range(o.inner_steps):
+            away = c["theta"] - c["w"]
+            g = self.gradient(c, batch) + o.penalty * away + o.weight_decay * c["theta"]
+            c["theta"].sub_(c.rate(o.personal_lr) * g)
+        c["w"].sub_(c.rate(o.lr) * o.penalty * (c["w"] - c["theta"]))
+
+    def finish(self, c: Node) -> State:
+        return {"w": c["w"]}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        chosen, beta = some(server, updates, self.options.averaged), self.options.beta
+        q = torch.stack([update.q for update in chosen])
+        mean = weighted_mean(q, torch.stack([update["w"] for update in chosen]))
+        server["w"] = ((1 - beta) * server["w"].double() + beta * mean).to(server["w"].dtype)
+        return {}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        return [softmax_of("personal", c.model, c["theta"])]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        return [softmax_of("global", server.model, server["w"])]
+
+
+METHOD = PFedMe
