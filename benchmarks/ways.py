@@ -61,7 +61,7 @@ class Row:
 
 def stacked(of: Federation) -> tuple[Callable[[], None], int]:
     """One local epoch of all clients, as many whole mini-batches each as the smallest has, and the images of it."""
-    network, compute, size = of.networks[0][0], of.compute, of.run.budget.batch_size
+    network, compute, size = of.networks[0]["global"], of.compute, of.run.budget.batch_size
     theta = torch.stack([of.node(k, 0).initial() for k in range(of.clients)])
     row, sgd = Row(theta=theta, **{"theta.momentum": torch.zeros_like(theta)}), SGD(0.01, 0.9, 5e-4)
     x = torch.zeros((of.clients, size, 3, 32, 32), dtype=compute.cast, device=compute.device)

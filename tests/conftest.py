@@ -61,6 +61,10 @@ def mapping() -> Callable[..., dict[str, Any]]:
         models: dict[str, Any] = {"global": "lenet5"}
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
+        of_method: dict[str, Any] = {}
+        if method["name"] == "fola_full":  # its Hessian is that of a softmax regression, on images as small as they are
+            models, of_method = {"global": "softmax"}, {"images": {"prepare": "none"}}
+        models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
         few = {
             "abavg": {"validation_images": 50},
             "fedbe": {
@@ -73,16 +77,20 @@ def mapping() -> Callable[..., dict[str, Any]]:
             },
         }
         method = few.get(method["name"], {}) | method
-        return {
-            "dataset": "few",
-            "partition": {"alpha": 1.0, "clients": 4},
-            "method": method,
-            "models": models,
-            "rounds": 2,
-            "local_epochs": 1,
-            "batch_size": 32,
-            "seed": 0,
-        } | changes
+        return (
+            {
+                "dataset": "few",
+                "partition": {"alpha": 1.0, "clients": 4},
+                "method": method,
+                "models": models,
+                "rounds": 2,
+                "local_epochs": 1,
+                "batch_size": 32,
+                "seed": 0,
+            }
+            | of_method
+            | changes
+        )
 
     return make
 

@@ -62,5 +62,5 @@ def test_the_benchmark_of_augmentation_prepares_and_trains(monkeypatch: pytest.M
     assert all(float(row[f"{name}_microseconds"]) > 0 for name in (*augment.AUGMENTATIONS, "step"))
     assert float(row["fola_over_step"]) > 0
     of = augment.one_client("fola", "fp32", 70)
-    assert of.networks[0][0].parameters == 878_538
+    assert of.networks[0]["global"].parameters == 878_538
     assert [chunk.x.shape for chunk in Mixer(of, of.node(0, 1)).epoch(of.shards[0])] == [(70, 3, 32, 32)]

@@ -144,11 +144,11 @@ def work_of(of: Federation, rounds: int) -> dict[str, float]:
     share = [len(of.shards[k].train) for k in range(of.clients)]
     epochs = of.run.budget.local_epochs * rounds
     work = sum(
-        n * (travelling * 2 * net.operations + (own * 2 * local.operations if local else 0))
-        for n, (net, local) in zip(share, of.networks, strict=True)
+        n * 2 * (travelling * nets["global"].operations + (own * nets["local"].operations if "local" in nets else 0))
+        for n, nets in zip(share, of.networks, strict=True)
     )
     steps = sum(-(-n // of.run.budget.batch_size) for n in share)
-    moved = sum(share) * 3072 + steps * VECTORS[of.method.name] * of.networks[0][0].parameters * 4
+    moved = sum(share) * 3072 + steps * VECTORS[of.method.name] * of.networks[0]["global"].parameters * 4
     return {"tera_operations": epochs * work / 1e12, "gigabytes": epochs * moved / 1e9}
 
 

@@ -20,12 +20,12 @@ from bayesfed.data import prepare, store
 from bayesfed.data.augment import Images
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
-from bayesfed.engine.federation import OWN, SERVER, TRAVELLING, Compute, Federation
+from bayesfed.engine.federation import SERVER, Compute, Federation, prefix
 from bayesfed.engine.rounds import Progress
 from bayesfed.engine.train import Place, assemble
 from bayesfed.engine.train import train as train_run
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Predictor, State
+from bayesfed.methods.base import GLOBAL, LOCAL, Bound, Predictor, State
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,10 +204,11 @@ class LoadedRun:
         """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
         if predictor.theta is None or predictor.theta.is_meta:
             return []
-        travelling, own = self._nodes.networks[max(node.client, 0)]
-        network, prefix = (travelling, TRAVELLING) if predictor.model == node.model else (own, OWN)
-        assert network is not None
-        statistics = {name: node[prefix + name] for name in network.statistics}
+        name = {node.model: GLOBAL, node.local_model: LOCAL}.get(predictor.model)
+        name = predictor.model.name if isinstance(predictor.model, Bound) else name
+        assert name is not None, "a predictor's model is one of its node's"
+        network = self._nodes.networks[max(node.client, 0)][name]
+        statistics = {key: node[prefix(name) + key] for key in network.statistics}
         if any(value.is_meta for value in statistics.values()):
             return []
         source = self._source(max(node.client, 0) if self.run.multi_task else 0)

@@ -360,12 +360,13 @@ def run_mapping(
     mapping["method"] = {**spec["methods"][label], **config.get("methods", {}).get(label, {})}
     method = methods.get(mapping["method"]["name"])
     if "model" in point:
-        mapping["models"] = {"global": point["model"]}
+        others = {key: value for key, value in mapping.get("models", {}).items() if key in method.networks}
+        mapping["models"] = {"global": point["model"]} | others
     for axis, value in point.items():
         if axis not in ("dataset", "method", "model"):
             put(mapping, place_of(axis, method), value)
-    if not method.local_models:
-        mapping["models"] = {key: value for key, value in mapping["models"].items() if key != "local"}
+    had = {"global", *method.networks, *(["local"] if method.local_models else [])}
+    mapping["models"] = {key: value for key, value in mapping["models"].items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
 
 
@@ -378,12 +379,15 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runfile import Budget
+    from bayesfed.schedule import Schedule
 
     places: dict[str, tuple[str, ...]]
     places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
+    places |= {f"schedule.{field.name}": ("schedule", field.name) for field in dataclasses.fields(Schedule)}
+    places |= {f"models.{name}": ("models", name) for name in method.networks}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
     if axis not in places:

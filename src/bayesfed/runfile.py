@@ -19,6 +19,7 @@ from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import Method
 from bayesfed.options import option
 from bayesfed.revision import ENGINE_REVISION
+from bayesfed.schedule import CONSTANT, Schedule
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,19 @@ class Run:
     budget: Budget
     parts: str | None = None
     images: prepare.Seen = prepare.AS_IT_IS
+    schedule: Schedule = CONSTANT
+    others: tuple[tuple[str, str], ...] = ()  # for each of the method's `networks` its name there, and the network's
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
         sources[0]."""
         return tuple(self.images.of(source(name)) for name in self.datasets)
+
+    @property
+    def other_models(self) -> dict[str, str]:
+        """The networks that travel beside the global one, by their names in the method's `networks`."""
+        return dict(self.others)
 
     @property
     def multi_task(self) -> bool:
@@ -84,10 +92,11 @@ class Run:
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
                 "partition": fields(self.partition),
                 "method": {"name": self.method} | fields(self.options),
-                "models": {"global": self.global_model} | ({"local": local} if show_local else {}),
+                "models": {"global": self.global_model} | self.other_models | ({"local": local} if show_local else {}),
             }
             | fields(self.budget)
             | ({"images": seen} if (seen := fields(self.images)) else {})
+            | ({"schedule": rates} if (rates := fields(self.schedule)) else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -95,7 +104,8 @@ class Run:
     def own_parts(self) -> dict[str, str]:
         """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
-        named += [(models.registry, name) for name in {self.global_model, *self.local_models} - {models.CONVOLUTIONS}]
+        networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
+        named += [(models.registry, name) for name in networks]
         named += [(sources.registry, name) for name in self.datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
@@ -133,7 +143,8 @@ class Run:
             travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
             shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
             images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
-            networks = [models.build(name, one.classes, one.channels, one.side) for name in travelling + own]
+            every = [*travelling, *own, *self.other_models.values()]
+            networks = [models.build(name, one.classes, one.channels, one.side) for name in every]
             total += images * sum(network.operations for network in networks)
         return total
 
@@ -157,7 +168,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -169,15 +180,21 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
+    schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
     datasets = read_datasets(mapping["dataset"], partition)
     method, chosen = read_method(mapping["method"])
-    global_model, local = read_models(mapping["models"], method, partition.clients)
+    global_model, local, others = read_models(mapping["models"], method, partition.clients)
     if bool(budget.local_epochs) == bool(budget.local_batches):
         found = f"local_epochs: {budget.local_epochs}, local_batches: {budget.local_batches}"
         raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images)
+    if schedule.epoch_decay != 1 and (budget.local_batches or method.steady_rate):
+        why = (
+            "local_batches has no epochs" if budget.local_batches else f"{method.label} needs one learning rate a round"
+        )
+        raise InputError(f"schedule.epoch_decay: {why}; leave it out")
+    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images, schedule, others)
     check_fit(run, method)
     return run
 
@@ -204,13 +221,21 @@ def read_method(value: object) -> tuple[type[Method], Any]:
     return method, options.read(method.Options, {k: v for k, v in value.items() if k != "name"}, "method")
 
 
-def read_models(value: object, method: type[Method], clients: int) -> tuple[str, tuple[str, ...]]:
-    """The global model's name and one local name a client, by default the global one for all."""
+def read_models(
+    value: object, method: type[Method], clients: int
+) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The global model's name, one local name a client, by default the global one for all, and those of the method's
+    further networks."""
     if not isinstance(value, Mapping) or "global" not in value:
         raise InputError(f"models: expected keys with a `global`, found {value!r}")
+    known = ("global", "local", *method.networks)
     for key in value:
-        if key not in ("global", "local"):
-            raise InputError(f"models.{key}: unknown key; {nearest(key, ('global', 'local'))}")
+        if key not in known:
+            raise InputError(f"models.{key}: unknown key; {nearest(key, known)}")
+    for key in method.networks:
+        if key not in value:
+            raise InputError(f"models.{key}: this key is missing; {method.label} has a network of that name")
+    others = tuple((key, models.check(value[key], f"models.{key}")) for key in method.networks)
     name = value["global"]
     shared = name == models.CONVOLUTIONS
     if not shared:
@@ -219,7 +244,9 @@ def read_models(value: object, method: type[Method], clients: int) -> tuple[str,
         if "local" in value or shared:
             what = "models.local" if "local" in value else f"models.global: {name}"
             raise InputError(f"{what}: clients of {method.label} have no models of their own; give models.global alone")
-        return name, ()
+        return name, (), others
+    if shared and others:
+        raise InputError(f"models.global: {name}: {method.label} has further networks, and shares them whole; name one")
     if shared and "local" not in value:
         raise InputError(f"models.global: {name}: models.local must name each client's model")
     local = value.get("local", name)
@@ -227,7 +254,7 @@ def read_models(value: object, method: type[Method], clients: int) -> tuple[str,
     if not isinstance(local, list) or len(local) != clients:
         found = f"{len(local)}" if isinstance(local, list) else repr(local)
         raise InputError(f"models.local: expected one model for each of {clients} clients, found {found}")
-    return str(name), tuple(models.check(one, "models.local") for one in local)
+    return str(name), tuple(models.check(one, "models.local") for one in local), others
 
 
 def check_fit(run: Run, method: type[Method]) -> None:
@@ -243,6 +270,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
         for name in {
             run.global_model if not shared else None,
             run.local_models[k] if run.local_models else None,
+            *run.other_models.values(),
         } - {None}:
             with a_way_out(one):
                 network = models.build(str(name), one.classes, one.channels, one.side)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from playing import federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.engine import checkpoint
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, begin
+from bayesfed.methods.base import Node, Phase, State
 from bayesfed.revision import ENGINE_REVISION
 
 REAL = methods.names()
@@ -102,6 +104,68 @@ def test_golden_results_are_guarded(tmp_path: Path) -> None:
     hold_golden("mine", [2, 1], second, path, write=False)
 
 
+TRAINED = ("theta", "mu", "rho", "phi", "y", "student")  # what the methods call parameters that clients train
+
+
+def moves(of: Federation, progress: Progress | None = None) -> dict[str, float]:
+    """How far each vector of client 0 goes in the next round, the largest change of an entry."""
+    found: dict[str, float] = {}
+    before: dict[str, torch.Tensor] = {}
+    phases, finish = of.method.phases, of.method.finish
+
+    def noting(c: Node) -> Sequence[Phase]:
+        if c.client == 0:
+            before.update({name: c[name].clone() for name in TRAINED if name in c.state})
+        return phases(c)
+
+    def measuring(c: Node) -> State:
+        if c.client == 0:
+            found.update({name: float((c[name] - start).abs().max()) for name, start in before.items()})
+        return finish(c)
+
+    of.method.phases, of.method.finish = noting, measuring  # type: ignore[method-assign]
+    play(of, 1, progress)
+    of.method.phases, of.method.finish = phases, finish  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("name", [*REAL, *TOYS])
+def test_learning_rates_follow_the_schedule(name: str, mapping: Make, data_dir: Path) -> None:
+    """With rates of a millionth from the second round on, nothing that clients train moves any more."""
+    of = federation(mapping(name, schedule={"milestones": [[0.5, 1e-6]]}), data_dir)
+    first = play(of, 1)
+    plain = tensors(play(federation(mapping(name), data_dir), 1))
+    assert all(torch.equal(tensor, plain[key]) for key, tensor in tensors(first).items())
+    usual, slow = moves(of), moves(of, first)
+    assert max(usual.values()) > 1e-4
+    assert all(moved <= 1e-5 for moved in slow.values())
+
+
+def test_learning_rates_fall_within_a_round(mapping: Make, data_dir: Path) -> None:
+    """One client, against torch.optim.SGD with StepLR on the same batches, over two rounds that both begin anew."""
+    from bayesfed.engine.executors.base import Mixer
+
+    one = mapping(
+        {"name": "fedavg", "momentum": 0.0, "weight_decay": 0.0}, partition={"alpha": 1.0, "clients": 1},
+        local_epochs=5, schedule={"epoch_decay": 0.5, "epoch_every": 2, "round_decay": 0.8},
+    )  # fmt: skip
+    of = federation(one, data_dir)
+    theta = begin(of).server["theta"].clone().requires_grad_()
+    for round in (1, 2):
+        optimiser = torch.optim.SGD([theta], lr=0.01 * 0.8 ** (round - 1))
+        falling = torch.optim.lr_scheduler.StepLR(optimiser, 2, 0.5)
+        mixer = Mixer(of, of.node(0, round))
+        for _ in range(5):
+            for chunk in mixer.epoch(of.shards[0]):
+                for x, y in zip(chunk.x.split(32), chunk.y.split(32), strict=True):
+                    optimiser.zero_grad()
+                    torch.nn.functional.cross_entropy(of.networks[0]["global"](theta, x), y).backward()
+                    optimiser.step()
+            falling.step()
+    torch.testing.assert_close(play(of, 2).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.usefixtures("toys")
 def test_phases_run_on_their_data_for_their_length(mapping: Make, data_dir: Path) -> None:
     history = play(federation(mapping("toy_phases", local_epochs=3), data_dir), 1).history
@@ -176,7 +240,7 @@ def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Pat
         for chunk in mixer.epoch(of.shards[0]):
             for x, y in zip(chunk.x.split(32), chunk.y.split(32), strict=True):
                 optimiser.zero_grad()
-                torch.nn.functional.cross_entropy(of.networks[0][0](theta, x), y).backward()
+                torch.nn.functional.cross_entropy(of.networks[0]["global"](theta, x), y).backward()
                 optimiser.step()
     torch.testing.assert_close(play(of, 1).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
 
@@ -188,7 +252,7 @@ def test_hbfl_with_equal_sigmas_averages_as_its_ablation(mapping: Make, data_dir
     of = federation(mapping("hbfl"), data_dir)
     plain = federation(mapping({"name": "hbfl", "average": "plain"}), data_dir)
     generator = torch.Generator().manual_seed(0)
-    size = of.networks[0][0].parameters
+    size = of.networks[0]["global"].parameters
     sigma = torch.full((size,), 0.0067, dtype=torch.float64)
     mus = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(3)]
     q = torch.tensor([1, 11, 21], dtype=torch.float64) / 33

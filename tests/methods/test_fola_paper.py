@@ -36,7 +36,7 @@ def batches(of: Federation, client: int, round: int, epochs: int) -> list[list[t
 def gradient(of: Federation, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Of the mean cross-entropy."""
     theta = theta.detach().requires_grad_()
-    network = of.networks[0][0]
+    network = of.networks[0]["global"]
     assert isinstance(network, Network)
     return torch.autograd.grad(F.cross_entropy(network(theta, x), y), theta)[0]
 
@@ -145,7 +145,7 @@ def test_folas_prior_pulls_by_its_gradient(mapping: Make, data_dir: Path) -> Non
         of = federation(mapping({"name": "fola", "prior": prior, **options}), data_dir)
         c = of.node(0, 3)
         torch.manual_seed(0)
-        size = of.networks[0][0].parameters
+        size = of.networks[0]["global"].parameters
         mu, omega = torch.randn(size).double() / 10, torch.rand(size).double()
         c.state = of.method.start(c, {"mu": mu, "omega": omega})
         c["theta"].add_(0.01 * torch.randn(size).double())
@@ -282,7 +282,7 @@ def test_scaffolds_round_is_the_loop_written_out(mapping: Make, data_dir: Path) 
 
 def test_fedbes_samples_have_the_stated_mean_and_variance(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping({"name": "fedbe", "spread": 0.5}), data_dir)
-    server, size = node(of), of.networks[0][0].parameters
+    server, size = node(of), of.networks[0]["global"].parameters
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(size, dtype=torch.float64, generator=generator)
     thetas = before + torch.randn(4, size, dtype=torch.float64, generator=generator) * 0.1
@@ -317,7 +317,7 @@ def test_fedbe_distils_towards_the_sharpened_ensemble_and_averages(
     of.method.server_phases = catching  # type: ignore[method-assign]
     after = play(of, 1).server
     assert set(after) == {"theta"}
-    shard, network = of.shards[SERVER], of.networks[0][0]
+    shard, network = of.shards[SERVER], of.networks[0]["global"]
     assert isinstance(network, Network)
     assert len(caught["ensemble"]) == 1 + 4 + 2
     torch.testing.assert_close(caught["ensemble"][0], caught["theta"], rtol=0, atol=0)

@@ -14,7 +14,10 @@ from bayesfed.models import build
 
 
 class FakeNode(dict):
-    """Named tensors, as a step sees them."""
+    """Named tensors, as a step sees them, in a run without a schedule."""
+
+    def rate(self, lr: float) -> float:
+        return lr
 
 
 @pytest.mark.parametrize(
@@ -29,7 +32,7 @@ class FakeNode(dict):
 def test_optimisers_are_torchs(ours: SGD | Adam, theirs) -> None:
     torch.manual_seed(0)
     start = torch.randn(30, dtype=torch.float64)
-    node = FakeNode(theta=start.clone()) | ours.start("theta", start)
+    node = FakeNode({"theta": start.clone()} | ours.start("theta", start))
     reference = start.clone().requires_grad_()
     optimiser = theirs([reference])
     for _ in range(20):

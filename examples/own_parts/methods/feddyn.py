@@ -53,7 +53,7 @@ class FedDyn(Method):
         logits = c.model(theta, batch.x)
         (gradient,) = grad(logits, theta, at=loss_gradient(batch, logits))
         gradient = gradient - c["g"] + self.options.alpha * (c["theta"] - c["theta_0"])
-        c["theta"].sub_(self.options.lr * gradient)
+        c["theta"].sub_(c.rate(self.options.lr) * gradient)
 
     def finish(self, c: Node) -> State:
         c["g"].sub_(self.options.alpha * (c["theta"] - c["theta_0"]))

@@ -14,14 +14,14 @@ from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Learner, Model, Node, Predictor, State
+from bayesfed.methods.base import GLOBAL, LOCAL, RATE, Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
 from bayesfed.models import AnyNetwork
 from bayesfed.runfile import Run
 
 SERVER = -1
-# The names of statistics in a node's state begin so: of the model that travels, and of a client's own.
-TRAVELLING, OWN = "model:", "local_model:"
+# How the names of a network's statistics begin in a node's state, where it is not by the network's name.
+PREFIXES = {GLOBAL: "model:", LOCAL: "local_model:"}
 # Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
 # work for each launch on a GPU.
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
@@ -109,30 +109,40 @@ class Federation:
         )
         return shards
 
-    def network(self, client: int) -> tuple[AnyNetwork, AnyNetwork | None]:
-        """The travelling and the own network of a client."""
+    def network(self, client: int) -> dict[str, AnyNetwork]:
+        """A client's networks by name: `global` travels, `local` is its own, others are those of the method's `networks`."""
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str) -> AnyNetwork:
             return models.build(name, source.classes, source.channels, source.side)
 
-        local = build(run.local_models[client]) if run.local_models else None
-        if run.global_model == models.CONVOLUTIONS:
-            assert local is not None
-            return local, local
-        return build(run.global_model), local
+        own = {LOCAL: build(run.local_models[client])} if run.local_models else {}
+        shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model)
+        return {GLOBAL: shared} | own | {name: build(network) for name, network in run.other_models.items()}
 
     def node(self, client: int, round: int, epochs: int = 0) -> Node:
         """A client, or the server, in a round (0: before the first), with an empty state."""
         seed, compute = self.run.budget.seed, self.compute
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
-        travelling, own = self.networks[max(client, 0)]
+        networks = self.networks[max(client, 0)]
+        travelling, others = networks[GLOBAL], list(self.run.other_models)
 
-        def initial(network: AnyNetwork | None, round: int, client: int) -> Tensor:
-            assert network is not None, "this node has no model of its own"
-            theta = network.initial(streams.generator(seed, "init", round, client))
-            return compute.place(theta).to(compute.dtype)
+        def initial(name: str) -> Tensor:
+            if name == GLOBAL:
+                # All clients start from the server's model, but for layers that only they have.
+                stream = streams.generator(seed, "init", 0, client if shared_convolutions else SERVER)
+            elif name == LOCAL:
+                stream = streams.generator(seed, "init", round, client)
+            else:
+                stream = streams.generator(seed, "init-network", 0, others.index(name))
+            return compute.place(networks[name].initial(stream)).to(compute.dtype)
+
+        here = [
+            name
+            for name in networks
+            if not (client == SERVER and (name == LOCAL or (name == GLOBAL and shared_convolutions)))
+        ]
 
         node = Node(
             client=client,
@@ -142,13 +152,10 @@ class Federation:
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
-            model=None if client == SERVER and shared_convolutions else self.model(travelling, TRAVELLING),
-            local_model=self.model(own, OWN) if own is not None and client != SERVER else None,
+            models={name: self.model(networks[name], prefix(name)) for name in here},
             generator=torch.Generator(compute.device),
-            # All clients start from the server's model, but for layers that only they have.
-            initial=lambda: initial(travelling, 0, client if shared_convolutions else SERVER),
-            local_initial=lambda: initial(own, round, client),
-            sizes=travelling.sizes,
+            initial=initial,
+            sizes={name: network.sizes for name, network in networks.items()},
             classes=travelling.classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
@@ -168,20 +175,20 @@ class Federation:
 
         return logits
 
-    def statistics(self, client: int, prefix: str) -> State:
-        """What a network's statistics (see `ModuleNetwork`) are at first: of the one that travels, or a client's own."""
-        network = self.networks[max(client, 0)][prefix == OWN]
-        found = network.statistics if network else {}
+    def statistics(self, client: int, own: bool) -> State:
+        """What the statistics of networks (see `ModuleNetwork`) are at first: of a client's own, or of those that travel."""
         dtype = {True: self.compute.dtype}
         return {
-            prefix + name: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
-            for name, value in found.items()
+            prefix(name) + key: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
+            for name, network in self.networks[max(client, 0)].items()
+            if own == (name == LOCAL)
+            for key, value in network.statistics.items()
         }
 
     def batchwise(self, client: int) -> bool:
         """Whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up, nor be of one
         image."""
-        return any(network.batchwise for network in self.networks[max(client, 0)] if network)
+        return any(network.batchwise for network in self.networks[max(client, 0)].values())
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
@@ -212,6 +219,19 @@ class Federation:
             zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
         )
         return {k: drawn.get(k, budget.local_epochs) for k in participants}
+
+    def rate(self, round: int) -> State:
+        """What a client's learning rates are multiplied by when a round begins: a tensor () where the run has a schedule."""
+        schedule, budget = self.run.schedule, self.run.budget
+        if not schedule.varies:
+            return {}
+        value = np.array(schedule.at(round, budget.rounds))
+        return {RATE: self.compute.place(value).to(self.compute.dtype)}
+
+
+def prefix(network: str) -> str:
+    """How the names of a network's statistics begin in a node's state."""
+    return PREFIXES.get(network, f"{network}:")
 
 
 def round_half_up(value: float) -> int:

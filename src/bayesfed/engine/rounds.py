@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
-from bayesfed.engine.federation import OWN, SERVER, TRAVELLING, Federation
+from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, uncertainty
@@ -76,7 +76,7 @@ class Progress:
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
     state = federation.method.init_server(federation.node(SERVER, 0))
-    return Progress(0, state | federation.statistics(SERVER, TRAVELLING))
+    return Progress(0, state | federation.statistics(SERVER, own=False))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Trainer:
         tested = set(participants[:: 1 if every else sparse] if detailed or every else [])
         # Statistics of normalisation travel with the model and are averaged by q, whatever the method; those of a
         # client's own model stay with it.
-        travelling = list(federation.statistics(SERVER, TRAVELLING))
+        travelling = list(federation.statistics(SERVER, own=False))
         keeps: dict[int, list[str]] = {}
         best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}
 
@@ -140,12 +140,14 @@ class Trainer:
             c = federation.node(client, round, epochs[client])
             before = progress.clients.get(client)
             if before is None:
-                before = method.init_client(federation.node(client, 0)) | federation.statistics(client, OWN)
+                before = method.init_client(federation.node(client, 0)) | federation.statistics(client, own=True)
             c.state = copy(before, c.n.device)
             keeps[client] = list(c.state)
             c.state |= method.start(c, method.message(server, client))
             c.state |= copy({name: server[name] for name in travelling}, c.n.device)
-            return Job(c, method.phases(c), self.epoch_test(client, best[client]))
+            c.state |= federation.rate(round)
+            hooks = [self.epoch_test(client, best[client]), federation.run.schedule.epoch_end()]
+            return Job(c, method.phases(c), [hook for hook in hooks if hook])
 
         def end(job: Job) -> Visit:
             c = job.node

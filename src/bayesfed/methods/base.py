@@ -6,7 +6,8 @@ and how its steps run: one after another, side by side, or recorded once and rep
 * changes the tensors of its `Learner` in place and keeps no tensor of its own between steps,
 * is ordinary PyTorch without Python branches on tensor values or transfers to the host,
 * takes means over a mini-batch by `batch.mean`, counts its images by `batch.size`, and knows of its client only what
-  a `Learner` shows: a number that changes from round to round goes into the state, in `start`.
+  a `Learner` shows: a number that changes from round to round goes into the state, in `start`,
+* moves by the optimisers of `bayesfed.methods.steps`, or takes its learning rate from `c.rate(lr)`: schedules need it.
 
 Registered methods are the modules of `bayesfed.methods` that define a class `METHOD`.
 """
@@ -14,7 +15,7 @@ Registered methods are the modules of `bayesfed.methods` that define a class `ME
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +26,9 @@ from torch import Tensor
 State = dict[str, Tensor]  # named tensors on one device, of any shape and dtype
 Logits = Callable[[Tensor, Tensor], Tensor]  # of a parameter vector and images
 GLOBAL = "global"  # the predictor of the server's model; no predictor of a client is called so
+LOCAL = "local"  # the network of a client's own, where GLOBAL is the one that travels
 SAMPLED = "_sampled"  # ends the names of predictors that average over weight samples
+RATE = "schedule:rate"  # in a client's state, where the run has a schedule: what learning rates are multiplied by now
 
 
 @dataclass
@@ -60,13 +63,12 @@ class Learner:
     (a float tensor, as losses need it).
     """
 
-    def __init__(self, *, state: State, n: Tensor, model: Model | None, local_model: Model | None,
-                 generator: torch.Generator) -> None:  # fmt: skip
+    def __init__(self, *, state: State, n: Tensor, models: Mapping[str, Model], generator: torch.Generator) -> None:
         self.state = state
         self.n = n
-        # The model that travels (the paper's global or meme model) and the client's own: model(learner, theta, x).
-        # None where the node has no such model.
-        self._model, self._local_model = model, local_model
+        # By name: `global` is the model that travels (the paper's global or meme model), `local` the client's own, others
+        # are those of the method's `networks`.
+        self.models = models
         self.generator = generator  # of the weight noise
 
     def __getitem__(self, name: str) -> Tensor:
@@ -78,13 +80,20 @@ class Learner:
         Where its gradient is wanted this is a training pass: dropout draws from the node's noise, batch normalisation
         takes the batch's statistics. Under `torch.no_grad`, as for a teacher or a predictor, it evaluates.
         """
-        assert self._model is not None, "this node has no travelling model"
-        return self._model(self, theta, x)
+        return self.models[GLOBAL](self, theta, x)
 
     def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
         """Logits (B, classes) of the client's own model; see `model`."""
-        assert self._local_model is not None, "this node has no model of its own"
-        return self._local_model(self, theta, x)
+        return self.models[LOCAL](self, theta, x)
+
+    def network(self, name: str) -> Logits:
+        """The model of that name among the method's `networks`, as a function of its parameter vector and images; see
+        `model`."""
+        return Bound(self, name)
+
+    def rate(self, lr: float) -> float | Tensor:
+        """A learning rate as the run's schedule has it now: a number, or a tensor ()."""
+        return lr * self.state[RATE] if RATE in self.state else lr
 
     def noise(self, like: Tensor) -> Tensor:
         """Standard normal draws in the shape of `like` from the stream of this node and round."""
@@ -92,12 +101,21 @@ class Learner:
 
     def learner(self) -> Learner:
         """No more than a step may see, sharing the state."""
-        return Learner(
-            state=self.state, n=self.n, model=self._model, local_model=self._local_model, generator=self.generator
-        )
+        return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator)
 
 
 Model = Callable[[Learner, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A model of a learner by its name."""
+
+    learner: Learner
+    name: str
+
+    def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self.learner.models[self.name](self.learner, theta, x)
 
 
 class Node(Learner):
@@ -109,26 +127,33 @@ class Node(Learner):
 
     def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int,
                  batches: int, n: Tensor,
-                 model: Model | None, local_model: Model | None, generator: torch.Generator,
-                 initial: Callable[[], Tensor], local_initial: Callable[[], Tensor], shared: int, sizes: Sequence[int],
+                 models: Mapping[str, Model], generator: torch.Generator,
+                 initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
                  accuracy: Callable[[Predictor], Tensor]) -> None:  # fmt: skip
-        super().__init__(state={}, n=n, model=model, local_model=local_model, generator=generator)
+        super().__init__(state={}, n=n, models=models, generator=generator)
         self.client = client
         self.clients = clients
         self.round = round
         self.rounds = rounds
         self.epochs, self.batches = epochs, batches
         self.classes = classes
-        self.initial = initial  # the initial parameters of the model that travels: (P,)
-        self.local_initial = local_initial  # those of the client's own model; drawn anew for each round
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
         self.accuracy = accuracy  # accuracy(predictor): (), on the node's own training images, without augmentation
-        self._sizes = sizes  # of its weights and biases
+        self._initial = initial
+        self._sizes = sizes  # of the weights and biases of each network
         self._seed = seed
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.state[name] = value
+
+    def initial(self, network: str = GLOBAL) -> Tensor:
+        """The initial parameters (P,) of a model that travels, the same for all."""
+        return self._initial(network)
+
+    def local_initial(self) -> Tensor:
+        """Those of the client's own model; drawn anew for each round."""
+        return self._initial(LOCAL)
 
     def reseed(self, purpose: str) -> None:
         """The engine's: set `noise` to the start of this round's stream for a purpose."""
@@ -141,7 +166,7 @@ class Node(Learner):
     @property
     def predicts(self) -> bool:
         """Whether the model that travels is a whole network here; not so for a server that shares convolutions."""
-        return self._model is not None
+        return GLOBAL in self.models
 
     def shared(self, theta: Tensor) -> Tensor:
         """The entries of theta that are aggregated: all, or the convolutions in multi-task learning."""
@@ -151,9 +176,9 @@ class Node(Learner):
         """The entries of theta that never leave the client: none, or the layers behind the convolutions."""
         return theta[self.shared_parameters :]
 
-    def split(self, theta: Tensor) -> Sequence[Tensor]:
-        """The travelling model's vector as views of its weights and biases, each flat, one after another."""
-        return theta.split(self._sizes)
+    def split(self, theta: Tensor, network: str = GLOBAL) -> Sequence[Tensor]:
+        """A network's vector as views of its weights and biases, each flat, one after another."""
+        return theta.split(list(self._sizes[network]))
 
     def splice(self, received: Tensor, own: Tensor) -> Tensor:
         """The whole vector from the server's entries and the client's own."""
@@ -234,6 +259,10 @@ class Method:
     revision: ClassVar[int]
     # True where every client trains a model of its own beside the one that travels.
     local_models: ClassVar[bool] = False
+    # Further networks that travel, beside `global`: a run file names one for each, under `models`.
+    networks: ClassVar[tuple[str, ...]] = ()
+    # True where the equations hold for one learning rate a round, so that no schedule may change it within.
+    steady_rate: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Options:

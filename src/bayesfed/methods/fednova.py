@@ -27,6 +27,7 @@ class FedNova(FedAvg):
     name = "fednova"
     label = "FedNova"
     revision = 1
+    steady_rate = True
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, clip, grad, leaves, loss_gradient
 from bayesfed.options import option
@@ -46,6 +47,9 @@ class FOLA(Method):
         one more pass at the end and without Omega_S. aggregation: by precision, or FedAvg's mean (Figure 9). epsilon:
         where Omega_S is far below it, `shrink` pulls mu_S towards 0 (the code), `fedavg` towards FedAvg's mean:
         (sum_n pi_n (Omega_n + epsilon) theta_n) / (Omega_S + epsilon).
+
+        ridge: with two clients, at how many points of pi_1 in [0, 1] their average is tested in the first and the last round
+        (Figure 10); the similarity of their precisions is logged then, too (Figure 11).
         """
 
         prior: float = option(1.0, low=0)
@@ -56,6 +60,7 @@ class FOLA(Method):
         epsilon_rule: Literal["shrink", "fedavg"] = "shrink"
         lr: float = option(0.01, above=0)
         clip: float | None = option(10.0, above=0)
+        ridge: int = option(0, low=0)
 
     def __init__(self, options: FOLA.Options) -> None:
         super().__init__(options)
@@ -63,8 +68,16 @@ class FOLA(Method):
         self.online, self.as_code = options.evaluation == "online", options.form == "code"
 
     def init_server(self, server: Node) -> State:
+        if self.options.ridge and server.clients != 2:
+            raise InputError(
+                f"method.ridge: it is a line between two clients, and there are {server.clients}; set it to 0"
+            )
         mu = server.initial()
-        return {"mu": mu, "omega": torch.zeros_like(mu)}
+        return {"mu": mu, "omega": self.no_precision(mu)}
+
+    def no_precision(self, mu: Tensor) -> Tensor:
+        """Omega = 0 for a vector like mu (P,)."""
+        return torch.zeros_like(mu)
 
     def start(self, c: Node, message: State) -> State:
         mu, omega = message["mu"], message["omega"]
@@ -90,11 +103,15 @@ class FOLA(Method):
         c["omega"].add_(share * g.square())
         c["passes"].add_(share)
 
+    def pull(self, c: Learner) -> Tensor:
+        """The prior's gradient: lambda (Omega_S/r) (theta - mu_S)."""
+        return c["stiffness"] * (c["theta"] - c["mu"])
+
     def step(self, c: Learner, batch: Batch) -> None:
         g = self.gradient(c, batch)
         if self.online:
             self.gather(c, batch, g)
-        g = g + c["stiffness"] * (c["theta"] - c["mu"])
+        g = g + self.pull(c)
         self.sgd.step(c, theta=clip(g, self.options.clip))
 
     def measure(self, c: Learner, batch: Batch) -> None:
@@ -114,22 +131,48 @@ class FOLA(Method):
         pi = torch.stack([update.q for update in updates])
         thetas = torch.stack([update["theta"] for update in updates])
         omegas = torch.stack([update["omega"] for update in updates])
+        mu, omega = self.average(pi, thetas, omegas)
+        server["mu"], server["omega"] = mu.to(thetas.dtype), omega.to(omegas.dtype)
+        diagnostics = self.diagnostics(omega)
+        if self.options.ridge:
+            diagnostics["precision_cosine"] = similarity(*omegas.double().flatten(1))
+            if server.round in (1, server.rounds):
+                line = torch.linspace(0, 1, self.options.ridge, dtype=pi.dtype, device=pi.device)
+                points = [self.average(torch.stack([one, 1 - one]), thetas, omegas)[0] for one in line]
+                server["ridge"] = torch.stack(points).to(thetas.dtype)
+        return diagnostics
+
+    def average(self, pi: Tensor, thetas: Tensor, omegas: Tensor) -> tuple[Tensor, Tensor]:
+        """mu_S and Omega_S in float64, from weights (K,), and theta and Omega of each client."""
         epsilon, omega = self.options.epsilon, weighted_mean(pi, omegas)
         if self.options.aggregation == "fedavg":
-            mu = weighted_mean(pi, thetas)
-        elif self.options.epsilon_rule == "fedavg":
-            mu = weighted_mean(pi, (omegas.double() + epsilon) * thetas) / (omega + epsilon)
-        else:
-            mu = weighted_mean(pi, omegas.double() * thetas) / (omega + epsilon)
-        below = (omega < epsilon).double().mean()
-        server["mu"], server["omega"] = mu.to(thetas.dtype), omega.to(omegas.dtype)
-        return {"omega_mean": omega.mean(), "omega_below_epsilon": below}
+            return weighted_mean(pi, thetas), omega
+        if self.options.epsilon_rule == "fedavg":
+            return weighted_mean(pi, (omegas.double() + epsilon) * thetas) / (omega + epsilon), omega
+        return weighted_mean(pi, omegas.double() * thetas) / (omega + epsilon), omega
+
+    def diagnostics(self, omega: Tensor) -> dict[str, Tensor]:
+        """How large Omega_S is, and the share of it that epsilon outweighs."""
+        return {"omega_mean": omega.mean(), "omega_below_epsilon": (omega < self.options.epsilon).double().mean()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         return [softmax_of("local", c.model, c["theta"])]
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        return [softmax_of("global", server.model, server["mu"])]
+        line = server.state.get("ridge", ()) if server.round in (1, server.rounds) else ()
+        ridge = [
+            Predictor(
+                f"ridge {place / (len(line) - 1):g}", softmax_of("", server.model, point).log_probabilities, ("test",)
+            )
+            for place, point in enumerate(line)
+        ]
+        return [softmax_of("global", server.model, server["mu"]), *ridge]
+
+
+def similarity(one: Tensor, other: Tensor) -> Tensor:
+    """The cosine of two precisions as vectors, each with its minimum taken off and divided by its maximum (Figure 11)."""
+    one, other = ((each - each.min()) / (each - each.min()).max().clamp(min=1e-300) for each in (one, other))
+    return torch.nn.functional.cosine_similarity(one, other, dim=0)
 
 
 METHOD = FOLA

@@ -33,6 +33,7 @@ class SCAFFOLD(Method):
     name = "scaffold"
     label = "SCAFFOLD"
     revision = 1
+    steady_rate = True
 
     @dataclass(frozen=True)
     class Options:
@@ -68,7 +69,7 @@ class SCAFFOLD(Method):
         c["K"].add_(1)
 
     def finish(self, c: Node) -> State:
-        difference = (c["theta"] - c["y"]) / (c["K"] * self.options.lr) - c["c"]  # c_i' - c_i
+        difference = (c["theta"] - c["y"]) / (c["K"] * c.rate(self.options.lr)) - c["c"]  # c_i' - c_i
         c["c_i"].add_(difference)
         return {"y": c["y"], "dc": difference}
 

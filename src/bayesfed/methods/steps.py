@@ -102,7 +102,7 @@ class SGD:
         theta = pieces(c[name] for name in gradients)
         momentum = pieces(c[f"{name}.momentum"] for name in gradients) if self.momentum else []
         torch._fused_sgd_(
-            theta, pieces(gradients.values()), momentum, lr=self.lr, momentum=self.momentum,
+            theta, pieces(gradients.values()), momentum, lr=c.rate(self.lr), momentum=self.momentum,
             weight_decay=self.weight_decay, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
 
@@ -136,6 +136,6 @@ class Adam:
         m, v = (pieces(c[f"{name}.{moment}"] for name in gradients) for moment in "mv")
         t = [c[f"{name}.t"] for name, g in gradients.items() for _ in pieces([g])]
         torch._fused_adam_(
-            theta, pieces(gradients.values()), m, v, [], t, lr=self.lr, beta1=0.9, beta2=0.999, weight_decay=decay,
+            theta, pieces(gradients.values()), m, v, [], t, lr=c.rate(self.lr), beta1=0.9, beta2=0.999, weight_decay=decay,
             eps=1e-8, amsgrad=False, maximize=False,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from bayesfed.errors import InputError, nearest
 from bayesfed.results import cells, claims, compare, tables
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note")
-FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "methods")
+FIGURE = ("title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods")
 CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
@@ -16,7 +16,8 @@ OF_KIND = {  # what each kind of claim has beside
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x")
+SHOWS = {"diagnostic": ("diagnostic", "label"), "predictors": ("predictors", "label", "round")}
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows")
 LISTS = ("columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
@@ -109,6 +110,17 @@ def check_figure(study: cells.Study, figure: object) -> None:
     records = of_experiments(study, [figure["experiment"]])
     records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
+    shows = figure.get("shows")
+    if shows is not None:
+        kind = next((kind for kind in SHOWS if isinstance(shows, Mapping) and kind in shows), None)
+        if kind is None or "x" in figure:
+            raise InputError(
+                f"shows: expected one of {', '.join(SHOWS)} and a label, and no `x` beside it, found {shows!r}"
+            )
+        keys(shows, SHOWS[kind])
+        round = shows.get("round", 1)
+        if not isinstance(round, int) or (round < 1 and round != -1):
+            raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
     along = [figure["x"]] if "x" in figure else []
     for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
         cells.select(records, {field: []})

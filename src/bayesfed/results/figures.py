@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells
+from bayesfed.results import cells, runs
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
 PANEL = (2.5, 1.85)
@@ -65,7 +65,11 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `title`. With an `x`, the column `round` holds its values.
+    place of rounds), `shows`, `title`. With an `x`, the column `round` holds its values.
+
+    `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
+    server has logged under that name; or {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
+    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
@@ -73,11 +77,8 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        curve: dict[int, float] | dict[float, float] = record.curve()
-        if "x" in figure:
-            best = record.value(cells.BEST)
-            curve = {} if best is None else {float(record.field(figure["x"])): best}
-        data += [(row, column, record.field(axis), record.seed, round, 100 * value) for round, value in curve.items()]
+        curve, scale = points(record, figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
+        data += [(row, column, record.field(axis), record.seed, place, scale * value) for place, value in curve.items()]
     found = cells.unique(record.field(axis) for record in records)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
@@ -86,6 +87,20 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
     )
+
+
+def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
+    """A record's curve: by round, or by the number that stands below in its place."""
+    shows = figure.get("shows", {})
+    if "diagnostic" in shows:
+        return runs.diagnostic(record.folder, shows["diagnostic"]) if record.done else {}
+    if "predictors" in shows:
+        round = record.rounds if shows["round"] == -1 else shows["round"]
+        return runs.along(record.folder, shows["predictors"], round) if record.done else {}
+    if "x" in figure:
+        best = record.value(cells.BEST)
+        return {} if best is None else {float(record.field(figure["x"])): best}
+    return record.curve()
 
 
 def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
@@ -157,7 +172,13 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, drawn = "x" in figure or data.curves["round"].max() <= 20, set(data.curves["curve"])
+        few, drawn = (
+            not {"x", "shows"}.isdisjoint(figure) or data.curves["round"].max() <= 20,
+            set(data.curves["curve"]),
+        )
+        shows = figure.get("shows", {})
+        upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
+        below = shows["label"] if "predictors" in shows else figure.get("x", "round")
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
@@ -169,15 +190,17 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     palette,
                     few,
                     reason(study, figure, data, {row, column}),
+                    whole="predictors" not in shows,
+                    percent="diagnostic" not in shows,
                 )
                 if i == 0:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
-                    axes[i, j].set_ylabel(f"{row}\naccuracy (%)" if row else "accuracy (%)")
+                    axes[i, j].set_ylabel(f"{row}\n{upright}" if row else upright)
                 if log:
                     axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
-                    axes[i, j].set_xlabel(figure.get("x", "round"))
+                    axes[i, j].set_xlabel(below)
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, figure["title"], total)
@@ -241,8 +264,9 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool, missing: 
 
 
 def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool,
-           empty: str) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; what to say where it is empty."""
+           empty: str, whole: bool, percent: bool) -> None:  # fmt: skip
+    """One panel: the paper's own method on top; what to say where it is empty. `whole`: what stands below is rounds, or the
+    like; `percent`: values end at 0 and 100."""
     if data.empty:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return
@@ -269,10 +293,11 @@ def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[st
         curve = over[over["curve"] == name]
         if (curve["count"] > 1).all():
             # An accuracy ends at 0 and 100 %, whatever its spread.
-            low, high = (curve["mean"] - curve["std"]).clip(0), (curve["mean"] + curve["std"]).clip(upper=100)
+            low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
+            low, high = (low.clip(0), high.clip(upper=100)) if percent else (low, high)
             axes.fill_between(curve["round"], low, high, color=palette[name], alpha=0.16, linewidth=0, zorder=1.5)
     axes.set(xlabel="", ylabel="")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=whole))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
 
 

@@ -28,6 +28,34 @@ def number(value: object) -> float | None:
 
 
 @cache
+def of_server(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
+    """By round, what is recorded of the server under each (model, metric); its diagnostics have the model `server`.
+
+    The run must be finished: `summary` has verified its record.
+    """
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["client"] == "global":
+                found.setdefault((row["model"], row["metric"]), {})[int(row["round"])] = float(row["value"])
+    return found
+
+
+def diagnostic(folder: Path, name: str) -> dict[int, float]:
+    """What the method's server has logged under a name, by round; nothing where it has not."""
+    return of_server(folder).get(("server", name), {})
+
+
+def along(folder: Path, family: str, round: int) -> dict[float, float]:
+    """The accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by number."""
+    return {
+        float(model.removeprefix(f"{family} ")): values[round]
+        for (model, metric), values in of_server(folder).items()
+        if model.startswith(f"{family} ") and metric == "test_accuracy" and round in values
+    }
+
+
+@cache
 def curves(folder: Path) -> Curves:
     """Accuracy per round: the server's model on the full test set and on each client's shard, a client's best model on
     its own shard, and the clients' models, their mean, on the full test set.

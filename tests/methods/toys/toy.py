@@ -28,7 +28,7 @@ class Toy(Method):
     def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
-        c["theta"].sub_(self.options.lr * g)
+        c["theta"].sub_(c.rate(self.options.lr) * g)
 
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}

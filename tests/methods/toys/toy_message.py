@@ -37,7 +37,7 @@ class ToyMessage(Method):
     def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
-        c["theta"].sub_(0.1 * g)
+        c["theta"].sub_(c.rate(0.1) * g)
 
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"], "rounds": c["rounds"]}

@@ -1,7 +1,7 @@
 """Several phases in a round, each with its own step, data and length, and hooks at their ends.
 
 A teacher's epochs with averages of the iterates at each epoch's end (as FedPA samples), then mini-batches of a
-student, then a pass on the server's images that only measures (as FedCurv's Fisher).
+student with a network of its own (as in FedPPD), then a pass on the server's images that only measures (as FedCurv's Fisher).
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,13 @@ class ToyPhases(Method):
     name = "toy_phases"
     label = "Toy with phases"
     revision = 1
+    networks = ("student",)
 
     def server_images(self) -> int:
         return 40
 
     def init_server(self, server: Node) -> State:
-        return {"theta": server.initial(), "student": server.initial()}
+        return {"theta": server.initial(), "student": server.initial("student")}
 
     def start(self, c: Node, message: State) -> State:
         theta = message["theta"].clone()
@@ -40,7 +41,7 @@ class ToyPhases(Method):
     def teach(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
-        c["theta"].sub_(0.05 * g)
+        c["theta"].sub_(c.rate(0.05) * g)
 
     def collect(self, c: Node) -> None:
         c["sum"].add_(c["theta"])
@@ -50,8 +51,8 @@ class ToyPhases(Method):
         (student,) = leaves(c["student"])
         with torch.no_grad():
             teacher = c.model(c["theta"], batch.x)
-        (g,) = grad(batch.mean(kl(teacher, c.model(student, batch.x))), student)
-        c["student"].sub_(0.05 * g)
+        (g,) = grad(batch.mean(kl(teacher, c.network("student")(student, batch.x))), student)
+        c["student"].sub_(c.rate(0.05) * g)
         c["student_steps"].add_(1)
 
     def note(self, c: Node) -> None:
@@ -73,7 +74,7 @@ class ToyPhases(Method):
         return {name: updates[0][name] for name in ("epochs", "student_steps", "measured", "ends")}
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        return [softmax_of("global", server.model, server["student"])]
+        return [softmax_of("global", server.network("student"), server["student"])]
 
 
 METHOD = ToyPhases

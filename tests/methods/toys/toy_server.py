@@ -37,7 +37,7 @@ class ToyServer(Method):
     def step(self, c: Learner, batch: Batch) -> None:
         (theta,) = leaves(c["theta"])
         (g,) = grad(batch.mean(cross_entropy(c.model(theta, batch.x), batch.y)), theta)
-        c["theta"].sub_(0.02 * g)
+        c["theta"].sub_(c.rate(0.02) * g)
 
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}

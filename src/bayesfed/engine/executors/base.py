@@ -23,11 +23,11 @@ FOLA_CHUNK = 2048
 
 @dataclass
 class Job:
-    """A node that is ready to train, its phases, and the engine's own hook after each epoch."""
+    """A node that is ready to train, its phases, and the engine's own hooks after each epoch."""
 
     node: Node
     phases: Sequence[Phase]
-    epoch_end: Callable[[Node], None] | None = None
+    epoch_end: Sequence[Callable[[Node], None]] = ()
 
 
 class Executor(ABC):
@@ -130,9 +130,8 @@ def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
 
 def epoch_hooks(job: Job, phase: Phase) -> None:
     """What is due at the end of an epoch; a phase that counts mini-batches has none."""
-    for hook in (phase.epoch_end, job.epoch_end):
-        if phase.epochs and hook:
-            hook(job.node)
+    for hook in (*filter(None, [phase.epoch_end]), *job.epoch_end) if phase.epochs else ():
+        hook(job.node)
 
 
 def run_plainly(

@@ -128,7 +128,7 @@ class Lane:
 
     def knows(self, client: int) -> bool:
         """Whether steps for the client's networks have been recorded here."""
-        return any(networks == self.federation.networks[client] for networks, _ in self.kinds)
+        return any(networks == tuple(self.federation.networks[client].items()) for networks, _ in self.kinds)
 
     def load(self, job: Job) -> None:
         """Copy a client in: its node works on the lane's buffers from now on."""
@@ -148,7 +148,7 @@ class Lane:
         node, networks = job.node, self.federation.networks
         # Sorted, since a checkpoint gives a client's tensors back in another order.
         layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
-        key = (networks[node.client], layout)
+        key = (tuple(networks[node.client].items()), layout)
         alike = [node.client]
         if key not in self.kinds:
             if len(self.kinds) == KINDS:

@@ -1,0 +1,197 @@
+"""FOLA's study of two clients: the whole Hessian, its eigenvalues, and the ridge between the clients."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from playing import federation, play
+from torch import Tensor
+
+from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.federation import Federation
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Batch, Node, State, Update
+from bayesfed.methods.fola_full import add_hessian
+
+Make = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func.hessian's own use of it
+TWO = {"partition": {"scheme": "classes_apart", "clients": 2}, "rounds": 1}
+B, C, D = 6, 3, 4
+
+
+def images(weighted: bool) -> tuple[Batch, Tensor]:
+    """A mini-batch of B images with D pixels, two of which only fill it up where it is weighted, and theta."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((B, 1, 2, 2), generator=generator, dtype=torch.float64)
+    weight = torch.tensor([0.25] * 4 + [0.0] * 2, dtype=torch.float64) if weighted else None
+    theta = torch.randn(C * D + C, generator=generator, dtype=torch.float64)
+    return Batch(x, torch.arange(B) % C, weight), theta
+
+
+def logits(theta: Tensor, x: Tensor) -> Tensor:
+    """Of a softmax regression."""
+    x = x.flatten(1)
+    classes = len(theta) // (x.shape[1] + 1)
+    return F.linear(x, theta[:-classes].view(classes, -1), theta[-classes:])
+
+
+def symmetric(upper: Tensor) -> Tensor:
+    return upper.triu() + upper.triu(1).T
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_hessian_is_the_second_derivative(weighted: bool) -> None:
+    batch, theta = images(weighted)
+    found = torch.zeros(len(theta), len(theta), dtype=torch.float64)
+    add_hessian(found, logits(theta, batch.x).softmax(-1), batch, torch.tensor(0.7, dtype=torch.float64))
+
+    def weighted(theta: Tensor) -> Tensor:
+        return batch.mean(F.cross_entropy(logits(theta, batch.x), batch.y, reduction="none"))
+
+    by_autograd = torch.func.hessian(weighted)(theta)
+    torch.testing.assert_close(symmetric(found), 0.7 * by_autograd, rtol=1e-12, atol=1e-14)
+
+
+def test_the_hessian_has_its_closed_form() -> None:
+    """The mean of (diag p - p p^T) (x) x' x'^T, with each class's weights and bias side by side."""
+    batch, theta = images(False)
+    p = logits(theta, batch.x).softmax(-1)
+    found = torch.zeros(len(theta), len(theta), dtype=torch.float64)
+    add_hessian(found, p, batch, torch.ones((), dtype=torch.float64))
+    x = np.concatenate([batch.x.flatten(1).numpy(), np.ones((B, 1))], 1)
+    closed = sum(
+        np.kron(np.diag(one) - np.outer(one, one), np.outer(row, row)) for one, row in zip(p.numpy(), x, strict=True)
+    )
+    order = [c * (D + 1) + d for c in range(C) for d in range(D)] + [c * (D + 1) + D for c in range(C)]
+    np.testing.assert_allclose(symmetric(found).numpy(), closed[np.ix_(order, order)] / B, rtol=1e-12, atol=1e-14)
+
+
+def loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(logits(theta, x), y)
+
+
+def sent(of: Federation, rounds: int) -> list[dict[int, State]]:
+    """What the clients send in each round."""
+    found: list[dict[int, State]] = []
+    finish = of.method.finish
+
+    def noting(c: Node) -> State:
+        if len(found) < c.round:
+            found.append({})
+        found[-1][c.client] = {name: tensor.clone() for name, tensor in finish(c).items()}
+        return found[-1][c.client]
+
+    of.method.finish = noting  # type: ignore[method-assign]
+    play(of, rounds)
+    return found
+
+
+def by_hand(
+    of: Federation, client: int, round: int, mu: Tensor, omega_s: Tensor, online: bool
+) -> tuple[Tensor, Tensor]:
+    """A client's theta and what its round gathers of the Hessian (online, or in one pass at the end)."""
+    mixer, n = Mixer(of, of.node(client, round)), len(of.shards[client].train)
+    theta, total = mu.clone(), torch.zeros(len(mu), len(mu), dtype=torch.float64)
+    for training in (True,) if online else (True, False):
+        for chunk in mixer.epoch(of.shards[client]):
+            for x, y in zip(chunk.x.split(32), chunk.y.split(32), strict=True):
+                if online or not training:
+                    total += len(y) / n * torch.func.hessian(loss)(theta, x, y)
+                if training:
+                    g = torch.func.grad(loss)(theta, x, y)
+                    g = g + omega_s @ (theta - mu) / round
+                    theta = theta - 0.01 * g * min(1.0, 10 / float(g.norm() + 1e-6))
+    return theta, total
+
+
+@pytest.mark.parametrize("evaluation", ["online", "offline"])
+def test_two_rounds_against_a_loop(evaluation: str, mapping: Make, data_dir: Path) -> None:
+    """Training with the prior, the Hessian of every step, and the server's solve."""
+    small = {"dataset": "few-parity", "partition": {"scheme": "classes_apart", "clients": 2}}
+    of = federation(mapping({"name": "fola_full", "evaluation": evaluation}, **small), data_dir)
+    mu = of.node(-1, 0).initial()
+    omega_s = torch.zeros(len(mu), len(mu), dtype=torch.float64)
+    n = [len(of.shards[k].train) for k in (0, 1)]
+    for round, found in enumerate(sent(of, 2), 1):
+        left, right = torch.zeros_like(omega_s), torch.zeros_like(mu)
+        for client in (0, 1):
+            theta, gathered = by_hand(of, client, round, mu, omega_s, evaluation == "online")
+            omega = gathered + (omega_s if evaluation == "online" else 0)
+            torch.testing.assert_close(found[client]["theta"], theta, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(found[client]["omega"], omega, rtol=1e-8, atol=1e-10)
+            left += n[client] / sum(n) * omega
+            right += n[client] / sum(n) * omega @ theta
+        omega_s = left
+        mu = torch.linalg.solve(left + 1e-3 * torch.eye(len(mu), dtype=torch.float64), right)
+    torch.testing.assert_close(play(of, 2).server["mu"], mu, rtol=1e-6, atol=1e-9)
+
+
+def test_eigenvalues_stand_in_order_on_the_diagonal(mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping({"name": "fola_full", "curvature": "eigenvalues"}, dataset="few-parity", **TWO), data_dir)
+    mu = of.node(-1, 0).initial()
+    _, gathered = by_hand(of, 0, 1, mu, torch.zeros(len(mu), len(mu), dtype=torch.float64), True)
+    found = sent(of, 1)[0][0]["omega"].numpy()
+    expected = np.linalg.eigvalsh(gathered.numpy())
+    np.testing.assert_allclose(found, expected.clip(0), rtol=1e-8, atol=1e-12)
+    assert (np.diff(found) >= 0).all()
+
+
+def test_the_average_is_the_mode_of_the_product(mapping: Make, data_dir: Path) -> None:
+    """The minimum of sum_n pi_n (theta - theta_n)^T Omega_n (theta - theta_n) + epsilon |theta - ...|^2, by least squares."""
+    generator = torch.Generator().manual_seed(1)
+    factors = torch.randn((2, 5, 650), generator=generator, dtype=torch.float64)
+    thetas = torch.randn((2, 650), generator=generator, dtype=torch.float64)
+    pi = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    omegas = factors.transpose(1, 2) @ factors
+    for rule, centre in (("shrink", torch.zeros(650, dtype=torch.float64)), ("fedavg", pi @ thetas)):
+        of = federation(mapping({"name": "fola_full", "epsilon_rule": rule, "epsilon": 0.1}, **TWO), data_dir)
+        rows = torch.cat([*(pi.sqrt()[:, None, None] * factors), 0.1**0.5 * torch.eye(650, dtype=torch.float64)])
+        sides = torch.cat([*(w.sqrt() * f @ t for w, f, t in zip(pi, factors, thetas, strict=True)), 0.1**0.5 * centre])
+        mu, omega = of.method.average(pi, thetas, omegas)  # type: ignore[attr-defined]
+        torch.testing.assert_close(mu, torch.linalg.lstsq(rows, sides).solution, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(omega, pi[0] * omegas[0] + pi[1] * omegas[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fola", "fola_full"])
+def test_the_ridge_runs_from_one_client_to_the_other(name: str, mapping: Make, data_dir: Path) -> None:
+    seen = {"models": {"global": "softmax"}, "images": {"prepare": "none"}}
+    of = federation(mapping({"name": name, "ridge": 5, "epsilon_rule": "fedavg"}, **TWO, **seen), data_dir)
+    thetas = [sent(of, 1)[0][k]["theta"] for k in (0, 1)]
+    progress = play(of, 1)
+    torch.testing.assert_close(progress.server["ridge"][0], thetas[1], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(progress.server["ridge"][4], thetas[0], rtol=1e-6, atol=1e-9)
+    found = {
+        row.model: row.value for row in progress.history if row.metric == "test_accuracy" and row.client == "global"
+    }
+    assert list(found) == ["global", "ridge 0", "ridge 0.25", "ridge 0.5", "ridge 0.75", "ridge 1"]
+    similarity = [row.value for row in progress.history if row.metric == "precision_cosine"]
+    assert len(similarity) == 1
+    assert 0 < similarity[0] < 1
+    later = play(federation(mapping({"name": name, "ridge": 5}, **(TWO | {"rounds": 3}), **seen), data_dir), 3).history
+    assert {row.round for row in later if row.model.startswith("ridge")} == {1, 3}
+
+
+def test_equal_precisions_are_alike_whatever_their_size(mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping({"name": "fola", "ridge": 2}, **TWO, models={"global": "softmax"}), data_dir)
+    server = of.node(-1, 2)
+    theta, omega = torch.zeros(4, dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64)
+    half = torch.tensor(0.5, dtype=torch.float64)
+    updates = [Update(k, 1, half, {"theta": theta, "omega": (k + 1) * omega + k}) for k in (0, 1)]
+    assert of.method.aggregate(server, updates)["precision_cosine"].item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ({"name": "fola_full"}, {"models": {"global": "lenet5"}, "images": {}}, "models.global: fola_full has the Hessian of a softmax"),
+        ({"name": "fola", "ridge": 3}, {}, "method.ridge: it is a line between two clients, and there are 4"),
+    ],
+)  # fmt: skip
+def test_refuses_what_it_is_not_for(method: dict[str, Any], changes: dict[str, Any], message: str, mapping: Make,
+                                    data_dir: Path) -> None:  # fmt: skip
+    with pytest.raises(InputError, match=message):
+        play(federation(mapping(method, **changes), data_dir), 1)
