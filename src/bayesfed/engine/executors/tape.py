@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,8 +115,9 @@ def into(func: Any) -> tuple[Any, list[str], set[str]] | None:
         out = getattr(func.overloadpacket, name)
         results = [argument.name for argument in out._schema.arguments if argument.is_out]
         taken = [(argument.name, str(argument.type)) for argument in out._schema.arguments if not argument.is_out]
-        own = makes or torch._C._dispatch_has_kernel_for_dispatch_key(out.name(), "CPU")
-        if own and len(results) == len(func._schema.returns) and taken == wanted:
+        if len(results) != len(func._schema.returns) or taken != wanted:
+            continue
+        if makes or torch._C._dispatch_has_kernel_for_dispatch_key(out.name(), "CPU"):
             return out, results, drop
     return None
 
@@ -149,7 +150,7 @@ class Desk:
         self.kind: Kind  # of the client that is here
         self.learner: Learner
 
-    def load(self, node: Node, networks: object) -> None:
+    def load(self, node: Node, networks: Hashable) -> None:
         """Copy a client in: its node works on the desk's memory from now on."""
         # Sorted, since a checkpoint gives a client's tensors back in another order.
         layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))

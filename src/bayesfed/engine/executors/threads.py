@@ -33,7 +33,7 @@ class ThreadExecutor(Executor):
         def visit(client: int) -> Result:
             desk = self.desks.pop() if self.desks else Desk()
             job = begin(client)
-            desk.load(job.node, self.federation.networks[client])
+            desk.load(job.node, tuple(self.federation.networks[client].items()))
             run_plainly(self.federation, job, self.check, desk.step)
             result = end(job)
             self.desks.append(desk)
