@@ -52,9 +52,7 @@ class Images:
         self.scale = (1 / (255 * std)).to(device, working).repeat(self.size**2)
         self.shift = (-mean / std).to(device, working).repeat(self.size**2)
         self.steps = torch.arange(self.size, device=device)
-        # Whether all images are kept as they are given out.
-        self.ready = augment == "none" and device.type == "cpu" and pixels.numel() * dtype.itemsize <= NORMALISED
-        if self.ready:
+        if augment == "none" and device.type == "cpu" and pixels.numel() * dtype.itemsize <= NORMALISED:
             values = torch.empty(pixels.shape, dtype=dtype)
             for raw, part in zip(pixels.split(256), values.split(256), strict=True):
                 part.copy_(self.normalise(raw).permute(0, 2, 3, 1))
@@ -73,7 +71,7 @@ class Images:
         pixels = self.pixels.index_select(0, indices)
         if self.augment != "none":
             pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING, : self.channels]
-        return pixels.permute(0, 3, 1, 2) if self.ready else self.normalise(pixels)
+        return self.normalise(pixels) if pixels.dtype == torch.uint8 else pixels.permute(0, 3, 1, 2)
 
     def draws(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """What the augmentation of `count` images draws: crop and flip (count, 3) int64 whatever it is, as `fola` (count, 10)

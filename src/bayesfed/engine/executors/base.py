@@ -83,8 +83,7 @@ class Mixer:
         used = count - count % self.size + last_batch(count, self.size, self.batchwise)
         order, draws = order[:used][:images], draws[:used][:images]
         images_of, indices = shard.train_images, shard.train[order]
-        # Images that are ready are best fetched as they are needed, into memory that the last mini-batch has left.
-        many = self.size if images_of.ready else max(1, self.chunk // self.size) * self.size
+        many = max(1, self.chunk // self.size) * self.size
         left = len(order)
         parts = (tensor.split(many) for tensor in (order, indices, images_of.labels[indices], draws))
         for index, at, labels, draw in zip(*parts, strict=True):
