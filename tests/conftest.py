@@ -76,6 +76,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
                 "swa_every": 2,
             },
         }
+        few["fedppd_distill"] = few["fedbe"] | {"server_student_lr": 0.1}
         method = few.get(method["name"], {}) | method
         return (
             {

@@ -25,7 +25,8 @@ def federation(
     datasets = [store.load(name, data_dir, run.images) for name in run.datasets]
     states = torch.float64 if cast == torch.float64 else torch.float32
     devices.compute(device, "fp32")  # no TF32, and algorithms that repeat themselves
-    return Federation(run, datasets, shares, Compute(torch.device(device), states, cast))
+    foreign = [store.load_foreign(name, data_dir, run.images, datasets[0].source) for name in run.tasks.foreign]
+    return Federation(run, datasets, shares, Compute(torch.device(device), states, cast), foreign)
 
 
 def play(of: Federation, rounds: int, progress: Progress | None = None, executor: str = "eager") -> Progress:

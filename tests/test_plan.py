@@ -325,3 +325,37 @@ def test_plan_is_made_anew_when_its_sources_change(
 def test_refusal_of_the_planning_process_is_told(config: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="did you mean 'digits'"):
         plan.load(config | {"datasets": {"cifar10": "digit"}})
+
+
+FOREIGN = """
+  foreign:
+    cases:
+      - {dataset: mnist, model: mlp, tasks.foreign: [fashion-mnist]}
+      - {dataset: cifar10, model: lenet5, tasks.foreign: [cifar100]}
+    tasks: {mistakes: true}
+    axes: {alpha: [100], method: [FedAvg]}
+"""
+
+
+def test_foreign_data_are_planned_fetched_and_stood_in_for(config: dict[str, Any]) -> None:
+    """What a task needs is fetched before the run; where another dataset stands in for it, the cell knows and says so."""
+    paper = Path("config/papers/small.yaml")
+    paper.write_text(paper.read_text() + FOREIGN)
+    stand_ins = {"datasets": {"cifar10": "cifar10", "mnist": "digits", "fashion-mnist": "digits-turned"}}
+    config["experiments"] = {
+        "first": {"skip": True},
+        "second": {"skip": True},
+        "tasks": {"skip": True},
+        "foreign": stand_ins,
+    }
+    planned = made(config | {"seeds": [0]})
+    assert [run["datasets"] for run in planned["runs"]] == [["digits", "digits-turned"], ["cifar10", "cifar100"]]
+    digits, cifar = planned["cells"]
+    assert digits["foreign"] == {"fashion-mnist": "digits-turned"}
+    assert cifar["foreign"] == {"cifar100": "cifar100"}
+    assert [one for one in digits["changes"] if "foreign" in one] == [
+        "tasks foreign digits-turned (paper fashion-mnist)"
+    ]
+    assert not [one for one in cifar["changes"] if "foreign" in one]
+    runs = [runfile.resolve(mapping) for mapping in (run.to_dict() for run in plan.make(config | {"seeds": [0]})[1])]
+    assert [run.tasks.mistakes for run in runs] == [True, True]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed import files, parts
+from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             {
                 "key": run.key,
                 "folder": run.folder,
-                "datasets": sorted(set(run.datasets)),
+                "datasets": run.all_datasets,
                 "partition": run.partition_file,
                 "method": run.method,
                 "priority": priority,
@@ -197,6 +198,12 @@ def check_paper(paper: str, spec: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained."""
     from bayesfed.results import cells, check
 
+    for number, rule in enumerate(spec.get("given", []), 1):
+        where = f"{paper}.yaml, given {number}"
+        check_keys(rule, ("where", "run", "methods"), where)
+        check_mapping(rule.get("where"), f"{where}.where")
+        check_mapping(rule.get("run", {}), f"{where}.run")
+        check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
     whole = [cell for cell, _ in paper_cells(paper, spec, {"seeds": [0]})]
     check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
@@ -233,13 +240,25 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
+            foreign = foreign_of(mapping)
+            if foreign:
+                mapping["tasks"] = {**mapping["tasks"], "foreign": [stand_ins.get(one, one) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             if frozen(point) not in printed:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in change.get("seeds", config["seeds"]):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
                 told = changes + differences(run, resolved(paper, name, point, theirs | {"seed": seed}))
-                yield cell_of(paper, name, spec, point, asked, run, told), run
+                cell = cell_of(paper, name, spec, point, asked, run, told)
+                told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
+                yield cell | told_foreign, run
+
+
+def foreign_of(mapping: Tree) -> list[str]:
+    """The foreign datasets that a run file names in its tasks."""
+    tasks = mapping.get("tasks")
+    found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
+    return found if isinstance(found, list) else []
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
@@ -347,9 +366,9 @@ def run_mapping(
     """
     from bayesfed import methods
 
+    run, options = given(spec, point)
     budget = config.get("run", {})
-    partition = {**spec["run"]["partition"], **budget.get("partition", {})}
-    mapping = {**spec["run"], **budget, "partition": partition}
+    mapping = {**run, **budget, "partition": {**run["partition"], **budget.get("partition", {})}}
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
     mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases")}
@@ -357,7 +376,7 @@ def run_mapping(
     label = point["method"]
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
-    mapping["method"] = {**spec["methods"][label], **config.get("methods", {}).get(label, {})}
+    mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
     method = methods.get(mapping["method"]["name"])
     if "model" in point:
         others = {key: value for key, value in mapping.get("models", {}).items() if key in method.networks}
@@ -370,6 +389,18 @@ def run_mapping(
     return mapping, point.get("dataset", mapping.get("dataset"))
 
 
+def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
+    """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
+    rule, over what holds for all."""
+    run, options = spec["run"], {}
+    for rule in spec.get("given", []):
+        if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
+            for key, value in rule.get("run", {}).items():
+                run = {**run, key: {**run.get(key, {}), **value} if isinstance(value, Mapping) else value}
+            options |= rule.get("methods", {}).get(point["method"], {})
+    return run, options
+
+
 def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
 
@@ -378,7 +409,7 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
-    from bayesfed.runfile import Budget
+    from bayesfed.runfile import Active, Budget, Tasks
     from bayesfed.schedule import Schedule
 
     places: dict[str, tuple[str, ...]]
@@ -386,6 +417,8 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
     places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
+    places |= {f"active.{field.name}": ("active", field.name) for field in dataclasses.fields(Active)}
+    places |= {f"tasks.{field.name}": ("tasks", field.name) for field in dataclasses.fields(Tasks)}
     places |= {f"schedule.{field.name}": ("schedule", field.name) for field in dataclasses.fields(Schedule)}
     places |= {f"models.{name}": ("models", name) for name in method.networks}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
@@ -421,7 +454,7 @@ def cell_of(
         "dataset": asked,
         "used": used,
         "alpha": alpha,
-        "setting": spec.get("settings", {}).get(alpha),
+        "setting": spec.get("settings", {}).get(run.partition.scheme if alpha is None else alpha),
         "method": point["method"],
         "model": point.get("model"),
         "clients": run.partition.clients,
@@ -449,12 +482,14 @@ def one_line(error: Exception) -> str:
 
 def content_hash(config: Tree) -> str:
     """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
-    papers = [
+    read = [
         paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
     ]
+    # What decides keys only when it has been fetched: what was.
+    read += [parts.DATA / name / "dataset.json" for name, one in SOURCES.items() if one.format == "leaf"]
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
     text = json.dumps(asked, sort_keys=True) + parts.state(config.get("parts"))
-    return digest(text, [*papers, *source_files(PACKAGE)])
+    return digest(text, [*read, *source_files(PACKAGE)])
 
 
 def products_hash(plan: Tree) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayesfed import files, methods, models, options, parts
-from bayesfed.data import prepare, sources
+from bayesfed.data import prepare, sources, store
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
@@ -42,6 +42,34 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """What is asked of predictive entropy in detailed rounds: the block `tasks`. Of every predictor that is tested on the
+    full test set (metrics/detection.py).
+
+    foreign: datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
+    predictions from right ones.
+    """
+
+    foreign: tuple[str, ...] = ()
+    mistakes: bool = False
+
+
+@dataclass(frozen=True)
+class Active:
+    """Active learning, the block `active`: clients train on labelled images alone, and have more of theirs labelled.
+
+    start: a client's labelled images at first, random ones; all others of its shard are its pool. add: how many more are
+    labelled after every so many rounds, until the pool is empty. by: those of the largest predictive entropy of the
+    server's model, or random ones.
+    """
+
+    start: int = option(low=1)
+    add: int = option(low=1)
+    every: int = option(low=1)
+    by: Literal["entropy", "random"] = "entropy"
+
+
+@dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
     one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
@@ -58,12 +86,19 @@ class Run:
     images: prepare.Seen = prepare.AS_IT_IS
     schedule: Schedule = CONSTANT
     others: tuple[tuple[str, str], ...] = ()  # for each of the method's `networks` its name there, and the network's
+    tasks: Tasks = Tasks()
+    active: Active | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The datasets as the run sees them; client k holds images of sources[k] in a multi-task run, else all share
         sources[0]."""
         return tuple(self.images.of(source(name)) for name in self.datasets)
+
+    @property
+    def all_datasets(self) -> list[str]:
+        """All that must be fetched, each once: those that clients hold and those of tasks."""
+        return sorted({*self.datasets, *self.tasks.foreign})
 
     @property
     def other_models(self) -> dict[str, str]:
@@ -90,13 +125,15 @@ class Run:
         return (
             {
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-                "partition": fields(self.partition),
+                "partition": self.partition.told() if defaults else fields(self.partition),
                 "method": {"name": self.method} | fields(self.options),
                 "models": {"global": self.global_model} | self.other_models | ({"local": local} if show_local else {}),
             }
             | fields(self.budget)
             | ({"images": seen} if (seen := fields(self.images)) else {})
             | ({"schedule": rates} if (rates := fields(self.schedule)) else {})
+            | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
+            | ({"active": fields(self.active)} if self.active else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -106,7 +143,7 @@ class Run:
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
-        named += [(sources.registry, name) for name in self.datasets]
+        named += [(sources.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
         return {name: digest for name, digest in sorted(found.items()) if digest}
@@ -117,7 +154,7 @@ class Run:
         sources of parts that are not ours."""
         identity = {
             "run": self.to_dict(defaults=False),
-            "data": [one.fingerprint for one in self.sources],
+            "data": [source(name).fingerprint for name in (*self.datasets, *self.tasks.foreign)],
             "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
         }
         if own := self.own_parts:
@@ -168,7 +205,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -182,6 +219,8 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
     datasets = read_datasets(mapping["dataset"], partition)
+    active = options.read(Active, mapping["active"], "active") if "active" in mapping else None
+    tasks = read_tasks(mapping.get("tasks", {}), datasets)
     method, chosen = read_method(mapping["method"])
     global_model, local, others = read_models(mapping["models"], method, partition.clients)
     if bool(budget.local_epochs) == bool(budget.local_batches):
@@ -189,12 +228,17 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
     if budget.local_batches and budget.stragglers:
         raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
+    if budget.local_batches and method.by_epochs:
+        raise InputError(f"local_batches: a round of {method.label} is made of epochs; give local_epochs")
     if schedule.epoch_decay != 1 and (budget.local_batches or method.steady_rate):
         why = (
             "local_batches has no epochs" if budget.local_batches else f"{method.label} needs one learning rate a round"
         )
         raise InputError(f"schedule.epoch_decay: {why}; leave it out")
-    run = Run(datasets, partition, method.name, chosen, global_model, local, budget, folder, images, schedule, others)
+    networks = (global_model, local)
+    run = Run(
+        datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks, active
+    )
     check_fit(run, method)
     return run
 
@@ -211,6 +255,21 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
     if partition.scheme != WHOLE and len(names) != 1:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
     return tuple(str(name) for name in names)
+
+
+def read_tasks(value: object, datasets: tuple[str, ...]) -> Tasks:
+    """The `tasks` block; raises InputError for foreign data that are none, or cannot be shown to the run's networks."""
+    tasks = options.read(Tasks, value, "tasks")
+    for name in tasks.foreign:
+        sources.registry.part(name, "tasks.foreign")
+        if name in datasets:
+            raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
+        if len(datasets) > 1:
+            raise InputError(f"tasks.foreign: '{name}' is foreign to one dataset; clients have one each here")
+        store.check_channels(source(name), source(datasets[0]))
+    if len(set(tasks.foreign)) < len(tasks.foreign):
+        raise InputError(f"tasks.foreign: {', '.join(tasks.foreign)}: name each dataset once")
+    return tasks
 
 
 def read_method(value: object) -> tuple[type[Method], Any]:
@@ -264,6 +323,13 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
+    aside, needed = run.partition.server, run.build_method().server_images()
+    if aside is not None and run.budget.server_images:
+        raise InputError(
+            f"server_images: {run.budget.server_images}, but the partition sets aside {aside} images; leave it out"
+        )
+    if aside is not None and needed > aside:
+        raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
     sizes = {}
     for k in range(run.partition.clients):
         one = run.sources[k if run.multi_task else 0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PURPOSES = (
     "partition", "server-images", "init", "init-network", "participation", "stragglers",
-    "order", "augment", "noise", "predict", "method",
+    "order", "augment", "noise", "predict", "method", "resampling", "labelling",
 )  # fmt: skip
 
 

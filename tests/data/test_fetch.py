@@ -320,3 +320,14 @@ def test_images_as_a_run_sees_them(digits_dir):
     assert native.source.std == (pytest.approx(pixels.std(), abs=1e-6),)
     half = store.load("digits", digits_dir, Seen(normalise="half")).source
     assert (half.mean, half.std) == ((0.5,), (0.5,))
+
+
+def test_turned_digits_are_the_same_images_on_their_side(tmp_path):
+    """A stroke from top to bottom lies from left to right; labels and splits stay."""
+    for name in ("digits", "digits-turned"):
+        fetch(name, tmp_path)
+    digits, turned = (store.load(name, tmp_path) for name in ("digits", "digits-turned"))
+    assert {image.tobytes() for image in np.rot90(digits.test_images, axes=(2, 3))} == {
+        image.tobytes() for image in turned.test_images
+    }
+    np.testing.assert_array_equal(np.bincount(digits.train_labels), np.bincount(turned.train_labels))

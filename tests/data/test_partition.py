@@ -219,6 +219,133 @@ def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
             partition.load("digits", spec, 0, tmp_path)
 
 
+# Schemes of FedPPD
+
+MNIST = {"shards": 25, "shards_each": 2, "share": 0.08, "least": 10, "server": 10000}
+CIFAR10 = {"shards": 20, "shards_each": 2, "share": 0.5, "least": 10, "server": 10000}
+CIFAR100 = {"shards": 200, "shards_each": 20, "share": 0.5, "least": 2, "server": 10000}
+
+sharded = st.builds(
+    lambda each, spare, **more: PartitionSpec(
+        "shards", shards=each * more["clients"] + spare, shards_each=each, **more
+    ),
+    each=st.integers(1, 3),
+    spare=st.integers(0, 3),
+    clients=st.integers(1, 6),
+    share=st.sampled_from([0.08, 0.5, 1]),
+    least=st.integers(0, 2),
+    server=st.integers(0, 60),
+    min_train=st.integers(0, 3),
+    min_test=st.just(0),
+)
+uniform = st.builds(
+    PartitionSpec,
+    scheme=st.just("iid"),
+    clients=st.integers(1, 6),
+    images_each=st.integers(1, 20),
+    server=st.integers(0, 60),
+    min_train=st.just(0),
+    min_test=st.just(0),
+)
+
+
+def given_out(train, spec, seed):
+    """A partition of a scheme; examples that cannot be met are none."""
+    try:
+        return divide(train, train, spec, seed)
+    except InputError:
+        assume(False)
+
+
+@settings(deadline=None, max_examples=100)
+@given(labels(), st.one_of(sharded, uniform), seeds)
+def test_no_client_has_the_servers_images_or_one_twice(splits, spec, seed):
+    parts = given_out(splits[0], spec, seed)
+    assert len(np.unique(parts.server_indices)) == len(parts.server_indices) == spec.server
+    for k in range(spec.clients):
+        own = parts.train(k)
+        assert len(np.unique(own)) == len(own) >= spec.min_train
+        assert not np.isin(own, parts.server_indices).any()
+        assert not len(parts.test(k))
+    again = given_out(splits[0], spec, seed)
+    assert all(np.array_equal(*both) for both in zip(vars(parts).values(), vars(again).values(), strict=True))
+
+
+@settings(deadline=None, max_examples=100)
+@given(labels(), sharded, seeds)
+def test_clients_have_their_shards_and_the_least_of_every_class(splits, spec, seed):
+    train = splits[0]
+    parts = given_out(train, spec, seed)
+    size = (len(train) - spec.server) // spec.shards
+    taken, present = int(size * spec.share + 1e-9), np.unique(train)
+    for k in range(spec.clients):
+        own = train[parts.train(k)]
+        assert len(own) == spec.shards_each * taken + spec.least * len(present)
+        assert all((own == label).sum() >= spec.least for label in present)
+    # Without the least images, no two clients have one in common.
+    bare = given_out(train, PartitionSpec(**vars(spec) | {"least": 0, "min_train": 0}), seed)
+    assert len(np.unique(bare.train_indices)) == len(bare.train_indices)
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), uniform, seeds)
+def test_iid_clients_have_as_many_images_each_and_none_in_common(splits, spec, seed):
+    parts = given_out(splits[0], spec, seed)
+    assert [len(parts.train(k)) for k in range(spec.clients)] == [spec.images_each] * spec.clients
+    assert len(np.unique(parts.train_indices)) == len(parts.train_indices)
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "images", "main", "shared"),
+    [
+        ([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949], MNIST, 420, 4, 10),
+        ([5000] * 10, CIFAR10, 2100, 2, 10),
+        ([500] * 100, CIFAR100, 2200, 20, 2),
+    ],
+    ids=["mnist", "cifar10", "cifar100"],
+)
+def test_the_papers_numbers(counts, options, images, main, shared):
+    """2, 2 and 20 shards: of as many classes, but that MNIST's straddle two each; of all others the least images alone. The server has 10 000."""
+    train = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    parts = divide(train, train, PartitionSpec("shards", **options, min_test=0), 3)
+    assert len(parts.server_indices) == 10000
+    for k in range(10):
+        held = np.bincount(train[parts.train(k)], minlength=len(counts))
+        assert held.sum() == images
+        assert (held > shared).sum() <= main
+        assert held.min() == shared
+    server = np.bincount(train[parts.server_indices])
+    assert (abs(server - 10000 * np.array(counts) / sum(counts)) <= 1).all()
+
+
+def test_other_seeds_give_other_shards_and_images():
+    train = np.repeat(np.arange(10), 100)
+    spec = PartitionSpec("shards", shards=10, shards_each=1, share=0.5, least=0, server=0, clients=5, min_test=0)
+    one, two = (divide(train, train, spec, seed) for seed in (0, 1))
+    assert [set(train[one.train(k)]) for k in range(5)] != [set(train[two.train(k)]) for k in range(5)]
+    assert not np.array_equal(one.train_indices, two.train_indices)
+
+
+def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tmp_path):
+    fetch("digits", tmp_path)
+    own = {"shards": 20, "shards_each": 2, "share": 0.5, "least": 2}
+    for spec, wrong in (
+        (PartitionSpec("shards", **own, server=100, min_test=0), "a client's image is the server's"),
+        (PartitionSpec("iid", images_each=30, server=100, min_test=0), "two clients have an image"),
+    ):
+        path = partition.build("digits", spec, 0, tmp_path)
+        parts = partition.load("digits", spec, 0, tmp_path)
+        assert len(parts.server_indices) == 100
+        assert overview.write("digits", spec, 0, tmp_path, tmp_path / "pictures")[2].exists()
+        with np.load(path) as arrays:
+            changed = dict(arrays)
+        index = parts.server_indices[0] if "server's" in wrong else parts.train(1)[0]
+        changed["train_indices"][0] = index
+        np.savez(path, **changed)
+        with pytest.raises(InputError, match="does not deal each image once"):
+            partition.load("digits", spec, 0, tmp_path)
+
+
 # What is refused
 
 
@@ -240,6 +367,15 @@ def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
         ({"scheme": "classes_apart", "alpha": 1}, "1 means nothing with scheme classes_apart"),
         ({"scheme": "dirichlet_client", "alpha": 1}, "min_test: 1, but scheme dirichlet_client deals no test images"),
         ({"scheme": "whole", "alpha": 1}, "1 means nothing with scheme whole"),
+        ({"alpha": 1, "shards": 20}, "shards: 20 means nothing with scheme dirichlet_class_shared"),
+        ({"scheme": "iid", "images_each": 5, "server": 1, "least": 2}, "least: 2 means nothing with scheme iid"),
+        ({"scheme": "iid", "server": 1}, "images_each: None is not a whole number from 1; scheme iid needs it"),
+        ({"scheme": "iid", "images_each": 5, "server": -1}, "server: -1 is not a whole number from 0"),
+        ({"scheme": "shards"} | MNIST | {"share": 1.5}, "share: 1.5 is not a number above 0 and up to 1"),
+        ({"scheme": "shards"} | MNIST | {"share": 0.12345678}, "share: 0.12345678 is not a number .* six digits"),
+        ({"scheme": "shards"} | MNIST | {"share": True}, "share: True is not a number"),
+        ({"scheme": "shards"} | MNIST, "min_test: 1, but scheme shards deals no test images"),
+        ({"scheme": "shards", "alpha": 1, "min_test": 0} | MNIST, "alpha: 1 means nothing with scheme shards"),
     ],
 )
 def test_wrong_specs(wrong, message):
@@ -260,6 +396,28 @@ def test_more_clients_than_a_split_can_feed(spec, message):
         dirichlet_class_shared(np.zeros(100, int), np.zeros(80, int), spec, 0)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"server": 100}, "partition.server: 100 of 100 images leave none"),
+        ({"clients": 11}, "shards_each: 11 clients with 2 shards each need 22; there are 20"),
+        ({"share": 0.1}, "share: 0.1 of a shard of 4 images is none"),
+        ({"least": 60}, "least: a class has fewer than 60 images for a client"),
+        ({"min_train": 9}, "a client gets 8 training images, fewer than min_train 9"),
+    ],
+)
+def test_shards_that_cannot_be(more, message):
+    own = {"clients": 10, "shards": 20, "shards_each": 2, "share": 1, "least": 0, "server": 10, "min_train": 0} | more
+    with pytest.raises(InputError, match=message):
+        divide(np.arange(100) % 2, np.zeros(9, int), PartitionSpec("shards", **own, min_test=0), 0)
+
+
+def test_iid_clients_that_cannot_be():
+    spec = PartitionSpec("iid", images_each=10, server=10, min_test=0)
+    with pytest.raises(InputError, match="images_each: 10 clients with 10 images each need 100; there are 90"):
+        divide(np.zeros(100, int), np.zeros(9, int), spec, 0)
+
+
 def test_the_redraw_is_bounded():
     split = np.zeros(100, int)
     with pytest.raises(InputError, match=r"none of 1000 draws with alpha 0\.001 .* larger alpha, fewer clients"):
@@ -278,6 +436,18 @@ def test_label_and_filename():
         "dirichlet_class_shared-alpha~100-clients~10-min_train~0-min_test~0"
     )
     assert PartitionSpec("whole", clients=2).label == "whole-clients~2"
+    assert PartitionSpec("shards", **MNIST, min_test=0).label == (
+        "shards-clients~10-shards~25-shards_each~2-share~0.08-least~10-server~10000-min_test~0"
+    )
+    assert PartitionSpec("iid", images_each=4000, server=10000, min_test=0).label == (
+        "iid-clients~10-images_each~4000-server~10000-min_test~0"
+    )
+
+
+def test_what_a_partition_was_made_from_is_told_as_ever():
+    """Files from before there were options of single schemes are still good."""
+    told = {"scheme": "classes_apart", "alpha": None, "clients": 2, "min_train": 10, "min_test": 1}
+    assert PartitionSpec("classes_apart", clients=2).told() == told
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import pytest
 import torch
 from playing import federation, play, tensors
 
+from bayesfed import runfile
+from bayesfed.data import partition
 from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY, Progress, Trainer
 from bayesfed.errors import InputError
 from bayesfed.methods.base import softmax_of
@@ -133,3 +135,31 @@ def test_clients_on_the_full_test_set_every_round(mapping: Make, data_dir: Path)
     plain = play(federation(mapping("fola"), data_dir), 2).history
     assert not [row for row in plain if row.client == "mean"]
     assert [row for row in history if row.client == "global"] == [row for row in plain if row.client == "global"]
+
+
+SHARDS = {
+    "scheme": "shards", "clients": 4, "shards": 8, "shards_each": 2, "share": 0.5, "least": 1, "server": 60, "min_test": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbe"])
+def test_a_partition_may_name_the_servers_images(method: str, mapping: Make, data_dir: Path) -> None:
+    """All of them, for every method alike, whether it needs some or not."""
+    of = federation(mapping(method, partition=SHARDS), data_dir)
+    stored = partition.load("few", of.run.partition, 0, data_dir)
+    assert of.shards[-1].train.tolist() == stored.server_indices.tolist()
+    assert [of.shards[k].train.tolist() for k in range(4)] == [stored.train(k).tolist() for k in range(4)]
+    assert len(stored.server_indices) == 60
+    assert {row.round for row in play(of, 1).history} == {1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"server_images": 5}, "server_images: 5, but the partition sets aside 60 images; leave it out"),
+        ({"method": {"name": "fedbe", "server_set": 61}}, "partition.server: 60 images, but method 'fedbe' needs 61"),
+    ],
+)
+def test_images_that_the_partition_does_not_set_aside(changes: dict[str, Any], message: str, mapping: Make) -> None:
+    with pytest.raises(InputError, match=message):
+        runfile.resolve(mapping(dataset="digits", partition=SHARDS) | changes)

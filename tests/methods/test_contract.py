@@ -104,7 +104,7 @@ def test_golden_results_are_guarded(tmp_path: Path) -> None:
     hold_golden("mine", [2, 1], second, path, write=False)
 
 
-TRAINED = ("theta", "mu", "rho", "phi", "y", "student")  # what the methods call parameters that clients train
+TRAINED = ("theta", "mu", "rho", "phi", "y", "w", "student")  # what the methods call parameters that clients train
 
 
 def moves(of: Federation, progress: Progress | None = None) -> dict[str, float]:
@@ -132,8 +132,8 @@ def moves(of: Federation, progress: Progress | None = None) -> dict[str, float]:
 @pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize("name", [*REAL, *TOYS])
 def test_learning_rates_follow_the_schedule(name: str, mapping: Make, data_dir: Path) -> None:
-    """With rates of a millionth from the second round on, nothing that clients train moves any more."""
-    of = federation(mapping(name, schedule={"milestones": [[0.5, 1e-6]]}), data_dir)
+    """With rates of a thousand-millionth from the second round on, nothing that clients train moves any more."""
+    of = federation(mapping(name, schedule={"milestones": [[0.5, 1e-9]]}), data_dir)
     first = play(of, 1)
     plain = tensors(play(federation(mapping(name), data_dir), 1))
     assert all(torch.equal(tensor, plain[key]) for key, tensor in tensors(first).items())

@@ -286,7 +286,7 @@ def test_fedbes_samples_have_the_stated_mean_and_variance(mapping: Make, data_di
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(size, dtype=torch.float64, generator=generator)
     thetas = before + torch.randn(4, size, dtype=torch.float64, generator=generator) * 0.1
-    draws = torch.stack([of.method.draw(server, before, thetas) for _ in range(400)])  # type: ignore[attr-defined]
+    draws = torch.stack([of.method.distillation.draw(server, before, thetas) for _ in range(400)])  # type: ignore[attr-defined]
     means, spreads = [], []
     for i, start in enumerate(server.split(before)):
         deltas = [server.split(theta)[i] - start for theta in thetas]
@@ -311,7 +311,7 @@ def test_fedbe_distils_towards_the_sharpened_ensemble_and_averages(
     phases = of.method.server_phases
 
     def catching(server: Node) -> Any:
-        caught.update({name: server[name].clone() for name in ("theta", "ensemble")})
+        caught.update({name: server[name].clone() for name in ("theta", "theta.ensemble")})
         return phases(server)
 
     of.method.server_phases = catching  # type: ignore[method-assign]
@@ -319,13 +319,15 @@ def test_fedbe_distils_towards_the_sharpened_ensemble_and_averages(
     assert set(after) == {"theta"}
     shard, network = of.shards[SERVER], of.networks[0]["global"]
     assert isinstance(network, Network)
-    assert len(caught["ensemble"]) == 1 + 4 + 2
-    torch.testing.assert_close(caught["ensemble"][0], caught["theta"], rtol=0, atol=0)
+    assert len(caught["theta.ensemble"]) == 1 + 4 + 2
+    torch.testing.assert_close(caught["theta.ensemble"][0], caught["theta"], rtol=0, atol=0)
 
     def images(index: Tensor) -> Tensor:
         return shard.train_images.plain(shard.train[index])
 
-    p = torch.stack([network(theta, images(torch.arange(50))).softmax(-1) for theta in caught["ensemble"]]).mean(0)
+    p = torch.stack([network(theta, images(torch.arange(50))).softmax(-1) for theta in caught["theta.ensemble"]]).mean(
+        0
+    )
     p = p.square() / p.square().sum(1, keepdim=True)
     mixer, theta, v = Mixer(of, of.node(SERVER, 1)), caught["theta"].clone(), torch.zeros_like(caught["theta"])
     mixer.size = 20

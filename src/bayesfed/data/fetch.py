@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +36,8 @@ def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
     is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
-    comes from the publisher's URL or, if that fails, the next one. Of a dataset of the user's own, fingerprints,
+    comes from the publisher's URL or, if that fails, the next one. What we have no fingerprints of must have the
+    publisher's checksums, and its fingerprints are printed and recorded. Of a dataset of the user's own, fingerprints,
     mean and standard deviation are pinned in `dataset.json`. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
@@ -51,9 +54,16 @@ def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
                 raise store.other_data(wanted, before.fingerprints, folder)
         else:
             by_split = _records(wanted, mirror, scratch)
+        measured = wanted.fingerprints
+        if not measured:
+            measured = {split: store.canonical_order(rows)[1] for split, rows in by_split.items()}
+            print(f"{name}: fingerprints, which we had none to compare with: {measured}", file=sys.stderr)
+        if wanted.format == "leaf":
+            train, test = (len(by_split[split]) for split in store.SPLITS)
+            wanted = replace(wanted, fingerprints=measured, train=train, test=test)
         for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
-        record = _record(wanted, scratch)
+        record = _record(wanted, scratch) | {"fingerprints": dict(measured)}
         (scratch / "dataset.json").write_text(json.dumps(record, indent=2) + "\n")
         folder.mkdir(exist_ok=True)
         # An old record goes first and the new one comes last: with a dataset.json, the folder is whole.
@@ -95,10 +105,17 @@ def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Re
     """The verified records of both splits in canonical order, that is sorted by their sha256."""
     if wanted.format == "scikit-learn":
         return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in _digits(wanted).items()}
+    if wanted.format == "leaf" and mirror is None:
+        raise InputError(
+            f"{wanted.name}: LEAF publishes a script that makes its files, and no files; run its preprocess.sh, put the "
+            f"folders train and test into DIR/{wanted.name} and give DIR by --mirror ({wanted.homepage})"
+        )
     folder = _published(wanted, mirror, scratch)
+    if not wanted.fingerprints:
+        _check_files(wanted, folder, "the publisher's is")
+    read = {"cifar": _read_cifar, "idx": _read_idx, "mat": _read_mat, "leaf": _read_leaf}[wanted.format]
     result = {}
     for split in store.SPLITS:
-        read = _read_cifar if wanted.format == "cifar" else _read_idx
         result[split] = _verified(wanted, split, read(wanted, split, folder), str(folder))
     return result
 
@@ -114,6 +131,15 @@ def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
     return mirror
 
 
+def _check_files(wanted: Source, folder: Path, told: str) -> None:
+    """Raise InputError for a file that is missing or has another md5 than the source says; `told`: who says it."""
+    for file in wanted.files:
+        if not (folder / file.name).is_file():
+            raise InputError(f"{wanted.name}: no file {file.name} in the mirror {folder}")
+        if (found := _md5(folder / file.name)) != file.md5:
+            raise InputError(f"{folder / file.name} is damaged: md5 {found}, {told} {file.md5}")
+
+
 def _own_records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[Source, dict[str, Records]]:
     """A dataset of the user's own with all that its arrays say, and its records in canonical order."""
     assert wanted.folder is not None
@@ -121,11 +147,7 @@ def _own_records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[So
         splits = {split: own.read_arrays(wanted.folder / f"{split}.npz") for split in store.SPLITS}
     else:
         place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
-        for file in wanted.files:
-            if not (place / file.name).is_file():
-                raise InputError(f"{wanted.name}: no file {file.name} in the mirror {place}")
-            if (found := _md5(place / file.name)) != file.md5:
-                raise InputError(f"{place / file.name} is damaged: md5 {found}, {own.DESCRIPTION} gives {file.md5}")
+        _check_files(wanted, place, f"{own.DESCRIPTION} gives")
         splits = own.run_reader(wanted, place)
     by_split = {split: own.records(arrays) for split, arrays in splits.items()}
     ordered = {split: rows[store.canonical_order(rows)[0]] for split, rows in by_split.items()}
@@ -209,6 +231,45 @@ def _read_idx(wanted: Source, split: str, folder: Path) -> Records:
     return np.concatenate([labels, images], axis=1)
 
 
+def _read_mat(wanted: Source, split: str, folder: Path) -> Records:
+    """Records of a MATLAB file: X (H, W, C, N) and y (N, 1), in which 10 stands for the digit 0 (SVHN)."""
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise InputError(f"{wanted.name}: its MATLAB files need scipy, which is not installed") from None
+    path = folder / wanted.parts[split][0]
+    held = loadmat(path)
+    shape = (wanted.size, wanted.size, wanted.channels, wanted.count(split))
+    if held["X"].shape != shape or held["y"].size != shape[3]:
+        raise InputError(f"{path}: expected images of shape {shape} and as many labels, found {held['X'].shape}")
+    pixels = held["X"].transpose(3, 2, 0, 1).reshape(shape[3], -1)
+    return np.concatenate([held["y"].reshape(-1, 1) % 10, pixels], axis=1).astype(np.uint8)
+
+
+def _read_leaf(wanted: Source, split: str, folder: Path) -> Records:
+    """Records of LEAF's json files of all users: x, a list of 784 levels of grey from 0 to 1 an image, and y, of which 0 to
+    9 are digits, left out here, 10 to 35 capital and 36 to 61 small letters."""
+    place = folder / wanted.parts[split][0]
+    paths = sorted(place.glob("*.json"))
+    if not paths:
+        raise InputError(f"{wanted.name}: no json files in {place}; run LEAF's preprocess.sh ({wanted.homepage})")
+    found = []
+    for path in paths:
+        try:
+            users = json.loads(path.read_text())["user_data"].values()
+            images = [np.array(user["x"], float).reshape(-1, wanted.size**2) for user in users]
+            labels = [np.array(user["y"], int) for user in users]
+            pixels, y = np.concatenate(images) * 255, np.concatenate(labels)
+            good = len(pixels) == len(y) and y.min() >= 0 and y.max() < 62 and pixels.min() >= 0 and pixels.max() <= 255
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path} is none of LEAF's files ({error}): make it again") from None
+        if not good:
+            raise InputError(f"{path}: expected as many labels from 0 to 61 as images, with levels from 0 to 1")
+        letters = y >= 10
+        found.append(np.concatenate([y[letters, None] - 10, pixels[letters].round()], axis=1).astype(np.uint8))
+    return np.concatenate(found)
+
+
 def _digits(wanted: Source) -> dict[str, Records]:
     """scikit-learn's 1797 digits: of each class, in canonical order, the first fifth is the test split."""
     from sklearn.datasets import load_digits
@@ -223,13 +284,15 @@ def _digits(wanted: Source) -> dict[str, Records]:
         is_test[rows[: round(len(rows) / 5)]] = True
     if wanted.name == "digits-parity":
         records[:, 0] %= 2
+    if wanted.name == "digits-turned":
+        records[:, 1:] = np.rot90(records[:, 1:].reshape(-1, 8, 8), axes=(1, 2)).reshape(-1, 64)
     return {"train": records[~is_test], "test": records[is_test]}
 
 
 def _verified(wanted: Source, split: str, records: Records, origin: str) -> Records:
-    """`records` in canonical order; InputError that names the files if the fingerprint is not as pinned."""
+    """`records` in canonical order; InputError that names the files if the fingerprint is not the one we have, if any."""
     order, found = store.canonical_order(records)
-    if found != wanted.fingerprints[split]:
+    if wanted.fingerprints and found != wanted.fingerprints[split]:
         parts = ", ".join(wanted.parts.get(split, ("digits",)))
         raise InputError(
             f"{wanted.name}: the {split} images in {origin} ({parts}) are damaged: fingerprint {found}, "

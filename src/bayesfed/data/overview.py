@@ -31,7 +31,8 @@ def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path
     }
     stem = Path(partition.filename(dataset, spec, seed)).stem
     outputs = [folder / f"{stem}.{kind}" for kind in ("svg", "png", "csv")]
-    title = f"{data.source.title}, alpha = {spec.alpha:g}, seed {seed}: images of each client"
+    how = spec.scheme if spec.alpha is None else f"alpha = {spec.alpha:g}"
+    title = f"{data.source.title}, {how}, seed {seed}: images of each client"
     picture(held["train"], held["test"], title, outputs[:2])
     with files.replacing(outputs[2]) as scratch:
         statistics(held).to_csv(scratch, index=False, float_format="%.4f", lineterminator="\n")

@@ -1,22 +1,24 @@
 """Partitions: which images each client holds; made once, stored, and shared by all methods of a cell.
 
 A partition is one file, `partitions/<dataset>/<label>-seed~S.npz` under the data folder, with four int64
-arrays and `parameters`, the JSON of what it was made from.
+arrays (a fifth where it sets images aside for the server) and `parameters`, the JSON of what it was made from.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bayesfed.data import store
-from bayesfed.data.schemes import SCHEMES, WHOLE, Partition, PartitionSpec, divide
+from bayesfed.data.schemes import NO_IMAGES, SCHEMES, WHOLE, Indices, Partition, PartitionSpec, Scheme, divide
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError
+
+SERVER = "server_indices"
 
 
 def filename(dataset: str, spec: PartitionSpec, seed: int) -> str:
@@ -38,8 +40,8 @@ def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Path:
         return path
     data = store.load(dataset, data_dir)
     partition = divide(data.train_labels, data.test_labels, spec, seed)
-    parameters = {"parameters": np.array(_parameters(data.source, spec, seed))}
-    store.write_npz(path, parameters | vars(partition))
+    arrays = {"parameters": np.array(_parameters(data.source, spec, seed))} | vars(partition)
+    store.write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
     return path
 
 
@@ -54,7 +56,8 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             parameters = str(arrays["parameters"])
-            names = ("train_indices", "train_offsets", "test_indices", "test_offsets")
+            names = ["train_indices", "train_offsets", "test_indices", "test_offsets"]
+            names += [SERVER] if sets_aside(spec) else []
             partition = Partition(*(arrays[name] for name in names))
     except FileNotFoundError:
         raise InputError(f"no partition {path}: run `bayesfed partition` first") from None
@@ -62,20 +65,37 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
         raise InputError(f"partition {path} is truncated or changed: {again}") from None
     if parameters != _parameters(wanted, spec, seed):
         raise InputError(f"partition {path} was made from other data or parameters ({parameters}): {again}")
-    for count, indices, offsets in (
-        (wanted.train, partition.train_indices, partition.train_offsets),
-        (wanted.test, partition.test_indices, partition.test_offsets),
+    for count, indices, offsets, aside in (
+        (wanted.train, partition.train_indices, partition.train_offsets, partition.server_indices),
+        (wanted.test, partition.test_indices, partition.test_offsets, NO_IMAGES),
     ):
-        dealt, complete = np.sort(indices), SCHEMES[spec.scheme].deals_test
-        once = np.array_equal(dealt, np.arange(count)) if complete else len(np.unique(dealt)) == len(dealt)
-        inside = not len(dealt) or (dealt[0] >= 0 and dealt[-1] < count)
-        if not once or not inside or len(offsets) != spec.clients + 1:
+        if len(offsets) != spec.clients + 1 or not once(
+            np.split(indices, offsets[1:-1]), aside, count, SCHEMES[spec.scheme]
+        ):
             raise InputError(f"partition {path} does not deal each image once: {again}")
     return partition
 
 
+def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -> bool:
+    """Whether of `count` images each is dealt once, where all are; else to one client at most, or, where clients may have
+    images in common, once to each; and none to a client that is set aside."""
+    dealt = np.concatenate([*hands, aside])
+    if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):
+        return False
+    if scheme.deals_test:
+        return np.array_equal(np.sort(dealt), np.arange(count))
+    if scheme.in_common:
+        return all(len(np.unique(hand)) == len(hand) and not np.isin(hand, aside).any() for hand in hands)
+    return len(np.unique(dealt)) == len(dealt)
+
+
+def sets_aside(spec: PartitionSpec) -> bool:
+    """Whether the partition says which images are the server's."""
+    return spec.server is not None
+
+
 def _parameters(wanted: Source, spec: PartitionSpec, seed: int) -> str:
-    values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **asdict(spec)}
+    values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **spec.told()}
     if spec.alpha is not None:
         values["alpha"] = f"{spec.alpha:g}"  # 100 and 100.0 are the same partition
     return json.dumps(values, sort_keys=True)

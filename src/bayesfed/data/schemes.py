@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from bayesfed import streams
 from bayesfed.errors import InputError, nearest
 
 WHOLE = "whole"
+OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server")  # of single schemes
 DRAWS = 1000  # how often a Dirichlet draw with too small a client is drawn again
 LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all shares are equal
 
 Indices = NDArray[np.int64]
+NO_IMAGES: Indices = np.zeros(0, np.int64)
 T = TypeVar("T")
 
 
@@ -29,7 +31,7 @@ class PartitionSpec:
     """How a dataset is divided; raises InputError for a scheme, alpha or count that cannot be.
 
     `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
-    A17; 0 takes any draw).
+    A17; 0 takes any draw). The other options are those of single schemes: each wants its own, and no other.
     """
 
     scheme: str = "dirichlet_class_shared"
@@ -37,6 +39,12 @@ class PartitionSpec:
     clients: int = 10
     min_train: int = 10
     min_test: int = 1
+    shards: int | None = None  # that the training images are cut into
+    shards_each: int | None = None  # of these, a client's
+    share: float | None = None  # of each of its shards, what a client takes
+    least: int | None = None  # images of every class that a client has beside them
+    images_each: int | None = None  # a client's
+    server: int | None = None  # images that the server has, and no client
 
     def __post_init__(self) -> None:
         known = [*SCHEMES, WHOLE]
@@ -47,6 +55,8 @@ class PartitionSpec:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"partition.{key}: {value!r} is not a whole number from {least}")
         scheme = SCHEMES.get(self.scheme, Scheme(dirichlet=False))
+        for key in OPTIONS:
+            self.check_option(key, key in scheme.options)
         if scheme.draw and not scheme.deals_test and self.min_test:
             raise InputError(
                 f"partition.min_test: {self.min_test}, but scheme {self.scheme} deals no test images; set it to 0"
@@ -64,6 +74,29 @@ class PartitionSpec:
         if not math.isclose(float(f"{self.alpha:g}"), self.alpha, rel_tol=1e-12):
             raise InputError(f"partition.alpha: {self.alpha!r} has more digits than names hold; write {self.alpha:g}")
 
+    def check_option(self, key: str, wanted: bool) -> None:
+        """Raise InputError for a scheme's own option that is missing, out of range, or another scheme's."""
+        value = getattr(self, key)
+        if not wanted:
+            if value is not None:
+                raise InputError(f"partition.{key}: {value!r} means nothing with scheme {self.scheme}; leave it out")
+        elif key == "share":
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value <= 1 or float(f"{value:g}") != value:
+                raise InputError(
+                    f"partition.share: {value!r} is not a number above 0 and up to 1 of at most six digits"
+                )
+        else:
+            low = 0 if key in ("least", "server") else 1
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise InputError(
+                    f"partition.{key}: {value!r} is not a whole number from {low}; scheme {self.scheme} needs it"
+                )
+
+    def told(self) -> dict[str, Any]:
+        """All of it but for options of other schemes."""
+        return {key: value for key, value in vars(self).items() if key not in OPTIONS or value is not None}
+
     @property
     def label(self) -> str:
         """The spec as part of a file name: `dirichlet_class_shared-alpha~0.05-clients~10`."""
@@ -71,6 +104,7 @@ class PartitionSpec:
         if self.alpha is not None:
             parts.append(f"alpha~{self.alpha:g}")
         parts.append(f"clients~{self.clients}")
+        parts += [f"{key}~{getattr(self, key):g}" for key in OPTIONS if getattr(self, key) is not None]
         for key in ("min_train", "min_test"):
             if getattr(self, key) != getattr(PartitionSpec, key):
                 parts.append(f"{key}~{getattr(self, key)}")
@@ -79,12 +113,14 @@ class PartitionSpec:
 
 @dataclass(frozen=True)
 class Partition:
-    """Client k holds `indices[offsets[k]:offsets[k + 1]]` of each split, ascending; all arrays int64."""
+    """Client k holds `indices[offsets[k]:offsets[k + 1]]` of each split, ascending; all arrays int64. `server_indices`:
+    the training images that a scheme sets aside for the server."""
 
     train_indices: Indices
     train_offsets: Indices
     test_indices: Indices
     test_offsets: Indices
+    server_indices: Indices = field(default_factory=lambda: NO_IMAGES)
 
     @property
     def clients(self) -> int:
@@ -216,14 +252,85 @@ def classes_apart(train_labels: Indices, test_labels: Indices, spec: PartitionSp
     return Partition(*_packed(hands[0]), *_packed(hands[1]))
 
 
+def shards(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code; spec 7.2).
+
+    `server` random images, of each class in proportion, are the server's. The others, shuffled and sorted by label, are cut into `shards` of equal size,
+    rounded down. A client gets `shards_each` of them at random, of each the first `share`, rounded down, and `least`
+    random images of every class that it does not have yet. No two clients share a shard; the `least` images may be another
+    client's too, but never the server's. Nobody gets test images. "The first 50 000 images" of MNIST, and its last 10 000
+    as the server's, are random ones here: images are stored in no publisher's order. Raises InputError where there are too
+    few shards or images.
+    """
+    random = streams.generator(seed, "partition")
+    server, rest = _set_aside(train_labels, spec, random)
+    rest = rest[np.argsort(train_labels[rest], kind="stable")]
+    count, each, share, least = spec.shards, spec.shards_each, spec.share, spec.least
+    assert count is not None and each is not None and share is not None and least is not None  # noqa: PT018
+    if spec.clients * each > count:
+        raise InputError(
+            f"partition.shards_each: {spec.clients} clients with {each} shards each need {spec.clients * each}; "
+            f"there are {count}"
+        )
+    size = len(rest) // count
+    taken = int(size * share + 1e-9)  # 0.07 of 100 images is a bit less than 7
+    if not taken:
+        raise InputError(
+            f"partition.share: {share:g} of a shard of {size} images is none; take fewer shards or a larger share"
+        )
+    dealt = random.permutation(count)[: spec.clients * each].reshape(spec.clients, each)
+    hands = []
+    for of_client in dealt:
+        hand = np.concatenate([rest[shard * size :][:taken] for shard in of_client])
+        spare = random.permutation(np.setdiff1d(rest, hand))
+        of_class = [spare[train_labels[spare] == label] for label in np.unique(train_labels)]
+        if min(map(len, of_class)) < least:
+            raise InputError(
+                f"partition.least: a class has fewer than {least} images for a client; take a smaller number"
+            )
+        hands.append(np.concatenate([hand, *(images[:least] for images in of_class)]))
+    return _of_training_images(hands, server, spec)
+
+
+def iid(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Deal `images_each` random training images to every client, and `server` to the server (FedPPD, Table 8). Nobody gets
+    test images. Raises InputError where there are too few."""
+    random = streams.generator(seed, "partition")
+    server, rest = _set_aside(train_labels, spec, random)
+    each = spec.images_each
+    assert each is not None  # checked by PartitionSpec
+    if spec.clients * each > len(rest):
+        raise InputError(
+            f"partition.images_each: {spec.clients} clients with {each} images each need {spec.clients * each}; "
+            f"there are {len(rest)}"
+        )
+    return _of_training_images(list(rest[: spec.clients * each].reshape(spec.clients, each)), server, spec)
+
+
+def _set_aside(labels: Indices, spec: PartitionSpec, random: np.random.Generator) -> tuple[Indices, Indices]:
+    """The server's training images, and all others in a random order; InputError where nothing is left.
+
+    Random ones, of each class in proportion: of images in the order of their labels, equally spaced ones.
+    """
+    assert spec.server is not None  # checked by PartitionSpec
+    if spec.server >= len(labels):
+        raise InputError(f"partition.server: {spec.server} of {len(labels)} images leave none to the clients")
+    shuffled = random.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    server = np.sort(by_label[np.arange(spec.server) * len(labels) // max(spec.server, 1)])
+    return server, shuffled[~np.isin(shuffled, server)]
+
+
 @dataclass(frozen=True)
 class Scheme:
-    """How a scheme deals, whether it has an alpha, and whether clients get test images; then they get all images of both
-    splits, else the training images that are dealt."""
+    """How a scheme deals, whether it has an alpha, which options of its own, and whether clients get test images; then they
+    get all images of both splits, else the training images that are dealt. Some let clients have images in common."""
 
     draw: Callable[[Indices, Indices, PartitionSpec, int], Partition] | None = None
     dirichlet: bool = True
     deals_test: bool = True
+    options: tuple[str, ...] = ()
+    in_common: bool = False
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -231,6 +338,14 @@ SCHEMES: Mapping[str, Scheme] = {
     "dirichlet_class_floor": Scheme(dirichlet_class_floor, deals_test=False),
     "dirichlet_client": Scheme(dirichlet_client, deals_test=False),
     "classes_apart": Scheme(classes_apart, dirichlet=False),
+    "shards": Scheme(
+        shards,
+        dirichlet=False,
+        deals_test=False,
+        options=("shards", "shards_each", "share", "least", "server"),
+        in_common=True,
+    ),
+    "iid": Scheme(iid, dirichlet=False, deals_test=False, options=("images_each", "server")),
 }
 
 
@@ -272,9 +387,14 @@ def redrawn(draw: Callable[[], tuple[T, int, int]], spec: PartitionSpec) -> T:
     )
 
 
-def _of_training_images(hands: list[Indices]) -> Partition:
-    """A partition of the training images alone."""
-    return Partition(*_packed(hands), *_packed([np.zeros(0, np.int64)] * len(hands)))
+def _of_training_images(
+    hands: list[Indices], server: Indices = NO_IMAGES, spec: PartitionSpec | None = None
+) -> Partition:
+    """A partition of the training images alone; of a spec, where each client must have the images that it asks for."""
+    fewest = min(map(len, hands))
+    if spec and fewest < spec.min_train:
+        raise InputError(f"partition: a client gets {fewest} training images, fewer than min_train {spec.min_train}")
+    return Partition(*_packed(hands), *_packed([NO_IMAGES] * len(hands)), server)
 
 
 def _packed(hands: list[Indices]) -> tuple[Indices, Indices]:

@@ -29,6 +29,9 @@ class Source:
 
     The fingerprint of a split is the sha256 over the sorted sha256 digests of its records; a record is the
     label byte (CIFAR-100: coarse, then fine) followed by the pixels, channel by channel, in native size.
+
+    Where we have never had the data, there are no fingerprints: identity is then the checksums of the publisher's files,
+    which every file must have; without such files either (format leaf), what was fetched first.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Source:
     size: int  # side of a native image in pixels
     train: int  # images in the training split
     test: int  # images in the test split
-    format: Literal["cifar", "idx", "scikit-learn", "arrays", "reader"]
+    format: Literal["cifar", "idx", "mat", "leaf", "scikit-learn", "arrays", "reader"]
     label_bytes: int  # the last of them is the label we use
     files: tuple[File, ...]  # what to download; empty for data that comes with scikit-learn
     parts: Mapping[str, tuple[str, ...]]  # split -> the files to read, in `files` or within the archive there
@@ -55,7 +58,8 @@ class Source:
     @property
     def fingerprint(self) -> str:
         """One sha256 for the whole dataset, both splits."""
-        return hashlib.sha256("".join(self.fingerprints[s] for s in ("train", "test")).encode()).hexdigest()
+        found = [self.fingerprints[s] for s in ("train", "test")] if self.fingerprints else [f.md5 for f in self.files]
+        return hashlib.sha256("".join(found).encode()).hexdigest()
 
     @property
     def side(self) -> int:
@@ -79,9 +83,16 @@ def source(name: str) -> Source:
 
 
 def described(name: str) -> Source:
-    """The dataset called `name`, of no size where only its reader can tell."""
+    """The dataset called `name`, of no size where only its reader can tell, of format leaf as it was fetched."""
     found: Source = registry.part(name, "dataset").value()
-    return found
+    if found.format != "leaf":
+        return found
+    from bayesfed.data import own
+
+    facts = own.recorded(parts.in_use.data / name)
+    if facts is None:
+        return found
+    return replace(found, train=facts.counts["train"], test=facts.counts["test"], fingerprints=facts.fingerprints)
 
 
 def _read(name: str, folder: Path, data: Path) -> Source:
@@ -267,6 +278,77 @@ SOURCES: dict[str, Source] = {
         prepare="enlarge",
     ),
 }
+SOURCES["kmnist"] = replace(
+    SOURCES["mnist"],
+    name="kmnist",
+    title="KMNIST",
+    licence="CC BY-SA 4.0",
+    homepage="http://codh.rois.ac.jp/kmnist/",
+    files=_idx_files(
+        "kmnist",
+        ("http://codh.rois.ac.jp/kmnist/dataset/kmnist",),
+        {
+            "train-images-idx3-ubyte.gz": "bdb82020997e1d708af4cf47b453dcf7",
+            "train-labels-idx1-ubyte.gz": "e144d726b3acfaa3e44228e80efcd344",
+            "t10k-images-idx3-ubyte.gz": "5c965bf0a639b31b8f53240b1b52f4d7",
+            "t10k-labels-idx1-ubyte.gz": "7320c461ea6c1c855c0b718fb2a4b134",
+        },
+    ),
+    parts=_idx_parts("kmnist"),
+    fingerprints=MappingProxyType({}),
+    mean=(),
+    std=(),
+)
+SOURCES["svhn"] = Source(
+    name="svhn",
+    title="SVHN",
+    licence="for non-commercial use only",
+    homepage="http://ufldl.stanford.edu/housenumbers/",
+    classes=10,
+    channels=3,
+    size=32,
+    train=73257,
+    test=26032,
+    format="mat",
+    label_bytes=1,
+    files=(
+        File(
+            "svhn/train_32x32.mat",
+            ("http://ufldl.stanford.edu/housenumbers/train_32x32.mat",),
+            "e26dedcc434d2e4c54c9b2d4a06d8373",
+        ),
+        File(
+            "svhn/test_32x32.mat",
+            ("http://ufldl.stanford.edu/housenumbers/test_32x32.mat",),
+            "eb5a983be6a315427106f1b164d9cef3",
+        ),
+    ),
+    parts=MappingProxyType({"train": ("svhn/train_32x32.mat",), "test": ("svhn/test_32x32.mat",)}),
+    fingerprints=MappingProxyType({}),
+    mean=(),
+    std=(),
+    prepare="none",
+)
+# Letters alone, as FedPPD takes them. LEAF offers a script that makes its files from those of NIST, and no files.
+SOURCES["femnist"] = Source(
+    name="femnist",
+    title="FEMNIST",
+    licence="BSD 2-Clause (LEAF); NIST Special Database 19 is in the public domain",
+    homepage="https://github.com/TalwalkarLab/leaf/tree/master/data/femnist",
+    classes=52,
+    channels=1,
+    size=28,
+    train=0,  # these two are known when it has been fetched
+    test=0,
+    format="leaf",
+    label_bytes=1,
+    files=(),
+    parts=MappingProxyType({"train": ("femnist/train",), "test": ("femnist/test",)}),
+    fingerprints=MappingProxyType({}),
+    mean=(0.0,),  # FedPPD normalises no letters
+    std=(1.0,),
+    prepare="none",
+)
 # The second task of the multi-task demo: the same images in the same splits, labelled even (0) or odd (1).
 SOURCES["digits-parity"] = replace(
     SOURCES["digits"],
@@ -277,6 +359,18 @@ SOURCES["digits-parity"] = replace(
         {
             "train": "3f5409a72240f6ccf97cc6ff0a911cc22f646f82507ea6976c81af8d0d756908",
             "test": "aacceaaeb5777d7ea087b07d4c788f9943820b165c0d328df0475c808ed907f0",
+        }
+    ),
+)
+# Foreign data of the demo: the same images, turned by a quarter to the left.
+SOURCES["digits-turned"] = replace(
+    SOURCES["digits"],
+    name="digits-turned",
+    title="Digits, turned",
+    fingerprints=MappingProxyType(
+        {
+            "train": "2ddc9c20f0d072394e96f3d1301fbf6c568f29a6e862f3203b8077c0603bfe51",
+            "test": "69a77257b7afabd2b4b2f9ea66ede50f41f2308c28ec217ec6b272ecd7bce4d1",
         }
     ),
 )

@@ -22,6 +22,7 @@ from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError
 
 SPLITS = ("train", "test")
+LUMA = np.array([0.299, 0.587, 0.114])
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
@@ -49,6 +50,35 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
         with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
             splits += [prepare.prepared(arrays["images"], wanted), arrays["labels"].astype(np.int64)]
     return Dataset(normalised(wanted, splits[0], data_dir), *splits)
+
+
+def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
+    """The test images of another dataset as those of `own` are seen, uint8 [N, own.channels, own.side, own.side].
+
+    Prepared as the run or their dataset says, resized where that gives another side; a grey image is repeated in three
+    channels, and of a coloured one the luma is taken (ITU-R BT.601). Raises InputError as `load` does.
+    """
+    wanted = prepare.Seen(prepare=seen.prepare).of(source(name))
+    if wanted.side != own.side:
+        wanted = replace(wanted, prepare="resize", target=own.side)
+    check_channels(wanted, own)
+    check(wanted, data_dir)
+    with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
+        images = prepare.prepared(arrays["images"], wanted)
+    if wanted.channels == own.channels:
+        return images
+    if own.channels == 3:
+        return images.repeat(3, axis=1)
+    return np.einsum("nchw,c->nhw", images, LUMA).round().astype(np.uint8)[:, None]
+
+
+def check_channels(foreign: Source, own: Source) -> None:
+    """Raise InputError where the images of one dataset cannot be shown as those of another."""
+    if foreign.channels != own.channels and {foreign.channels, own.channels} != {1, 3}:
+        raise InputError(
+            f"tasks.foreign: images of '{foreign.name}' have {foreign.channels} channels, those of '{own.name}' "
+            f"{own.channels}; only grey and three channels are brought together"
+        )
 
 
 def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Source:

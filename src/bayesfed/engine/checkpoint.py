@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from bayesfed import files
+from bayesfed.engine.labelling import Labelled
 from bayesfed.engine.rounds import Divergence, Progress, Row
 from bayesfed.errors import InputError
 from bayesfed.methods.base import State
@@ -47,6 +48,7 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
     """Read the checkpoint of the run `key`, the server's state to `device`; raises InputError for a damaged file or another run's."""
     server: State = {}
     clients: dict[int, State] = {}
+    labelled: Labelled = {}
     try:
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata()
@@ -57,6 +59,8 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
                 owner, _, rest = name.partition("/")
                 if owner == "server":
                     server[rest] = stored.get_tensor(name).to(device)
+                elif owner == "labelled":
+                    labelled[int(rest)] = stored.get_tensor(name)
                 elif owner == "client":
                     client, _, rest = rest.partition("/")
                     clients.setdefault(int(client), {})[rest] = stored.get_tensor(name)
@@ -64,4 +68,5 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
         raise InputError(f"{path}: this checkpoint is damaged ({error}); delete it to train from the start") from None
     if record.key != key:
         raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")
-    return Progress(int(metadata["round"]), server, clients, [Row(*row) for row in history], diverged), record
+    rows = [Row(*row) for row in history]
+    return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), record

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from bayesfed.data.schemes import Partition
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, LOCAL, RATE, Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
+from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
 from bayesfed.runfile import Run
 
@@ -63,9 +65,10 @@ class Shard:
 class Federation:
     """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
 
-    def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute) -> None:
+    def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
+                 foreign: Sequence[np.ndarray] = ()) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
-        images: enough to ask nodes what they predict with.
+        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`.
 
         Raises InputError when the server's images cannot be set aside.
         """
@@ -80,19 +83,40 @@ class Federation:
             )
             for one in datasets
         ]
+        self.foreign = {
+            name: place(datasets[0].source, images, np.zeros(len(images)), augment="none")
+            for name, images in zip(run.tasks.foreign if datasets else (), foreign, strict=True)
+        }
+        self.orders: dict[int, list[Tensor]] = {}  # see `resamplings`
         self.shards = self.deal(datasets, partition) if datasets else {}
+        self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/labelling.py)
         self.networks = [self.network(client) for client in range(self.clients)]
-        # The number of training images of every client, and of the server behind them.
-        nodes = [*range(self.clients), SERVER]
-        n = [float(len(self.shards[k].train)) if datasets else 0.0 for k in nodes]
-        self.n = compute.place(np.array(n)).to(compute.dtype)
+        self.n = self.count()
+
+    def count(self) -> Tensor:
+        """The number of training images of every client, and of the server behind them, (clients + 1,)."""
+        n = [float(len(self.shards[k].train)) if self.shards else 0.0 for k in (*range(self.clients), SERVER)]
+        return self.compute.place(np.array(n)).to(self.compute.dtype)
+
+    def label(self, labelled: Mapping[int, Tensor]) -> None:
+        """Let these clients train on these of their images alone, indices (n,) on the host."""
+        for client, images in labelled.items():
+            place = self.compute.place(np.sort(images.numpy()))
+            self.shards[client] = replace(self.whole[client], train=place)
+        if labelled:
+            self.n = self.count()
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
-        """Every node's shard; the server's images leave the clients' shards."""
+        """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
+        the method or the run asks for leave the clients' shards."""
         count = max(self.run.budget.server_images, self.method.server_images())
         if partition is None and count:
             raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
-        compute, server = self.compute, server_images(datasets[0].train_labels, count, self.run.budget.seed)
+        compute = self.compute
+        if partition is not None and self.run.partition.server is not None:
+            server = partition.server_indices
+        else:
+            server = server_images(datasets[0].train_labels, count, self.run.budget.seed)
         shards = {}
         for client in range(self.clients):
             task = client if partition is None else 0
@@ -195,6 +219,14 @@ class Federation:
         """Log class probabilities (n, classes) of the images at `indices` (n,)."""
         size = EVALUATION_BATCH[self.compute.device.type]
         return torch.cat([predictor.log_probabilities(images.plain(part)) for part in indices.split(size)])
+
+    def resamplings(self, n: int) -> list[Tensor]:
+        """The random orders (n,) of a test's images by which tasks resample them: one for each resampling, the same for
+        every predictor, round and method."""
+        if n not in self.orders:
+            generator = streams.generator(self.run.budget.seed, "resampling")
+            self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
+        return self.orders[n]
 
     def training_accuracy(self, client: int, predictor: Predictor) -> Tensor:
         """Accuracy () on the node's own training images, without augmentation."""

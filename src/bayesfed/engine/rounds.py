@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.engine import labelling
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
+from bayesfed.engine.labelling import Labelled
 from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, Node, Predictor, State, Update
-from bayesfed.metrics.classification import accuracy, uncertainty
+from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor, State, Update
+from bayesfed.metrics.classification import accuracy, bins, uncertainty
+from bayesfed.metrics.detection import detection, entropy
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
+LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 MEAN = "mean"  # stands for a client in rows of all clients of a round together
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
 
@@ -60,23 +64,26 @@ class Progress:
     clients: dict[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     diverged: Divergence | None = None
+    labelled: Labelled = field(default_factory=dict)  # in active learning; else all images are
 
     def over(self, rounds: int) -> bool:
         """Whether a run of so many rounds ends here."""
         return self.round == rounds or self.diverged is not None
 
     def tensors(self) -> State:
-        """Every tensor by owner and name: server/<name>, client/<number>/<name>."""
+        """Every tensor by owner and name: server/<name>, client/<number>/<name>, labelled/<number>."""
         found = {f"server/{name}": tensor for name, tensor in self.server.items()}
         for client, state in self.clients.items():
             found |= {f"client/{client}/{name}": tensor for name, tensor in state.items()}
+        found |= {f"labelled/{client}": images for client, images in self.labelled.items()}
         return found
 
 
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
     state = federation.method.init_server(federation.node(SERVER, 0))
-    return Progress(0, state | federation.statistics(SERVER, own=False))
+    state |= federation.statistics(SERVER, own=False)
+    return Progress(0, state, labelled=labelling.first(federation))
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,7 @@ class Trainer:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
         round = progress.round + 1
+        federation.label(progress.labelled)
         budget = federation.run.budget
         detailed = round == budget.rounds or round % DETAILED_EVERY == 0
         server = federation.node(SERVER, round)
@@ -180,9 +188,15 @@ class Trainer:
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
+        labelled = progress.labelled
+        if labelled:
+            count = torch.tensor(float(sum(map(len, labelled.values()))), device=federation.compute.device)
+            readings.append(Reading("global", "server", LABELLED, count))
+        if labelling.due(federation, round):
+            labelled = labelling.more(federation, labelled, server)
         kept = progress.clients | {k: visit.kept for k, visit in visits.items()}
         history = progress.history + rows(round, readings)
-        return Progress(round, server.state, kept, history, divergence(round, finite))
+        return Progress(round, server.state, kept, history, divergence(round, finite), labelled)
 
     def epoch_test(self, client: int, best: dict[str, Tensor]) -> Callable[[Node], None] | None:
         """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
@@ -237,10 +251,37 @@ class Trainer:
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)
+                if detailed and name == "test":
+                    values |= self.tasks(predictor, log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
+            ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
+            if ours and "test" in predicted and node.round == node.rounds:
+                readings += reliability(predictor.name, *predicted["test"])
             if predictor.name == GLOBAL and "shard" in predictor.sets:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
+
+    def tasks(self, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
+        """How well entropy tells wrong predictions from right ones, and foreign images from the run's own, as the run asks.
+
+        on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
+        mean and sd over resamplings.
+        """
+        asked, found = self.federation.run.tasks, {}
+        own = entropy(on_test)
+        if asked.mistakes:
+            found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
+        for name, images in self.federation.foreign.items():
+            self.check()
+            everything = torch.arange(len(images), device=own.device)
+            scores = torch.cat([own, entropy(self.federation.predict(predictor, images, everything))])
+            foreign = torch.arange(len(scores), device=own.device) >= len(own)
+            found[f"foreign_{name}"] = detection(scores, foreign, self.federation.resamplings(len(scores)))
+        return {
+            f"auroc_{name}{end}": value
+            for name, both in found.items()
+            for end, value in zip(("", "_sd"), both, strict=True)
+        }
 
     def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
         """Accuracy of a predictor of the server on the test images of each of the clients.
@@ -261,6 +302,15 @@ class Trainer:
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
+
+
+def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
+    """The bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
+    return [
+        Reading("global", model, f"reliability_{number}_{what}", value)
+        for what, values in vars(bins(log_probabilities, labels)).items()
+        for number, value in enumerate(values, start=1)
+    ]
 
 
 def averages(readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:

@@ -20,6 +20,7 @@ import yaml
 import bayesfed
 from bayesfed import files, runfolder
 from bayesfed.data import partition, store
+from bayesfed.data.sources import source
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.federation import Compute, Federation
@@ -111,10 +112,11 @@ def train_locked(run: Run, place: Place) -> None:
 def assemble(run: Run, place: Place, compute: Compute) -> Federation:
     """The run's federation from the stored data and the cached partition, which is made where it is missing."""
     datasets = [store.load(name, place.data, run.images) for name in run.datasets]
+    foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:
         partition.build(*cell)
-    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute)
+    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute, foreign)
 
 
 def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
@@ -185,7 +187,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "precision": record.precision,
         "executor": record.executor,
         "threads": torch.get_num_threads(),
-        "dataset_fingerprints": {one.name: one.fingerprint for one in run.sources},
+        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
         "partition": run.partition_file,
         "partition_fingerprint": partition_fingerprint(run, place.data),
         "train_seconds": round(record.seconds, 3),
@@ -221,8 +223,7 @@ def partition_fingerprint(run: Run, data: Path) -> str | None:
     if run.multi_task:
         return None
     shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data)
-    arrays = (shares.train_indices, shares.train_offsets, shares.test_indices, shares.test_offsets)
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    return hashlib.sha256(b"".join(array.tobytes() for array in vars(shares).values())).hexdigest()
 
 
 def code_hash() -> str:

@@ -263,6 +263,8 @@ class Method:
     networks: ClassVar[tuple[str, ...]] = ()
     # True where the equations hold for one learning rate a round, so that no schedule may change it within.
     steady_rate: ClassVar[bool] = False
+    # True where a client's round is made of epochs, so that a run cannot count its mini-batches instead.
+    by_epochs: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Options:

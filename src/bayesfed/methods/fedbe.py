@@ -18,15 +18,101 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update
+from bayesfed.methods.base import GLOBAL, Batch, Learner, Node, Phase, State, Update
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """The server's part, on the vector `name` (P,) of the model `network`; the options are those of FedBE.
+
+    In a round: `gather` the ensemble, then the `phases`. What only the round needs is gone at its end.
+    """
+
+    options: Any
+    lr: float
+    name: str = "theta"
+    network: str = GLOBAL
+
+    @property
+    def sgd(self) -> SGD:
+        """The server's optimiser."""
+        return SGD(self.lr, self.options.server_momentum, self.options.server_weight_decay)
+
+    def at(self, what: str) -> str:
+        """The name of what the round needs in the server's state."""
+        return f"{self.name}.{what}"
+
+    def gather(self, server: Node, before: Tensor, thetas: Tensor) -> None:
+        """The ensemble: the mean that the state holds by now, the clients' models (K, P), whose round began at `before`
+        (P,), and samples around them."""
+        samples = [self.draw(server, before, thetas) for _ in range(self.options.samples)]
+        server[self.at("ensemble")] = torch.stack([server[self.name], *thetas, *samples])
+
+    def draw(self, server: Node, before: Tensor, thetas: Tensor) -> Tensor:
+        """A sample w^(i) (P,)."""
+        parts, cut = [], lambda theta: server.split(theta, self.network)
+        for start, ends in zip(cut(before), zip(*map(cut, thetas), strict=True), strict=True):
+            deltas = torch.stack(ends) - start
+            norms = deltas.norm(dim=1, keepdim=True)
+            d = deltas / norms.clamp(min=1e-12)
+            v = d.var(0, correction=0).clamp(min=1e-5)
+            parts.append(start + norms.mean() * (d.mean(0) + v.sqrt() * self.options.spread * server.noise(start)))
+        return torch.cat(parts)
+
+    def phases(self, server: Node) -> list[Phase]:
+        """One pass that writes the ensemble's predictions down, and the training."""
+        theta, o = server[self.name], self.options
+        server.state |= self.sgd.start(self.name, theta)
+        server[self.at("targets")] = theta.new_zeros((int(server.n), server.classes))
+        server[self.at("swa")] = torch.zeros_like(theta)
+        server[self.at("averaged")], server[self.at("t")] = theta.new_zeros((2, 1))
+        plain: dict[str, Any] = {"augment": False, "indexed": True, "batch_size": o.server_batch_size}
+        return [
+            Phase(self.teach, epochs=1, **plain),
+            Phase(self.distil, epochs=o.server_epochs, end=self.settle, **plain),
+        ]
+
+    def logits(self, server: Learner, theta: Tensor, x: Tensor) -> Tensor:
+        """f(x; theta)."""
+        return server.models[self.network](server, theta, x)
+
+    def teach(self, server: Learner, batch: Batch) -> None:
+        """log p of the batch's images."""
+        assert batch.index is not None
+        with torch.no_grad():
+            members = server[self.at("ensemble")]
+            p = torch.stack([self.logits(server, theta, batch.x).softmax(-1) for theta in members]).mean(0)
+            server[self.at("targets")][batch.index] = F.log_softmax(p.log() / self.options.sharpen, -1)
+
+    def distil(self, server: Learner, batch: Batch) -> None:
+        """A step towards p."""
+        assert batch.index is not None
+        (theta,) = leaves(server[self.name])
+        logits, targets = self.logits(server, theta, batch.x), server[self.at("targets")][batch.index]
+        at = loss_gradient(batch, logits, ce=0.0, kl=1 / targets.shape[1], teacher=targets)
+        (g,) = grad(logits, theta, at=at)
+        self.sgd.step(server, **{self.name: g})
+        t, averaged, swa = server[self.at("t")].add_(1), server[self.at("averaged")], server[self.at("swa")]
+        due = ((t > self.options.swa_start) & (t % self.options.swa_every == 0)).to(t.dtype)
+        averaged.add_(due)
+        swa.add_(due / averaged.clamp(min=1) * (server[self.name] - swa))
+
+    def settle(self, server: Node) -> None:
+        """The average is the model; what only this round needed goes."""
+        theta, averaged = server[self.name], server[self.at("averaged")]
+        theta.copy_(torch.where(averaged > 0, server[self.at("swa")], theta))
+        needed = [self.at(what) for what in ("ensemble", "targets", "swa", "averaged", "t")]
+        for name in (*needed, *self.sgd.start(self.name, theta)):
+            del server.state[name]
 
 
 class FedBE(FedAvg):
@@ -54,8 +140,7 @@ class FedBE(FedAvg):
 
     def __init__(self, options: FedBE.Options) -> None:
         super().__init__(options)
-        o = options
-        self.server_sgd = SGD(o.server_lr, o.server_momentum, o.server_weight_decay)
+        self.distillation = Distillation(options, options.server_lr)
 
     def server_images(self) -> int:
         return self.options.server_set
@@ -66,59 +151,11 @@ class FedBE(FedAvg):
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         before = server["theta"].clone()
         super().aggregate(server, updates)
-        thetas = torch.stack([update["theta"] for update in updates])
-        samples = [self.draw(server, before, thetas) for _ in range(self.options.samples)]
-        server["ensemble"] = torch.stack([server["theta"], *thetas, *samples])
+        self.distillation.gather(server, before, torch.stack([update["theta"] for update in updates]))
         return {}
 
-    def draw(self, server: Node, before: Tensor, thetas: Tensor) -> Tensor:
-        """A sample w^(i) (P,) around the clients' models (K, P), whose round began at `before` (P,)."""
-        parts = []
-        for start, ends in zip(server.split(before), zip(*map(server.split, thetas), strict=True), strict=True):
-            deltas = torch.stack(ends) - start
-            norms = deltas.norm(dim=1, keepdim=True)
-            d = deltas / norms.clamp(min=1e-12)
-            v = d.var(0, correction=0).clamp(min=1e-5)
-            parts.append(start + norms.mean() * (d.mean(0) + v.sqrt() * self.options.spread * server.noise(start)))
-        return torch.cat(parts)
-
     def server_phases(self, server: Node) -> Sequence[Phase]:
-        theta = server["theta"]
-        server.state |= self.server_sgd.start("theta", theta)
-        server["targets"] = theta.new_zeros((int(server.n), server.classes))
-        server["swa"], server["averaged"], server["t"] = torch.zeros_like(theta), *theta.new_zeros((2, 1))
-        size = self.options.server_batch_size
-        return [
-            Phase(self.teach, epochs=1, augment=False, indexed=True, batch_size=size),
-            Phase(
-                self.distil, self.options.server_epochs, augment=False, indexed=True, batch_size=size, end=self.settle
-            ),
-        ]
-
-    def teach(self, server: Learner, batch: Batch) -> None:
-        """log p of the batch's images."""
-        assert batch.index is not None
-        with torch.no_grad():
-            p = torch.stack([server.model(theta, batch.x).softmax(-1) for theta in server["ensemble"]]).mean(0)
-            server["targets"][batch.index] = F.log_softmax(p.log() / self.options.sharpen, -1)
-
-    def distil(self, server: Learner, batch: Batch) -> None:
-        assert batch.index is not None
-        (theta,) = leaves(server["theta"])
-        logits, targets = server.model(theta, batch.x), server["targets"][batch.index]
-        at = loss_gradient(batch, logits, ce=0.0, kl=1 / targets.shape[1], teacher=targets)
-        (g,) = grad(logits, theta, at=at)
-        self.server_sgd.step(server, theta=g)
-        t = server["t"].add_(1)
-        due = ((t > self.options.swa_start) & (t % self.options.swa_every == 0)).to(t.dtype)
-        server["averaged"].add_(due)
-        server["swa"].add_(due / server["averaged"].clamp(min=1) * (server["theta"] - server["swa"]))
-
-    def settle(self, server: Node) -> None:
-        """The average is the model; what only this round needed goes."""
-        server["theta"].copy_(torch.where(server["averaged"] > 0, server["swa"], server["theta"]))
-        for name in ("ensemble", "targets", "swa", "averaged", "t", *self.server_sgd.start("theta", server["theta"])):
-            del server.state[name]
+        return self.distillation.phases(server)
 
 
 METHOD = FedBE

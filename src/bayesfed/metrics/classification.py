@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-BINS = 15  # of the calibration errors, of equal width over confidence 0 to 1
+BINS = 15  # of reliability diagrams and calibration errors, of equal width over confidence 0 to 1
 
 
 def accuracy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -13,26 +15,38 @@ def accuracy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     return (log_probabilities.argmax(-1) == labels).double().mean()
 
 
+@dataclass(frozen=True)
+class Bins:
+    """The images of BINS equal bins of confidence, the largest probability (left end excluded), one entry a bin: how many
+    there are, how many of them are predicted right, and the sum of their confidences. Each (BINS,), float64."""
+
+    images: Tensor
+    right: Tensor
+    confidence: Tensor
+
+
+def bins(log_probabilities: Tensor, labels: Tensor) -> Bins:
+    """The bins of (n, classes) against labels (n,): what a reliability diagram shows (Guo et al. 2017)."""
+    confidence, predicted = log_probabilities.double().exp().max(-1)
+    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=confidence.device)[1:-1]
+    # Bins as a matrix (BINS, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
+    inside = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), BINS).double().T
+    return Bins(inside.sum(1), inside @ (predicted == labels).double(), inside @ confidence)
+
+
 def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """NLL, Brier score, ECE and MCE, each (), of (n, classes) against labels (n,), n at least 1.
 
-    nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. With confidence the largest
-    probability, in BINS equal bins (left end excluded): ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such
-    gap over bins that are not empty (Guo et al. 2017).
+    nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. Over `bins`:
+    ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such gap over bins that are not empty (Guo et al. 2017).
     """
     log_p = log_probabilities.double()
-    p = log_p.exp()
-    n = len(labels)
-    target = torch.nn.functional.one_hot(labels, p.shape[-1]).double()
-    confidence, predicted = p.max(-1)
-    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=p.device)[1:-1]
-    # Bins as a matrix (BINS, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
-    inside = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), BINS).double().T
-    count = inside.sum(1)
-    gap = (inside @ ((predicted == labels).double() - confidence)).abs()
+    target = torch.nn.functional.one_hot(labels, log_p.shape[-1]).double()
+    binned = bins(log_p, labels)
+    gap = (binned.right - binned.confidence).abs()
     return {
         "nll": -log_p.gather(-1, labels[:, None]).mean(),
-        "brier": (p - target).square().sum(-1).mean(),
-        "ece": gap.sum() / n,
-        "mce": (gap / count.clamp(min=1)).max(),
+        "brier": (log_p.exp() - target).square().sum(-1).mean(),
+        "ece": gap.sum() / len(labels),
+        "mce": (gap / binned.images.clamp(min=1)).max(),
     }

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from bayesfed import parts
+from bayesfed.models import fedppd
 from bayesfed.models.module import Build as ModuleBuilder
 from bayesfed.models.module import ModuleNetwork, naming
 from bayesfed.models.network import Chain, Conv, Linear, Network
@@ -37,6 +38,19 @@ NETWORKS: dict[str, Builder] = {
     ),
     "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
     "softmax": lambda classes, channels, size: (Linear(classes),),
+    # FedPPD: of each pair the teacher is the baselines' network, too.
+    "fedppd_mnist": fedppd.mnist_teacher,
+    "fedppd_mnist_student": fedppd.mnist_student,
+    "fedppd_femnist": fedppd.femnist_teacher,
+    "fedppd_femnist_student": fedppd.femnist_student,
+    "fedppd_cifar10": lambda classes, channels, size: Chain(
+        (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)), initial="xavier"
+    ),
+    "fedppd_cifar10_student": lambda classes, channels, size: Chain(
+        (Conv(16, 5, 2), Conv(16, 5, 2), Linear(256), Linear(128), Linear(classes)), initial="xavier"
+    ),
+    "resnet18": lambda classes, channels, size: fedppd.resnet(18, classes),
+    "resnet34": lambda classes, channels, size: fedppd.resnet(34, classes),
 }
 
 

@@ -7,6 +7,7 @@ from bayesfed.results import cells, runs
 
 ACCURACIES = ("best", "last", "last5")
 METRICS = ("nll", "brier", "ece", "mce")
+TASKS = ("auroc_mistakes", "auroc_mistakes_sd", "foreign", "auroc_foreign", "auroc_foreign_sd")
 RUN = ("experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "method", "seed")
 
 Rows = tuple[list[str], list[dict[str, str]]]
@@ -98,14 +99,27 @@ def _percent(record: cells.Record, statistic: str) -> str:
 
 
 def uncertainty(study: cells.Study) -> Rows:
-    """One row a finished run and predictor: NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round."""
-    header = [*RUN, "predictor", *METRICS, *cells.BUDGET, "budget", "run"]
-    found = []
+    """One row a finished run and predictor: NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round, and where the
+    run was asked, AUROC of entropy for mistakes and foreign data, mean and sd over resamplings; with several foreign
+    datasets, joined by `+`."""
+    found, tasks = [], False
     for columns, records in by_run(study):
         summary = runs.summary(records[0].folder)
         assert summary is not None  # these are finished runs
+        foreign = list(records[0].foreign.values())
+        tasks |= any(name.startswith("auroc") for values in summary["uncertainty"].values() for name in values)
         for predictor, values in summary["uncertainty"].items():
-            numbers = {name: runs.number(values.get(name)) for name in METRICS}
-            written = {name: "" if value is None else f"{value:.4f}" for name, value in numbers.items()}
+            written = {name: _fraction(values.get(name)) for name in (*METRICS, *TASKS[:2])}
+            written["foreign"] = "+".join(study.label(name) for name in foreign)
+            for column, end in zip(TASKS[3:], ("", "_sd"), strict=True):
+                each = [_fraction(values.get(f"{cells.FOREIGN}{name}{end}")) for name in foreign]
+                written[column] = "+".join(each)
             found.append({**columns, "predictor": predictor, **written})
-    return header, found
+    header = [*RUN, "predictor", *METRICS, *(TASKS if tasks else ()), *cells.BUDGET, "budget", "run"]
+    return header, [{name: row[name] for name in header} for row in found]
+
+
+def _fraction(value: object) -> str:
+    """A number with four decimals, "" for none."""
+    number = runs.number(value)
+    return "" if number is None else f"{number:.4f}"

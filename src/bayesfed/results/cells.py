@@ -1,7 +1,11 @@
 """What a plan asks for, joined with what its run folders hold: the records behind all results."""
 
+from __future__ import annotations
+
 import itertools
 import json
+import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,27 +34,48 @@ STATISTICS = ("best", "last", "last5", "early", "jitter")
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
 
+MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
+"""What is measured of the server's model in detailed rounds, and what it is multiplied by to be shown; also
+`auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
+
+FOREIGN = "auroc_foreign_"
 OF_KIND = ("first", "best_within", "at_best_of")
 NEVER = "never reached"
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic by name; one of a paper's own has a kind and its argument."""
+    """A statistic by name; one of a paper's own has a kind and its argument. `of`: accuracy, or what else is measured."""
 
     name: str
     kind: str = ""
     argument: Any = None
+    of: str = "accuracy"
 
     @property
     def scale(self) -> int:
         """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
-        return 1 if self.kind == "first" else 100
+        return 1 if self.kind == "first" else MEASURES.get(self.of, 1 if self.of.startswith(FOREIGN) else 100)
+
+    @property
+    def decimals(self) -> int | None:
+        """Places behind the point as shown; None: one at most."""
+        return None if self.kind == "first" else 2 if self.scale == 100 else 3
 
     @property
     def unit(self) -> str:
-        """What one of it is, as shown."""
+        """What `close` is one of, as shown."""
         return "round" if self.kind == "first" else "point"
+
+    @property
+    def close(self) -> float:
+        """How near to the printed number is near, as shown: a round, a point of a percentage, or a hundredth."""
+        return 0.01 if self.decimals == 3 else 1.0
+
+    @property
+    def last5(self) -> Statistic:
+        """The mean of the last five of what it is of."""
+        return Statistic("last5", of=self.of)
 
 
 BEST, LAST5 = Statistic("best"), Statistic("last5")
@@ -63,7 +88,7 @@ class Record:
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says
+    them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says
     why a finished one has none.
     """
 
@@ -82,6 +107,7 @@ class Record:
     local_epochs: int
     batch_size: int
     changes: tuple[str, ...]
+    foreign: Mapping[str, str]
     folder: Path
     done: bool
     diverged: int
@@ -107,6 +133,9 @@ class Record:
         """
         if not self.done or self.diverged:
             return None
+        if statistic.of != "accuracy":
+            values = list(self.measured(statistic.of).values())[-5 if statistic.name == "last5" else -1 :]
+            return statistics.fmean(values) if values else None
         if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level != "local":
             return self.summary.get(statistic.name)
         curve = self.curve()
@@ -134,6 +163,26 @@ class Record:
             return max((value for round, value in curve.items() if first <= round <= last), default=None)
         other = replace(self, level=statistic.argument).curve()
         return curve.get(max(other, key=lambda round: (other[round], -round))) if other else None
+
+    def measured(self, metric: str) -> dict[int, float]:
+        """Another metric than accuracy by round, in order, where it is finite; nothing for an unfinished run."""
+        if metric.startswith(FOREIGN):  # the record has the name of the dataset used
+            asked = metric.removeprefix(FOREIGN).removesuffix("_sd")
+            metric = metric.replace(asked, self.foreign.get(asked, asked))
+        found = runs.measured(self.folder).get(metric, {}) if self.done else {}
+        return {round: value for round, value in sorted(found.items()) if math.isfinite(value)}
+
+    def reliability(self, model: str = "global") -> dict[float, float]:
+        """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of bins with
+        images; nothing for an unfinished run, or one whose record is from before there were bins."""
+        found = runs.measured(self.folder, model) if self.done and not self.diverged else {}
+        last = {
+            what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]
+            for what in ("images", "right")
+        }
+        bins = len(last["images"])
+        each = enumerate(zip(last["images"], last["right"], strict=True))
+        return {100 * (number + 0.5) / bins: right / images for number, (images, right) in each if images}
 
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
@@ -196,8 +245,7 @@ class Study:
 @dataclass(frozen=True)
 class Score:
     """A statistic over seeds: mean, sample standard deviation (None for one), the numbers of seeds with a value, diverged,
-    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere.
-    `scale` is what values are multiplied by to be shown."""
+    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere."""
 
     mean: float | None
     sd: float | None
@@ -206,11 +254,16 @@ class Score:
     planned: int
     missing: Mapping[str, int]
     left_out: Mapping[str, int]
-    scale: int = 100
+    statistic: Statistic = BEST
+
+    @property
+    def scale(self) -> int:
+        """What values are multiplied by to be shown."""
+        return self.statistic.scale
 
     def shown(self) -> str:
         """`80.71`, `80.71 ± 0.30`, or what stands in its place: `diverged`, why a finished run has no value, or "" where
-        nothing is finished. Percent with two decimals; rounds with at most one."""
+        nothing is finished. Percent with two decimals, fractions with three, rounds with at most one."""
         if self.mean is None:
             return DIVERGED if self.diverged else " or ".join(self.missing)
         return self.number(self.mean) + (f" ± {self.number(self.sd)}" if self.sd is not None else "")
@@ -219,7 +272,8 @@ class Score:
         """A mean, or a standard deviation, as shown; "" for none."""
         if value is None:
             return ""
-        return f"{self.scale * value:.2f}" if self.scale == 100 else f"{round(value, 1):g}"
+        places = self.statistic.decimals
+        return f"{round(value, 1):g}" if places is None else f"{self.scale * value:.{places}f}"
 
     def count(self) -> str:
         """`3`, or `2 of 3` while seeds are missing, or `1 of 3, 1 diverged`; and why finished runs have no value:
@@ -247,6 +301,8 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         why = record.missing
         if value is None and record.done and not record.diverged and statistic.kind == "first":
             why = why or NEVER
+        if value is None and record.done and not record.diverged and statistic.of != "accuracy":
+            why = UNRECORDED
         reasons.setdefault(record.seed, []).extend([why] if why else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
@@ -258,7 +314,7 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         planned=len(by_seed),
         missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in dict.fromkeys(all)),
         left_out=Counter(why for seed, all in reasons.items() if by_seed[seed] for why in all),
-        scale=statistic.scale,
+        statistic=statistic,
     )
 
 
@@ -278,12 +334,17 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
 
 
 def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) -> tuple[list[Record], Statistic]:
-    """The records and the statistic of a metric, a level and a statistic: `client_accuracy_best` -> (of clients, best).
+    """The records and the statistic of a metric: whose, of what, and which: `client_accuracy_best` -> (of clients, best),
+    `global_ece_last` -> (of the server's model, the ECE of the last round).
 
     `own` are the statistics of the paper's YAML. Raises InputError for an unknown metric.
     """
     found = {name: Statistic(name) for name in STATISTICS} | {name: read_statistic(name, own[name]) for name in own}
     known = [f"{level}_accuracy_{name}" for level in LEVELS for name in found]
+    measured = re.fullmatch(f"global_({'|'.join(MEASURES)}|{FOREIGN}.+)_(last|last5)", metric)
+    if measured:
+        return [record for record in records if record.level == "global"], Statistic(measured[2], of=measured[1])
+    known += [f"global_{name}_last" for name in (*MEASURES, f"{FOREIGN}DATASET")]
     if metric not in known:
         raise InputError(f"unknown metric '{metric}'; {nearest(metric, known)}")
     level, _, name = metric.partition("_accuracy_")
@@ -381,6 +442,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             local_epochs=cell["local_epochs"],
             batch_size=cell["batch_size"],
             changes=tuple(cell["changes"]),
+            foreign=cell.get("foreign", {}),
             folder=folder,
             done=summary is not None,
             diverged=diverged,

@@ -16,7 +16,12 @@ OF_KIND = {  # what each kind of claim has beside
     "falls": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-SHOWS = {"diagnostic": ("diagnostic", "label"), "predictors": ("predictors", "label", "round")}
+SHOWS = {
+    "diagnostic": ("diagnostic", "label"),
+    "predictors": ("predictors", "label", "round"),
+    "labelled": ("labelled", "label"),
+    "reliability": ("reliability", "label"),
+}
 OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows")
 LISTS = ("columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 

@@ -15,8 +15,6 @@ COLUMNS = (
     "published", "mean", "sd", "seeds", "rounds", "difference", "verdict",
     "last5", "local_epochs", "batch_size", "dataset_used", "note",
 )  # fmt: skip
-CLOSE = 1.0
-"""Percentage points within which a mean is said to agree with the printed number."""
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
@@ -50,8 +48,8 @@ def prints(study: cells.Study, cell: tables.Cell, row: Mapping[str, str]) -> boo
     return row["metric"] == cell.metric and all(row.get(key) == value for key, value in labels.items())
 
 
-def verdict(records: Sequence[cells.Record], difference: float | None, unit: str) -> str:
-    """What may be said of a difference, in percentage points or rounds (ours minus print; None: no result, or nothing
+def verdict(records: Sequence[cells.Record], difference: float | None, statistic: cells.Statistic) -> str:
+    """What may be said of a difference, as the statistic is shown (ours minus print; None: no result, or nothing
     printed)."""
     if not any(record.done for record in records):
         return "not run"
@@ -66,8 +64,8 @@ def verdict(records: Sequence[cells.Record], difference: float | None, unit: str
         return "stand-in data"
     if not all(record.as_printed for record in records):
         return "not the paper's run"
-    if abs(difference) <= CLOSE:
-        return f"within {CLOSE:g} {unit}"
+    if abs(difference) <= statistic.close:
+        return f"within {statistic.close:g}" + (f" {statistic.unit}" if statistic.close == 1 else "")
     return "higher" if difference > 0 else "lower"
 
 
@@ -91,7 +89,8 @@ def _row(
     study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, printed: list[Mapping[str, str]]
 ) -> dict[str, str]:
     value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
-    score, last5 = cell.score(), cell.score(cells.LAST5)
+    score, last5 = cell.score(), cell.score(cell.statistic.last5)
+    places = cell.statistic.decimals or 2
     difference = None if score.mean is None or value is None else score.scale * score.mean - value
     stand_in = any(record.used != record.dataset for record in cell.records)
     budget = study.budget(cell.records)
@@ -107,17 +106,17 @@ def _row(
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     return {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
-        "published": "" if value is None else f"{value:.2f}",
+        "published": "" if value is None else f"{value:.{places}f}",
         "mean": score.number(score.mean),
         "sd": score.number(score.sd),
         "seeds": str(score.seeds),
         "rounds": tables.budget(cell.records, "rounds"),
         # A number on other data is no difference to print.
-        "difference": "" if difference is None or stand_in else f"{difference:+.2f}",
-        "verdict": verdict(cell.records, difference, cell.statistic.unit)
+        "difference": "" if difference is None or stand_in else f"{difference:+.{places}f}",
+        "verdict": verdict(cell.records, difference, cell.statistic)
         if score.mean is not None or not score.missing
         else " or ".join(score.missing),
-        "last5": last5.number(last5.mean) if score.scale == 100 else "",
+        "last5": last5.number(last5.mean) if cell.statistic.kind != "first" else "",
         "local_epochs": tables.budget(cell.records, "local_epochs"),
         "batch_size": tables.budget(cell.records, "batch_size"),
         "dataset_used": tables.used(study, cell.records),

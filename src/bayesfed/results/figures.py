@@ -1,9 +1,9 @@
-"""The paper's figures: accuracy over rounds, or along an axis, in panels; one curve a method (or value of an axis), mean and
-band over seeds."""
+"""The paper's figures: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or value of
+an axis), mean and band over seeds."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,16 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     place of rounds), `shows`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
-    server has logged under that name; or {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
-    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers.
+    server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
+    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the
+    accuracy along the labelled images that all clients together trained on, in the last round with so many; or {reliability: NAME, label: WORDS}, the
+    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
     records, _ = cells.of_metric(cells.select(study.records, where), level, {})
+    if "reliability" in figure.get("shows", {}):
+        records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, data = figure.get("curves", "method"), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
@@ -97,10 +101,20 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
     if "predictors" in shows:
         round = record.rounds if shows["round"] == -1 else shows["round"]
         return runs.along(record.folder, shows["predictors"], round) if record.done else {}
+    if "labelled" in shows:
+        labelled, curve = runs.diagnostic(record.folder, "labelled_images") if record.done else {}, record.curve()
+        return {labelled[round]: value for round, value in curve.items() if round in labelled}  # the last round's stays
+    if "reliability" in shows:
+        return record.reliability(shows["reliability"])
     if "x" in figure:
         best = record.value(cells.BEST)
         return {} if best is None else {float(record.field(figure["x"])): best}
     return record.curve()
+
+
+def why_bare(record: cells.Record, curve: Mapping[Any, float]) -> str:
+    """Why a record has no reliability diagram: its accuracy is missing, or it is from before there were bins."""
+    return record.missing or (cells.UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
 def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
@@ -117,7 +131,7 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
+def footnote(study: cells.Study, records: Sequence[cells.Record], diagram: bool = False) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     seeds = len(cells.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
@@ -132,6 +146,8 @@ def footnote(study: cells.Study, records: Sequence[cells.Record]) -> str:
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
+    if diagram:
+        line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
     budget = study.budget(records)
     own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
@@ -150,7 +166,7 @@ def without(records: Iterable[cells.Record]) -> list[str]:
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
-    data = content(study, figure)
+    data, shows = content(study, figure), figure.get("shows", {})
     axis = figure.get("curves", "method")
     palette = colours(study.spec["methods"] if axis == "method" else data.names)
     with matplotlib.rc_context(STYLE):
@@ -164,7 +180,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         shape = len(data.rows), len(data.columns)
         width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
         height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(footnote(study, data.records), int(width * 21))
+        small = textwrap.fill(footnote(study, data.records, "reliability" in shows), int(width * 21))
         top, bottom = 0.62, 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
@@ -176,9 +192,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
             not {"x", "shows"}.isdisjoint(figure) or data.curves["round"].max() <= 20,
             set(data.curves["curve"]),
         )
-        shows = figure.get("shows", {})
         upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
-        below = shows["label"] if "predictors" in shows else figure.get("x", "round")
+        below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round")
         places = data.curves["round"]
         log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
         for i, row in enumerate(data.rows):
@@ -197,6 +212,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].set_title(column, color=INK)
                 if j == 0:
                     axes[i, j].set_ylabel(f"{row}\n{upright}" if row else upright)
+                if "reliability" in shows:
+                    axes[i, j].plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
                 if log:
                     axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:

@@ -46,7 +46,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
         keys = ", ".join(study.label(value) for value in cell.keys.values())
-        last5 = cell.score(cells.LAST5).shown() if score.scale == 100 else ""
+        last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
     if not shown:
         return ""

@@ -88,3 +88,15 @@ def curves(folder: Path) -> Curves:
                 of_series = found.setdefault(series, {})
                 of_series[int(row["round"])] = max(value, of_series.get(int(row["round"]), value))
     return found
+
+
+@cache
+def measured(folder: Path, model: str = "global") -> dict[str, dict[int, float]]:
+    """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
+    diagram: metric -> round -> value, for the rounds in which it was. The run must be finished, as for `curves`."""
+    found: dict[str, dict[int, float]] = {}
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if (row["client"], row["model"]) == ("global", model):
+                found.setdefault(row["metric"].removeprefix("test_"), {})[int(row["round"])] = float(row["value"])
+    return found

@@ -60,14 +60,14 @@ def keys_of(column: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
-    """A table's columns and rows as text: percent with two decimals, `mean ± sd` over several seeds.
+    """A table's columns and rows as text: percent with two decimals, fractions with three, `mean ± sd` over several seeds.
 
-    Beside each column of accuracies `... last5` gives the mean of the last five rounds, since the best round is chosen on
-    the test set. A cell without a finished run is empty.
+    Beside each column but those of rounds `... last5` gives the mean of the last five rounds, since the best round is
+    chosen on the test set; of what is not measured every round, of the last five in which it is. A cell without a finished run is empty.
     """
     whole = list(rows(study, table))
     titles = [title(study, column) for column in table["columns"]]
-    scored = cells.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.scale == 100)
+    scored = cells.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
     header = [
         *table["rows"],
         *titles,
@@ -83,7 +83,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
         for cell in of_row:
             row[cell.column] = cell.score().shown()
             if cell.column in scored:
-                row[f"{cell.column} last5"] = cell.score(cells.LAST5).shown()
+                row[f"{cell.column} last5"] = cell.score(cell.statistic.last5).shown()
         row["seeds"] = _common({cell.column: cell.score().count() for cell in of_row})
         for field in cells.BUDGET:
             row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})

@@ -1,0 +1,86 @@
+"""FedAvg+SWAG (Linsner et al. 2021): FedAvg, whose clients gather SWAG's moments in the last round.
+
+In it client k takes theta_k after each epoch, and sends m_k = mean of theta and s_k = mean of theta^2. Server:
+
+    m = sum_k q_k m_k,  s = sum_k q_k s_k,  N(m, diag(s - m^2)),
+
+and predicts with the mean of softmax(f(x; .)) over samples of it. How the clients' Gaussians are put together the papers
+do not say: this one is the Gaussian with the mixture's moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import sample, weighted_mean
+from bayesfed.bayes.sampling import diagonal_gaussian
+from bayesfed.methods.base import GLOBAL, Node, Phase, Predictor, State, Update, softmax_average
+from bayesfed.methods.fedavg import FedAvg
+from bayesfed.options import option
+
+
+class FedSWAG(FedAvg):
+    """FedAvg; after the last round the server holds theta = m and s, too."""
+
+    name = "fedswag"
+    label = "FedAvg+SWAG"
+    revision = 1
+    by_epochs = True
+
+    @dataclass(frozen=True)
+    class Options(FedAvg.Options):
+        """FedAvg's. samples: how many networks predict in the last round."""
+
+        samples: int = option(30, low=1)
+
+    def start(self, c: Node, message: State) -> State:
+        state = super().start(c, message)
+        if c.round == c.rounds:
+            zeros = torch.zeros_like(state["theta"])
+            state |= {"sum": zeros, "squares": zeros.clone(), "epochs": torch.zeros_like(c.n)}
+        return state
+
+    def message(self, server: Node, client: int) -> State:
+        return {"theta": server["theta"]}
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        local = c.local(self.step)
+        return [replace(local, epoch_end=self.collect) if c.round == c.rounds else local]
+
+    def collect(self, c: Node) -> None:
+        c["sum"].add_(c["theta"])
+        c["squares"].addcmul_(c["theta"], c["theta"])
+        c["epochs"].add_(1)
+
+    def finish(self, c: Node) -> State:
+        if c.round < c.rounds:
+            return super().finish(c)
+        return {"theta": c["sum"] / c["epochs"], "squares": c["squares"] / c["epochs"]}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        super().aggregate(server, updates)
+        if server.round < server.rounds:
+            return {}
+        q = torch.stack([update.q for update in updates])
+        server["squares"] = weighted_mean(q, torch.stack([update["squares"] for update in updates]))
+        mean = weighted_mean(q, torch.stack([update["theta"] for update in updates]))
+        server["sigma"] = diagonal_gaussian(mean, server["squares"])[1].to(server["theta"].dtype)
+        return {"sigma_mean": server["sigma"].mean()}
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        if server.round < server.rounds:
+            return super().server_predictors(server)
+        theta, sigma = server["theta"], server["sigma"]
+
+        def draw() -> Tensor:
+            return sample(theta, sigma, server.noise(theta))
+
+        averaged = softmax_average(GLOBAL, server.model, draw, self.options.samples, ("test", "shard"))
+        return [replace(averaged, name=GLOBAL, sampled=False)]  # it stands for the method
+
+
+METHOD = FedSWAG

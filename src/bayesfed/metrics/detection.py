@@ -1,0 +1,49 @@
+"""Detection by predictive entropy: how well it tells foreign images, or a model's own mistakes, from the rest.
+
+AUROC over balanced resamplings (FedPPD, Tables 3 and 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+RESAMPLINGS = 5
+MOST = 1000  # images of each kind in a resampling, where there are so many
+
+
+def entropy(log_probabilities: Tensor) -> Tensor:
+    """-sum_c p_c log p_c in nats (n,), float64, of log class probabilities (n, classes)."""
+    return torch.special.entr(log_probabilities.double().exp()).sum(-1)
+
+
+def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:
+    """The area () under the ROC curve of scores (n,) for the positive (n,) among the counted (n,) images.
+
+    The Mann-Whitney statistic: the fraction of pairs in which the positive has the higher score, ties counting half. NaN
+    where either kind is missing. Counts are whole numbers, so that a GPU repeats itself.
+    """
+    ordered, order = scores.sort()
+    negative = counted & ~positive
+    up_to = torch.cat([negative.new_zeros(1, dtype=torch.long), negative[order].long().cumsum(0)])
+    below = up_to[torch.searchsorted(ordered, scores)]
+    not_above = up_to[torch.searchsorted(ordered, scores, right=True)]
+    chosen = counted & positive
+    return ((below + not_above) * chosen).sum().double() / (2 * chosen.sum() * negative.sum()).double()
+
+
+def balanced(positive: Tensor, order: Tensor) -> Tensor:
+    """As many positive images as others, the first of each in a random order (n,), as a mask (n,): all that the rarer
+    kind has, but MOST of each at most."""
+    shuffled = positive[order]
+    size = torch.minimum(positive.sum(), (~positive).sum()).clamp(max=MOST)
+    place = torch.where(shuffled, shuffled.long().cumsum(0), (~shuffled).long().cumsum(0))
+    return torch.empty_like(positive).index_put((order,), place <= size)
+
+
+def detection(scores: Tensor, positive: Tensor, orders: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and sample standard deviation, each (), of the AUROC over one balanced resampling for each order."""
+    found = torch.stack([auroc(scores, positive, balanced(positive, order)) for order in orders])
+    return found.mean(), found.std()

@@ -1,0 +1,82 @@
+"""FedPPD's networks (its Tables 5 and 6): a teacher, which the baselines have too, and a larger student.
+
+Weights start by Xavier's uniform draw and biases at zero, as in the public code, which also has the student for FEMNIST repeat
+an image's edges where its convolutions reach beyond, and put ones around what the second pooling gives. The tables have no
+activations; ReLU stands behind every pooling and hidden layer.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import nn
+
+
+def xavier(module: nn.Module) -> nn.Module:
+    """The module, started anew."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+def head(widths: list[int]) -> list[nn.Module]:
+    """Fully connected layers of these widths, from what they get to the classes, with dropout between them."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for wide, next_wide in pairwise(widths):
+        layers += [nn.Linear(wide, next_wide), nn.ReLU(), nn.Dropout(0.5)]
+    return layers[:-2]
+
+
+def two_convolutions(classes: int, channels: int, size: int, maps: tuple[int, int], hidden: int) -> nn.Module:
+    """Two convolutions of 5x5 with so many maps, and a hidden layer: the teachers, and MNIST's student."""
+    side = ((size - 4) // 2 - 4) // 2
+    return xavier(
+        nn.Sequential(
+            *(nn.Conv2d(channels, maps[0], 5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(maps[0], maps[1], 5), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU()),
+            *head([maps[1] * side**2, hidden, classes]),
+        )
+    )
+
+
+def mnist_teacher(classes: int, channels: int, size: int) -> nn.Module:
+    """Convolutions with 10 and 20 maps, 50 hidden units."""
+    return two_convolutions(classes, channels, size, (10, 20), 50)
+
+
+def mnist_student(classes: int, channels: int, size: int) -> nn.Module:
+    """Convolutions with 20 and 40 maps, 100 hidden units."""
+    return two_convolutions(classes, channels, size, (20, 40), 100)
+
+
+def femnist_teacher(classes: int, channels: int, size: int) -> nn.Module:
+    """Convolutions with 32 and 64 maps, 128 hidden units."""
+    return two_convolutions(classes, channels, size, (32, 64), 128)
+
+
+def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
+    """Three convolutions with 50, 100 and 200 maps, 1600 and 180 hidden units."""
+
+    def conv(inputs: int, maps: int) -> nn.Conv2d:
+        return nn.Conv2d(inputs, maps, 5, padding="same", padding_mode="replicate")
+
+    side = (size // 4 + 1) // 2
+    return xavier(
+        nn.Sequential(
+            *(conv(channels, 50), nn.MaxPool2d(2), nn.ReLU()),
+            *(conv(50, 100), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(), nn.ConstantPad2d((0, 1, 0, 1), 1.0)),
+            *(conv(100, 200), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU()),
+            *head([200 * side**2, 1600, 180, classes]),
+        )
+    )
+
+
+def resnet(layers: int, classes: int) -> nn.Module:
+    """torchvision's ResNet, with ImageNet's stem, from scratch: for CIFAR-100. The paper's numbers need pretrained weights."""
+    import torchvision
+
+    build = {18: torchvision.models.resnet18, 34: torchvision.models.resnet34}[layers]
+    return build(weights=None, num_classes=classes)

@@ -1,0 +1,152 @@
+"""Calibration, detection and reliability diagrams in tables, comparison with print, and figures."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayesfed import runfolder
+from bayesfed.errors import InputError
+from bayesfed.results import breakdown, cells, check, compare, figures, tables
+
+TABLE = {
+    "title": "uncertainty",
+    "experiment": "heterogeneous",
+    "rows": {"method": ["HBFL", "FML"]},
+    "columns": [
+        {"title": "ECE", "metric": "global_ece_last"},
+        {"title": "BS", "metric": "global_brier_last5"},
+        {"title": "AUROC", "metric": "global_auroc_foreign_svhn_last"},
+        {"title": "sd", "metric": "global_auroc_foreign_svhn_sd_last"},
+    ],
+}
+DIAGRAM = {
+    "title": "Reliability", "accuracy": "global", "shows": {"reliability": "global", "label": "confidence (%)"}, "experiment": "heterogeneous", "where": {"alpha": 100},
+    "rows": [], "columns": ["dataset"], "methods": ["HBFL", "FML"],
+}  # fmt: skip
+
+
+def measure(folder: Path, rows: list[tuple[int, str, float]]) -> None:
+    """Add rows of the server's model to a stored run, and seal it again."""
+    with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([round, "global", "global", metric, value] for round, metric, value in rows)
+    summary = runfolder.json.loads((folder / "summary.json").read_text())
+    runfolder.seal(folder, summary)
+
+
+@pytest.fixture
+def study(lab: Any, stored: Callable[..., None]) -> cells.Study:
+    """HBFL in two seeds with all of it, its foreign data standing in for SVHN; FML with a record of before."""
+    for seed, more in ((0, 0.0), (1, 0.1)):
+        folder = lab.cell("heterogeneous", "HBFL", seed=seed, foreign={"svhn": "cifar100"})
+        stored(folder, [0.5, 0.6], uncertainty={"global": {"ece": 0.2 + more, "auroc_foreign_cifar100": 0.7}})
+        measured = [(round, "test_brier", 0.01 * round) for round in (10, 20, 30, 40, 50, 60)]
+        measured += [
+            (10, "test_ece", 0.9),
+            (60, "test_ece", 0.2 + more),
+            (60, "test_auroc_foreign_cifar100", 0.7 + more),
+        ]
+        measured += [(60, "test_auroc_foreign_cifar100_sd", 0.01)]
+        for number, images, right in ((1, 0, 0), (2, 10, 4), (3, 30, 24 + 3 * seed)):
+            measured += [(60, f"reliability_{number}_images", images), (60, f"reliability_{number}_right", right)]
+        measure(folder, measured)
+    stored(lab.cell("heterogeneous", "FML"), [0.5])
+    (found,) = cells.studies(lab.plan)
+    return found
+
+
+def test_a_table_of_them(study: cells.Study) -> None:
+    """Of the last round, and of the last five in which it is measured; percent or fraction as the paper prints them."""
+    _, (hbfl, fml) = tables.layout(study, TABLE)
+    assert hbfl["ECE"] == "25.00 ± 7.07"
+    assert hbfl["BS"] == "0.400 ± 0.000"
+    assert hbfl["AUROC"] == "0.750 ± 0.071"
+    assert hbfl["sd"] == "0.010 ± 0.000"
+    assert hbfl["ECE last5"] == "57.50 ± 3.54"
+    assert (fml["ECE"], fml["AUROC"], fml["seeds"]) == ("not in its record",) * 3
+
+
+def test_compared_with_print(study: cells.Study) -> None:
+    printed = [
+        {"item": "t", "dataset": "", "setting": "", "alpha": "", "client": "", "model": "", "method": "HBFL",
+         "metric": metric, "value": value}
+        for metric, value in (("global_ece_last", "26.5"), ("global_auroc_foreign_svhn_last", "0.745"))
+    ]  # fmt: skip
+    rows = {
+        (row["method"], row["metric"]): row
+        for row in compare.compare(study, TABLE, ["t"], printed)
+        if row["method"] == "HBFL"
+    }
+    ece, auroc = rows["HBFL", "global_ece_last"], rows["HBFL", "global_auroc_foreign_svhn_last"]
+    assert (ece["published"], ece["mean"], ece["difference"], ece["verdict"]) == ("26.50", "25.00", "-1.50", "lower")
+    assert (auroc["published"], auroc["mean"], auroc["difference"]) == ("0.745", "0.750", "+0.005")
+    assert auroc["verdict"] == "within 0.01"
+
+
+def test_every_run_taken_apart(study: cells.Study) -> None:
+    header, rows = breakdown.uncertainty(study)
+    assert header[header.index("mce") + 1 :][:5] == list(breakdown.TASKS)
+    assert [(row["seed"], row["ece"], row["foreign"], row["auroc_foreign"], row["auroc_mistakes"]) for row in rows] == [
+        ("0", "0.2000", "CIFAR100", "0.7000", ""),
+        ("1", "0.3000", "CIFAR100", "0.7000", ""),
+    ]
+
+
+def test_a_reliability_diagram(study: cells.Study) -> None:
+    """Accuracy by the middle of each bin that has images; a record without bins has no curve."""
+    check.check_figure(study, DIAGRAM)
+    data = figures.content(study, DIAGRAM)
+    found = {(row.curve, row.seed, round(row.round, 9)): row.accuracy for row in data.curves.itertuples()}
+    second, third = 50.0, round(250 / 3, 9)
+    assert found == {
+        ("HBFL", "0", second): 40, ("HBFL", "0", third): 80, ("HBFL", "1", second): 40, ("HBFL", "1", third): 90
+    }  # fmt: skip
+    made = figures.draw(study, DIAGRAM)
+    (axes,) = made.axes
+    assert axes.get_xlabel() == "confidence (%)"
+    assert [0, 100] in [list(line.get_xdata()) for line in axes.lines]
+    words = " ".join(text.get_text() for text in made.texts).replace("\n", " ")
+    assert "dashed: where they are equal" in words
+    assert "Without a curve: FML (not in its record)" in words
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        (
+            DIAGRAM | {"shows": {"reliable": "global"}},
+            "shows: expected one of diagnostic, predictors, labelled, reliability and a label",
+        ),
+        (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
+    ],
+)
+def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study) -> None:
+    with pytest.raises(InputError, match=message):
+        check.check_figure(study, figure)
+
+
+@pytest.mark.parametrize(
+    "metric", ["global_ecee_last", "client_ece_last", "global_ece_best", "global_auroc_foreign__last5x"]
+)
+def test_unknown_metrics(metric: str) -> None:
+    with pytest.raises(InputError, match=f"unknown metric '{metric}'"):
+        cells.of_metric([], metric, {})
+
+
+def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -> None:
+    """Of the last round with so many."""
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.3, 0.4, 0.5, 0.45, 0.6])
+    with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
+        rows = [(round, "global", "server", "labelled_images", 100 * (1 + (round - 1) // 2)) for round in range(1, 6)]
+        csv.writer(file).writerows(rows)
+    runfolder.seal(folder, runfolder.json.loads((folder / "summary.json").read_text()))
+    (study,) = cells.studies(lab.plan)
+    figure = {**DIAGRAM, "methods": ["HBFL"], "shows": {"labelled": True, "label": "labelled images"}}
+    check.check_figure(study, figure)
+    data = figures.content(study, figure)
+    assert dict(zip(data.curves["round"], data.curves["accuracy"], strict=True)) == {100: 40, 200: 45, 300: 60}
+    (axes,) = figures.draw(study, figure).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
