@@ -132,6 +132,20 @@ def test_a_hook_that_puts_in_other_tensors_is_followed(
     assert_equal(on_desks(of, 2)[0], play(of, 2))
 
 
+@pytest.mark.usefixtures("toys")
+def test_a_step_that_gives_a_tensor_other_memory_runs_as_it_is(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("toy", models={"global": "mlp"}), data_dir, torch.float32)
+
+    def step(c: Learner, batch: Batch) -> None:
+        of.method.step(c, batch)
+        c["theta"].data = 0.9 * c["theta"]
+
+    monkeypatch.setattr(of.method, "phases", lambda c: [Phase(step, epochs=2)])
+    assert_equal(on_desks(of, 2)[0], play(of, 2))
+
+
 def test_noise_drawn_before_the_steps_is_not_drawn_again(
     mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """Steps recorded once, operator by operator, and replayed without what led to them: a CPU's counterpart of CUDA graphs.
 
-A step of a small network is some twenty operators of a few microseconds each. Twice that time goes into their calls:
-Python, autograd, views, memory. Recorded, the operators work on the same memory again and again, and nothing else is
-left of a step. Their results are those of the step to the last bit.
+A step of a small network is some twenty short operators, and more time goes into what leads to them: Python, autograd,
+views, memory. Recorded, the operators work on the same memory again and again, and nothing else is left of a step. Their
+results are those of the step to the last bit.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class Tape(TorchDispatchMode):
             return []
         if func.overloadpacket in COPY:
             return [functools.partial(results[0].copy_, args[0])]
+        if len(fresh) != len(results):
+            return None
         if found := into(func):
             out, names, drop = found
             kwargs = {name: value for name, value in kwargs.items() if name not in drop}
@@ -192,9 +194,10 @@ class Desk:
             index=None if batch.index is None else torch.empty_like(batch.index),
         )
         fill(own, batch)
+        before = [tensor.data_ptr() for tensor in self.learner.state.values()]
         with Tape(self.room - own.x.nbytes) as tape:
             phase.step(self.learner, own)
-        if not tape.whole:
+        if not tape.whole or before != [tensor.data_ptr() for tensor in self.learner.state.values()]:
             return None
         self.room = tape.room
         return Recorded(own, tape)
