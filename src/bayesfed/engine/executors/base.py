@@ -86,13 +86,14 @@ class Mixer:
         draws = self.compute.place(shard.train_images.draws(self.augment, count))
         used = count - count % self.size + last_batch(count, self.size, self.batchwise)
         order, draws = order[skip:used][:images], draws[skip:used][:images]
+        images_of, indices = shard.train_images, shard.train[order]
         many = max(1, self.chunk // self.size) * self.size
         left = len(order)
-        for index, draw in zip(order.split(many), draws.split(many), strict=True):
+        parts = (tensor.split(many) for tensor in (order, indices, images_of.labels[indices], draws))
+        for index, at, labels, draw in zip(*parts, strict=True):
             left -= len(index)
-            indices, images_of = shard.train[index], shard.train_images
-            x = images_of.augmented(indices, draw) if augment else images_of.plain(indices)
-            yield Chunk(x, images_of.labels[indices], index, not left)
+            x = images_of.augmented(at, draw) if augment else images_of.plain(at)
+            yield Chunk(x, labels, index, not left)
 
     def phase(self, shard: Shard, phase: Phase) -> Iterator[Chunk]:
         """The chunks of a phase: so many epochs, or so many mini-batches, of `size` from now on."""
@@ -152,15 +153,18 @@ def epoch_hooks(job: Job, phase: Phase) -> None:
         hook(job.node)
 
 
-def run_plainly(federation: Federation, job: Job, check: Callable[[], None]) -> None:
-    """Run a job's phases, one mini-batch after another."""
+def run_plainly(
+    federation: Federation, job: Job, check: Callable[[], None], step: Callable[[Phase, Batch], None] | None = None
+) -> None:
+    """Run a job's phases, one mini-batch after another; `step` does one, the phase's own step unless given."""
     mixer, learner = Mixer(federation, job.node, job.phases), job.node.learner()
+    step = step or (lambda phase, batch: phase.step(learner, batch))
     for phase in job.phases:
         for chunk in mixer.phase(phase_shard(federation, job.node, phase), phase):
             parts = (tensor.split(mixer.size) for tensor in (chunk.x, chunk.y, chunk.index))
             for x, y, index in zip(*parts, strict=True):
                 check()
-                phase.step(learner, Batch(x, y, index=index if phase.indexed else None))
+                step(phase, Batch(x, y, index=index if phase.indexed else None))
             if chunk.ends_epoch:
                 epoch_hooks(job, phase)
         if phase.end:

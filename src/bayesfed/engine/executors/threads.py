@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import torch
 
 from bayesfed.engine.executors.base import Executor, Job, Result, run_plainly
+from bayesfed.engine.executors.tape import Desk
+from bayesfed.engine.federation import Federation
 
 
 class ThreadExecutor(Executor):
@@ -20,14 +22,22 @@ class ThreadExecutor(Executor):
 
     name = "threads"
 
+    def __init__(self, federation: Federation, check: Callable[[], None]) -> None:
+        super().__init__(federation, check)
+        self.desks: list[Desk] = []  # that nobody is at
+
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
 
         def visit(client: int) -> Result:
+            desk = self.desks.pop() if self.desks else Desk()
             job = begin(client)
-            run_plainly(self.federation, job, self.check)
-            return end(job)
+            desk.load(job.node, tuple(self.federation.networks[client].items()))
+            run_plainly(self.federation, job, self.check, desk.step)
+            result = end(job)
+            self.desks.append(desk)
+            return result
 
         threads = torch.get_num_threads()
         workers = min(threads, len(clients))

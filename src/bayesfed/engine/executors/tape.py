@@ -1,0 +1,211 @@
+"""Steps recorded once, operator by operator, and replayed without what led to them: a CPU's counterpart of CUDA graphs.
+
+A step of a small network is some twenty short operators, and more time goes into what leads to them: Python, autograd,
+views, memory. Recorded, the operators work on the same memory again and again, and nothing else is left of a step. Their
+results are those of the step to the last bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State
+
+aten = torch.ops.aten
+ALLOCATE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+COPY = {aten.clone, aten._to_copy}
+# Arguments of operators that make tensors, which memory that is there already has no use for.
+LAYOUT = {"dtype", "layout", "device", "pin_memory"}
+# What depends on the values of tensors, or on more than the arguments.
+LOOSE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
+MEMORY = 128 * 2**20  # bytes that all recordings of a desk hold; what is larger gains nothing by them
+
+
+class Tape(TorchDispatchMode):
+    """Notes the operators that run inside, with the memory that they work on.
+
+    `whole`: whether all of them can be replayed. Not so where one depends on the values of tensors, draws from no
+    generator of the step's, has a large result and no way to compute it into given memory (convolutions), or where the
+    results have more than `room` bytes.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], object]] = []
+        self.room = room
+        self.whole = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.whole:
+            call = self.again(func, args, kwargs or {}, result)
+            if self.room < 0 or call is None:
+                self.whole = False
+                self.calls.clear()
+            else:
+                self.calls += call
+        return result
+
+    def again(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> list[Callable[[], object]] | None:
+        """What computes a result anew into its memory: no call for views and memory alone; None where that cannot be."""
+        given = {place(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        results = [each for each in tree_leaves(result) if each is not None]
+        if LOOSE.intersection(func.tags) or func.overloadpacket == aten.lift_fresh:
+            return None
+        if not all(isinstance(each, Tensor) for each in results):
+            return None
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            return None
+        fresh = [each for each in results if place(each) not in given]
+        if func._schema.is_mutable:
+            return None if fresh else [functools.partial(func, *args, **kwargs)]
+        size = sum(each.nbytes for each in fresh)
+        self.room -= size
+        if not fresh or func.overloadpacket in ALLOCATE:
+            return []
+        if func.overloadpacket in COPY:
+            return [functools.partial(results[0].copy_, args[0])]
+        if len(fresh) != len(results):
+            return None
+        if found := into(func):
+            out, names, drop = found
+            kwargs = {name: value for name, value in kwargs.items() if name not in drop}
+            return [functools.partial(out, *args, **kwargs, **dict(zip(names, results, strict=True)))]
+        if size > SMALL:
+            return None
+
+        def compute_and_copy() -> None:
+            computed = [each for each in tree_leaves(func(*args, **kwargs)) if each is not None]
+            for old, new in zip(results, computed, strict=True):
+                old.copy_(new)
+
+        return [compute_and_copy]
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Do all of it again."""
+        for call in self.calls:
+            call()
+
+
+def place(tensor: Tensor) -> int:
+    """Where a tensor's memory begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+@functools.cache
+def into(func: Any) -> tuple[Any, list[str], set[str]] | None:
+    """The form of an operator that computes into given memory, the names of its results, and arguments that it does
+    without; None where torch has none of its own for a CPU."""
+    arguments = func._schema.arguments
+    makes = not any("Tensor" in str(argument.type) for argument in arguments)
+    drop = LAYOUT if makes else set()
+    wanted = [(argument.name, str(argument.type)) for argument in arguments if argument.name not in drop]
+    for name in func.overloadpacket.overloads():
+        out = getattr(func.overloadpacket, name)
+        results = [argument.name for argument in out._schema.arguments if argument.is_out]
+        taken = [(argument.name, str(argument.type)) for argument in out._schema.arguments if not argument.is_out]
+        if len(results) != len(func._schema.returns) or taken != wanted:
+            continue
+        if makes or torch._C._dispatch_has_kernel_for_dispatch_key(out.name(), "CPU"):
+            return out, results, drop
+    return None
+
+
+@dataclass
+class Recorded:
+    """A step's tape, and the mini-batch in whose memory it looks for images."""
+
+    batch: Batch
+    tape: Tape
+
+
+@dataclass
+class Kind:
+    """Memory for states of the same names and shapes on the same networks, and the steps recorded on it: by step, shape
+    of the images and whether they are indexed. None for what cannot be recorded."""
+
+    n: Tensor
+    state: State
+    steps: dict[Any, Recorded | None] = field(default_factory=dict)
+
+
+class Desk:
+    """Where clients are trained one after another, by steps recorded on memory that each finds its state in."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[Any, Kind] = {}
+        self.room = MEMORY
+        self.generator = torch.Generator()
+        self.kind: Kind  # of the client that is here
+        self.learner: Learner
+
+    def load(self, node: Node, networks: Hashable) -> None:
+        """Copy a client in: its node works on the desk's memory from now on."""
+        # Sorted, since a checkpoint gives a client's tensors back in another order.
+        layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
+        if (networks, layout) not in self.kinds:
+            state = {name: torch.empty_like(tensor) for name, tensor in node.state.items()}
+            self.kinds[networks, layout] = Kind(torch.empty_like(node.n), state)
+        self.kind = self.kinds[networks, layout]
+        for name, tensor in node.state.items():
+            self.kind.state[name].copy_(tensor)
+        self.kind.n.copy_(node.n)
+        self.generator.set_state(node.generator.get_state())
+        node.state, node.generator = dict(self.kind.state), self.generator
+        self.learner = node.learner()
+        self.learner.n = self.kind.n
+
+    def step(self, phase: Phase, batch: Batch) -> None:
+        """A mini-batch of the client: recorded while it is done for the first time, then replayed."""
+        key = phase.step, batch.x.shape, phase.indexed
+        if not self.undisturbed():
+            phase.step(self.learner, batch)
+        elif key not in self.kind.steps:
+            self.kind.steps[key] = self.record(phase, batch)
+        elif recorded := self.kind.steps[key]:
+            fill(recorded.batch, batch)
+            recorded.tape.replay()
+        else:
+            phase.step(self.learner, batch)
+
+    def undisturbed(self) -> bool:
+        """Whether the client's tensors are those of the desk: a hook may have put in others."""
+        state, own = self.learner.state, self.kind.state
+        return len(state) == len(own) and all(map(operator.is_, state.values(), own.values()))
+
+    def record(self, phase: Phase, batch: Batch) -> Recorded | None:
+        """Do a step, and record it where that can be done."""
+        own = Batch(
+            torch.empty_like(batch.x),
+            torch.empty_like(batch.y),
+            index=None if batch.index is None else torch.empty_like(batch.index),
+        )
+        fill(own, batch)
+        before = [tensor.data_ptr() for tensor in self.learner.state.values()]
+        with Tape(self.room - own.x.nbytes) as tape:
+            phase.step(self.learner, own)
+        if not tape.whole or before != [tensor.data_ptr() for tensor in self.learner.state.values()]:
+            return None
+        self.room = tape.room
+        return Recorded(own, tape)
+
+
+def fill(batch: Batch, other: Batch) -> None:
+    """Copy a mini-batch into the memory of another."""
+    batch.x.copy_(other.x)
+    batch.y.copy_(other.y)
+    if batch.index is not None and other.index is not None:
+        batch.index.copy_(other.index)
