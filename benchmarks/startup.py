@@ -26,7 +26,7 @@ from bayesfed.engine import device as devices
 from benchmarks import common
 
 RUNS, TURNS = 3, 2
-BATCH_SIZES = [32, 254]
+BATCH_SIZES = [254]
 
 
 def run_files(folder: Path, batch_size: int, data: Path) -> list[Path]:
