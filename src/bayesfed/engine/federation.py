@@ -213,6 +213,12 @@ class Federation:
         image."""
         return any(network.batchwise for network in self.networks[max(client, 0)].values())
 
+    def fillable(self, client: int) -> bool:
+        """Whether a node's mini-batches may be filled up with images of weight 0: not where a network looks at them as a
+        whole, or it or the method's steps draw for each image, since other draws would follow."""
+        networks = self.networks[max(client, 0)].values()
+        return not (self.method.draws_by_image or any(network.batchwise or network.random for network in networks))
+
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
         """Log class probabilities (n, classes) of the images at `indices` (n,)."""

@@ -271,6 +271,8 @@ class Method:
     steady_rate: ClassVar[bool] = False
     # True where a client's round is made of epochs, so that a run cannot count its mini-batches instead.
     by_epochs: ClassVar[bool] = False
+    # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
+    draws_by_image: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Options:

@@ -36,6 +36,7 @@ class FedPPD(Method):
     label = "FedPPD"
     revision = 1
     by_epochs = True
+    draws_by_image = True
     networks = ("student",)
 
     @dataclass(frozen=True)

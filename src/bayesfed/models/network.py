@@ -136,6 +136,7 @@ class Network:
     # What a module may have, and a chain has not: see `ModuleNetwork`.
     statistics: ClassVar[dict[str, Tensor]] = {}
     batchwise: ClassVar[bool] = False
+    random: ClassVar[bool] = False  # whether it draws in training
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases; or Xavier's,

@@ -162,12 +162,12 @@ class Lane:
         if shape not in self.images:
             self.images[shape] = torch.zeros((len(self.y), images.size, *shape), dtype=self.cast, device=self.device)
         self.x = self.images[shape]
-        self.fills = not self.federation.batchwise(node.client)
+        self.fills = self.federation.fillable(node.client)
         for phase in job.phases:
             phase_shard(self.federation, node, phase)
             for client in [SERVER] if phase.data == "server" else alike:
                 count = len(trained_on(self.federation, client, phase).train)
-                tail = last_batch(count, self.size, not self.fills)
+                tail = last_batch(count, self.size, self.federation.batchwise(node.client))
                 for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
                     self.record(phase, *self.form(size))
 
@@ -207,7 +207,7 @@ class Lane:
     def form(self, size: int) -> tuple[int, bool]:
         """How a batch of that size is run: filled up to so many images, and whether it must be told its own size.
 
-        A network that normalises over its mini-batch must not meet images that only fill it up.
+        See `Federation.fillable`.
         """
         if not self.fills:
             return size, False
