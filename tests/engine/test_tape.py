@@ -105,9 +105,12 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(name: str,
     assert_equal(found, play(of, 2))
 
 
-def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bound", ["MEMORY", "LARGEST"])
+def test_a_desk_takes_no_more_memory_than_it_may(
+    bound: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
-    monkeypatch.setattr(tape, "MEMORY", 1000)
+    monkeypatch.setattr(tape, bound, 1000)
     found, desks = on_desks(of, 2)
     assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
     assert_equal(found, play(of, 2))

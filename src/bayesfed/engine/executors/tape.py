@@ -28,7 +28,10 @@ LAYOUT = {"dtype", "layout", "device", "pin_memory"}
 # What depends on the values of tensors, or on more than the arguments.
 LOOSE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
-MEMORY = 128 * 2**20  # bytes that all recordings of a desk hold; what is larger gains nothing by them
+# Bytes of a step's results: where they are more, that a step as it is uses memory again while it is in the cache counts for
+# more than what a recording saves. And bytes of all recordings of a desk.
+LARGEST = 16 * 2**20
+MEMORY = 128 * 2**20
 
 
 class Tape(TorchDispatchMode):
@@ -42,14 +45,14 @@ class Tape(TorchDispatchMode):
     def __init__(self, room: int) -> None:
         super().__init__()
         self.calls: list[Callable[[], object]] = []
-        self.room = room
+        self.room, self.size = room, 0
         self.whole = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.whole:
             call = self.again(func, args, kwargs or {}, result)
-            if self.room < 0 or call is None:
+            if self.size > self.room or call is None:
                 self.whole = False
                 self.calls.clear()
             else:
@@ -72,7 +75,7 @@ class Tape(TorchDispatchMode):
         if func._schema.is_mutable:
             return None if fresh else [functools.partial(func, *args, **kwargs)]
         size = sum(each.nbytes for each in fresh)
-        self.room -= size
+        self.size += size
         if not fresh or func.overloadpacket in ALLOCATE:
             return []
         if func.overloadpacket in COPY:
@@ -195,11 +198,11 @@ class Desk:
         )
         fill(own, batch)
         before = [tensor.data_ptr() for tensor in self.learner.state.values()]
-        with Tape(self.room - own.x.nbytes) as tape:
+        with Tape(min(LARGEST, self.room)) as tape:
             phase.step(self.learner, own)
         if not tape.whole or before != [tensor.data_ptr() for tensor in self.learner.state.values()]:
             return None
-        self.room = tape.room
+        self.room -= tape.size + own.x.nbytes
         return Recorded(own, tape)
 
 
