@@ -259,7 +259,8 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
     if partition.scheme != WHOLE:
         one = source(str(names[0]))
-        if partition.clients > one.train + one.test:  # before anything is made for each client
+        # Before anything is made for each client; of a dataset that is still to be fetched the size is not known.
+        if one.train and partition.clients > one.train + one.test:
             raise InputError(
                 f"partition.clients: {partition.clients} clients are more than the {one.train + one.test} images of "
                 f"dataset '{one.name}'"

@@ -94,9 +94,14 @@ def test_what_cannot_be_replayed_is_not_recorded(step: Callable[[], object]) -> 
 
 @pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize("name", [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"])
-def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(name: str, mapping: Make, data_dir: Any) -> None:
+def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
+    name: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = {key: ["mlp"] * 4 if key == "local" else "mlp" for key in mapping(name)["models"]}
-    changes = {} if name == "fola_full" else {"models": models}  # a softmax regression as it is
+    # A softmax regression, and a network of one hidden layer, as they are.
+    changes = {} if name in ("fola_full", "bnfed") else {"models": models}
+    for bound in ("LARGEST", "MEMORY"):
+        monkeypatch.setattr(tape, bound, 2**30)
     of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
     found, desks = on_desks(of, 2)
     steps = [step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values()]

@@ -1,8 +1,9 @@
 """FedAvg+SWAG (Linsner et al. 2021): FedAvg, whose clients gather SWAG's moments in the last round.
 
-In it client k takes theta_k after each epoch, and sends m_k = mean of theta and s_k = mean of theta^2. Server:
+In it client k takes d = theta_k - theta after each epoch, theta the server's model, and sends the means m_k of d and s_k of
+d^2. Server:
 
-    m = sum_k q_k m_k,  s = sum_k q_k s_k,  N(m, diag(s - m^2)),
+    m = sum_k q_k m_k,  s = sum_k q_k s_k,  N(theta + m, diag(s - m^2)),
 
 and predicts with the mean of softmax(f(x; .)) over samples of it. How the clients' Gaussians are put together the papers
 do not say: this one is the Gaussian with the mixture's moments.
@@ -24,7 +25,7 @@ from bayesfed.options import option
 
 
 class FedSWAG(FedAvg):
-    """FedAvg; after the last round the server holds theta = m and s, too."""
+    """FedAvg; after the last round the server holds the Gaussian's mean as theta, and its sigma."""
 
     name = "fedswag"
     label = "FedAvg+SWAG"
@@ -41,7 +42,8 @@ class FedSWAG(FedAvg):
         state = super().start(c, message)
         if c.round == c.rounds:
             zeros = torch.zeros_like(state["theta"])
-            state |= {"sum": zeros, "squares": zeros.clone(), "epochs": torch.zeros_like(c.n)}
+            state |= {"start": message["theta"].clone(), "sum": zeros, "squares": zeros.clone()}
+            state["epochs"] = torch.zeros_like(c.n)
         return state
 
     def message(self, server: Node, client: int) -> State:
@@ -52,24 +54,25 @@ class FedSWAG(FedAvg):
         return [replace(local, epoch_end=self.collect) if c.round == c.rounds else local]
 
     def collect(self, c: Node) -> None:
-        c["sum"].add_(c["theta"])
-        c["squares"].addcmul_(c["theta"], c["theta"])
+        d = c["theta"] - c["start"]
+        c["sum"].add_(d)
+        c["squares"].addcmul_(d, d)
         c["epochs"].add_(1)
 
     def finish(self, c: Node) -> State:
         if c.round < c.rounds:
             return super().finish(c)
-        return {"theta": c["sum"] / c["epochs"], "squares": c["squares"] / c["epochs"]}
+        return {"moved": c["sum"] / c["epochs"], "squares": c["squares"] / c["epochs"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        super().aggregate(server, updates)
         if server.round < server.rounds:
-            return {}
+            return super().aggregate(server, updates)
         q = torch.stack([update.q for update in updates])
-        server["squares"] = weighted_mean(q, torch.stack([update["squares"] for update in updates]))
-        mean = weighted_mean(q, torch.stack([update["theta"] for update in updates]))
-        server["sigma"] = diagonal_gaussian(mean, server["squares"])[1].to(server["theta"].dtype)
-        return {"sigma_mean": server["sigma"].mean()}
+        moments = (weighted_mean(q, torch.stack([update[name] for update in updates])) for name in ("moved", "squares"))
+        moved, sigma = diagonal_gaussian(*moments)
+        dtype = server["theta"].dtype
+        server["theta"], server["sigma"] = server["theta"] + moved.to(dtype), sigma.to(dtype)
+        return {"sigma_mean": sigma.mean()}
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         if server.round < server.rounds:
