@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from bayesfed.results import glance
 
 HERE = Path(__file__).parent
@@ -44,10 +46,8 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
 
 def results() -> str:
     """Every paper's results at a glance, as the workflow has left them."""
-    return "".join(
-        f"### {path.parent.name.upper()}\n\n{path.read_text()}"
-        for path in sorted(GLANCE.glob("*/glance.md"), reverse=True)
-    )
+    papers = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
+    return "".join((GLANCE / paper / "glance.md").read_text() for paper in papers)
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:

@@ -27,7 +27,7 @@ def test_glance_by_hand(lab, stored, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     (path,) = glance.write(lab.plan, tmp_path, papers=PAPERS)
     text = path.read_text()
-    assert text.startswith("2 of 4 planned runs stand.")
+    assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Accuracies")
     row = next(line for line in text.splitlines() if line.startswith("| CIFAR10, IID, FML | 80.71"))
     assert row == (
         "| CIFAR10, IID, FML | 80.71 | 79.00 ± 1.41 | 44.50 ± 0.71 | **-1.71** | 2 of 3 | 1.5 h | "

@@ -36,6 +36,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
     """A table's finished cells; `rows` are its rows of the comparison, one a cell in the same order. "" without any."""
     own = [cell for _, of_row in tables.rows(study, spec) for cell in of_row]
+    several = len({cell.metric for cell in own}) > 1  # then a column's title says which
     shown = []
     for cell, row in zip(own, rows, strict=True):
         score = cell.score()
@@ -46,6 +47,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
         keys = ", ".join(study.label(value) for value in cell.keys.values())
+        keys += f", {cell.column}" if several else ""
         keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
         last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
@@ -56,11 +58,13 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
-    """The whole of it: tables named under `glance` in the paper's YAML, then every claim that a finished run touches."""
+    """The whole of it, under the label of the paper's own method, its first: tables named under `glance` in the paper's YAML, then every claim that a finished run touches."""
     asked = cells.unique(str(record.folder) for record in study.records)
     done = cells.unique(str(record.folder) for record in study.records if record.done)
-    out = f"{len(done)} of {len(asked)} planned runs stand. Accuracies in percent, mean over seeds; `here, best round` is "
-    out += "chosen on the test set, as in print.\n\n"
+    out = f"### {next(iter(study.spec['methods']))}\n\n{len(done)} of {len(asked)} planned runs stand."
+    if not done:
+        return f"{out}\n\n"
+    out += " Accuracies in percent, mean over seeds; `here, best round` is chosen on the test set, as in print.\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
