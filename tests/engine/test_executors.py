@@ -40,10 +40,11 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=[2, sharing.LANES], ids=lambda lanes: f"{lanes}-lanes")
-def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
     monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: request.param)
     monkeypatch.setattr(graphs_module, "KINDS", 1 if request.param == 2 else 8)
+    return int(request.param)
 
 
 def on(executor: str, of: Federation) -> Progress:
@@ -56,12 +57,14 @@ def on(executor: str, of: Federation) -> Progress:
         torch.set_num_threads(1)
 
 
-@pytest.mark.usefixtures("toys", "lanes")
+@pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Make, data_dir: Any) -> None:
-    """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest."""
+def test_every_executor_is_eager_to_rounding(name: str, device: str, lanes: int, mapping: Make, data_dir: Any) -> None:
+    """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest. How many lanes there are is no
+    question of precision: few of them are tried in the highest."""
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
-    for cast, bound in BOUNDS.items():
+    casts = BOUNDS if lanes > 2 else {torch.float64: BOUNDS[torch.float64]}
+    for cast, bound in casts.items():
         of = federation(mapping(name, **changes), data_dir, cast, device)
         eager = play(of, 2)
         for other in EXECUTORS.keys() - {"eager"}:
