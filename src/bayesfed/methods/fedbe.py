@@ -31,13 +31,30 @@ from bayesfed.options import option
 
 
 @dataclass(frozen=True)
+class ServerOptions:
+    """Of the server's part, with the values of the public code. spread: a above. sharpen: T."""
+
+    server_set: int = option(10_000, low=1)
+    samples: int = option(10, low=0)
+    spread: float = option(0.1, low=0)
+    sharpen: float = option(0.5, above=0)
+    server_epochs: int = option(20, low=1)
+    server_lr: float = option(1e-3, above=0)
+    server_momentum: float = option(0.9, low=0, high=1)
+    server_weight_decay: float = option(1e-5, low=0)
+    server_batch_size: int = option(128, low=1)
+    swa_start: int = option(500, low=0)
+    swa_every: int = option(25, low=1)
+
+
+@dataclass(frozen=True)
 class Distillation:
-    """The server's part, on the vector `name` (P,) of the model `network`; the options are those of FedBE.
+    """The server's part, on the vector `name` (P,) of the model `network`, with its learning rate.
 
     In a round: `gather` the ensemble, then the `phases`. What only the round needs is gone at its end.
     """
 
-    options: Any
+    options: ServerOptions
     lr: float
     name: str = "theta"
     network: str = GLOBAL
@@ -123,20 +140,8 @@ class FedBE(FedAvg):
     revision = 1
 
     @dataclass(frozen=True)
-    class Options(FedAvg.Options):
-        """The values of the public code. spread: a above. sharpen: T."""
-
-        server_set: int = option(10_000, low=1)
-        samples: int = option(10, low=0)
-        spread: float = option(0.1, low=0)
-        sharpen: float = option(0.5, above=0)
-        server_epochs: int = option(20, low=1)
-        server_lr: float = option(1e-3, above=0)
-        server_momentum: float = option(0.9, low=0, high=1)
-        server_weight_decay: float = option(1e-5, low=0)
-        server_batch_size: int = option(128, low=1)
-        swa_start: int = option(500, low=0)
-        swa_every: int = option(25, low=1)
+    class Options(ServerOptions, FedAvg.Options):
+        """FedAvg's of the clients, and those of the server."""
 
     def __init__(self, options: FedBE.Options) -> None:
         super().__init__(options)

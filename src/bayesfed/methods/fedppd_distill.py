@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.methods.base import GLOBAL, Node, Phase, State, Update
-from bayesfed.methods.fedbe import Distillation
+from bayesfed.methods.fedbe import Distillation, ServerOptions
 from bayesfed.methods.fedppd import FedPPD
 from bayesfed.options import option
 
@@ -22,21 +22,12 @@ class FedPPDDistill(FedPPD):
     revision = 1
 
     @dataclass(frozen=True)
-    class Options(FedPPD.Options):
+    class Options(ServerOptions, FedPPD.Options):
         """FedPPD's and, of the server, those of FedBE with the rates for CIFAR."""
 
-        server_set: int = option(10_000, low=1)
-        samples: int = option(10, low=0)
-        spread: float = option(0.1, low=0)
-        sharpen: float = option(0.5, above=0)
-        server_epochs: int = option(20, low=1)
         server_lr: float = option(1.5e-3, above=0)
         server_student_lr: float = option(2.5e-3, above=0)
-        server_momentum: float = option(0.9, low=0, high=1)
         server_weight_decay: float = option(1e-4, low=0)
-        server_batch_size: int = option(128, low=1)
-        swa_start: int = option(500, low=0)
-        swa_every: int = option(25, low=1)
 
     def __init__(self, options: FedPPDDistill.Options) -> None:
         super().__init__(options)
