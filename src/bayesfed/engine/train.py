@@ -96,6 +96,7 @@ def train(run: Run, place: Place, process: Process) -> None:
     ):
         refuse_other_run(run, place.out)
         if (place.out / runfolder.SUMMARY).exists():
+            checkpoint.done(place.checkpoint)
             print(f"{place.out}: done already", file=sys.stderr)
             return
         process.lease(place)
@@ -145,7 +146,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
-    if place.checkpoint.exists():
+    if checkpoint.found(place.checkpoint):
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
         for option, asked, begun in (
             ("precision", place.precision, record.precision),
@@ -164,6 +165,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
         assert progress is not None
         write_results(run, place, on, progress, record)
+        checkpoint.done(place.checkpoint)
         report.write(f"checkpoint: {place.checkpoint}")
 
 
