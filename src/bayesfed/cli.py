@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bayesfed import parts
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, fault
 from bayesfed.parts import DATA
 
 
@@ -181,6 +181,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"bayesfed: {error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if not (text := fault(error)):
+            raise
+        print(f"bayesfed: {text}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("bayesfed: interrupted", file=sys.stderr)
         return 1

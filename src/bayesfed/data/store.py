@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -155,15 +154,14 @@ def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write `arrays` uncompressed to `path`, whole or not at all, sealed: the archive's comment, its last 64 bytes, is the
     sha256 of all before. Equal arrays give equal bytes."""
-    with files.replacing(path) as scratch:
-        with scratch.open("wb") as file:
-            np.savez(file, **arrays)
-        with zipfile.ZipFile(scratch, "a") as archive:
-            archive.comment = bytes(SEAL)
-        with scratch.open("r+b") as file:
-            digest = hashlib.sha256(file.read()[:-SEAL]).hexdigest()
-            file.seek(-SEAL, os.SEEK_END)
-            file.write(digest.encode())
+    with files.replacing(path) as scratch, scratch.open("w+b") as file:
+        np.savez(file, **arrays)
+        file.seek(-2, os.SEEK_END)  # the length of the comment
+        file.write(SEAL.to_bytes(2, "little"))
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0, os.SEEK_END)
+        file.write(digest.encode())
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

@@ -68,7 +68,10 @@ def save(path: Path, progress: Progress, record: Record) -> None:
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
     with files.replacing(path) as scratch:
-        save_file(tensors, scratch, metadata)
+        try:
+            save_file(tensors, scratch, metadata)
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from None
         _, at, digest = sealed(scratch)
         with scratch.open("r+b") as file:
             file.seek(at)

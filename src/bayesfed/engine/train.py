@@ -31,7 +31,7 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.summary import summarise
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, fault
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
@@ -122,8 +122,10 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 print(f"{path}: {error}", file=sys.stderr)
             except Exception as error:
                 failed[path] = error
-                print(f"{path}:", file=sys.stderr)
-                traceback.print_exc()
+                text = fault(error)
+                print(f"{path}: {text or ''}", file=sys.stderr)
+                if not text:
+                    traceback.print_exc()
     return failed
 
 
