@@ -1,6 +1,7 @@
 # Everything by one word, on a machine that has Python 3.11 to 3.13, make and git.
 #   make demo      sets up, then runs the whole pipeline on digits, report included: minutes on two cores
 #   make test      sets up, then runs all tests, side by side on the cores
+#   make test-long                          odd input, two thousand of each kind: a quarter of an hour on two cores
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
 
-.PHONY: demo test setup lint bench report
+.PHONY: demo test test-long setup lint bench report
 
 demo: $(STAMP)
 	$(SNAKEMAKE) --configfile config/demo.yaml
@@ -20,6 +21,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8
+
+test-long: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_fuzz.py --hypothesis-profile=long
 
 setup: $(STAMP)
 

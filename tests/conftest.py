@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from networks import modules as modules
 
 from bayesfed import files, methods
@@ -16,6 +17,9 @@ from bayesfed.data.fetch import _record, fetch
 from bayesfed.data.sources import SOURCES
 
 torch.set_num_threads(1)
+settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("long", deadline=5000, max_examples=2000)
+settings.load_profile("short")
 FEW = (250, 60)  # training and test images
 TOYS = Path(__file__).parent / "methods" / "toys"
 

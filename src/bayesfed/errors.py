@@ -5,7 +5,13 @@ from collections.abc import Iterable
 
 
 class InputError(Exception):
-    """Input that is refused before any work; the command line prints its one line and exits with 2."""
+    """Input that is refused before any work; the command line prints its one line and exits with 2.
+
+    The line stays one whatever the input holds: characters that do not print are written as Python writes them.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
 def fault(error: Exception) -> str | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Tree = Mapping[str, Any]  # what a YAML file holds
 
 PACKAGE = Path(__file__).parent
+SCHEMAS = PACKAGE / "schemas"
 PAPERS = Path("config", "papers")
 
 WORKFLOW_KEYS = (
@@ -63,6 +64,7 @@ def load(config: Tree) -> dict[str, Any]:
     Called by the Snakefile at every parse. Raises InputError with what that process said.
     """
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
+    check_schema(config, "config", "config")
     into = folder(config["name"])
     try:
         plan = json.loads((into / "plan.json").read_text())
@@ -76,7 +78,7 @@ def load(config: Tree) -> dict[str, Any]:
     command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise InputError(done.stderr.strip())
+        raise InputError(" ".join(done.stderr.split()))
     return json.loads((into / "plan.json").read_text())
 
 
@@ -101,15 +103,8 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
 def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
     check_keys(config, CONFIG_KEYS, "config")
-    asked = content_hash(config) if config.get("papers") else ""
-    for key in ("name", "papers", "seeds"):
-        if not config.get(key):
-            raise InputError(f"config.{key}: this key is missing")
-    for key in ("papers", "seeds"):
-        if not isinstance(config[key], list):
-            raise InputError(f"config.{key}: expected a list, found {config[key]!r}")
-    for key in ("run", "methods", "datasets", "experiments", *OUTPUTS):
-        check_mapping(config.get(key, {}), f"config.{key}")
+    check_schema(config, "config", "config")
+    asked = content_hash(config)
     parts.use(config.get("parts"))
     run_of.cache_clear()
     place_of.cache_clear()
@@ -159,6 +154,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     """
     folder = paper_folder(name, config)
     spec = read_mapping(folder / f"{name}.yaml")
+    check_schema(spec, "paper", f"{name}.yaml")
     if folder != PAPERS:
         if (PAPERS / f"{name}.yaml").exists():
             raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
@@ -410,6 +406,8 @@ def run_mapping(
         mapping["parts"] = spec["parts"]
     mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases", "seeds")}
     mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
+    if "method" not in point:
+        raise InputError("method: no case and no axis names one")
     label = point["method"]
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
@@ -421,6 +419,9 @@ def run_mapping(
     for axis, value in point.items():
         if axis not in ("dataset", "method", "model"):
             put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
+    for axis, known in (("dataset", "dataset" in mapping), ("model", "models" in mapping)):
+        if axis not in point and not known:
+            raise InputError(f"{axis}: no case and no axis names one")
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
     mapping["models"] = {key: value for key, value in mapping["models"].items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
@@ -511,12 +512,20 @@ def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
     return [(paper, name, item["title"]) for paper, spec in plan["papers"].items() for name, item in spec[kind].items()]
 
 
-def one_line(error: Exception) -> str:
-    """What was wrong, and where: of a schema's refusal the one line that matters, not all the data and the schema."""
-    where: str | None = getattr(error.__context__, "json_path", None)
-    if where is None:
-        return str(error)
-    return f"{where.removeprefix('$').removeprefix('.') or 'config'}: {getattr(error.__context__, 'message', '')}"
+def check_schema(value: object, kind: str, where: str) -> None:
+    """Raises InputError where a `config` or a `paper` is not as its schema has it: what matters most, and at which key of
+    what is called `where`."""
+    import jsonschema
+    import referencing
+
+    schemas = {
+        path.name: referencing.Resource.from_contents(files.read_yaml(path)) for path in sorted(SCHEMAS.glob("*.yaml"))
+    }
+    validator = jsonschema.Draft202012Validator(
+        schemas[f"{kind}.schema.yaml"].contents, registry=referencing.Registry().with_resources(schemas.items())
+    )
+    if wrong := jsonschema.exceptions.best_match(validator.iter_errors(value)):
+        raise InputError(f"{where}{wrong.json_path.removeprefix('$')}: {' '.join(wrong.message.split())}")
 
 
 def content_hash(config: Tree) -> str:

@@ -87,9 +87,11 @@ def test_other_code_and_versions_are_named(run: Path, verified: Callable[..., st
     assert verified(str(run)).endswith("recorded ones; otherwise than in the record: code, versions\n0")
 
 
-def test_a_line_less_is_found(run: Path, verified: Callable[..., str]) -> None:
+def test_what_only_one_of_the_two_has_is_told(run: Path, verified: Callable[..., str]) -> None:
     edit(run, "metrics.csv", lambda text: re.sub(r"^1,0,local.*\n", "", text, flags=re.M))
-    assert "DIFFERENT" in verified(str(run))
+    assert re.search(r"all \d+ values are the recorded ones; 1 more are not in the record\n0$", verified(str(run)))
+    edit(run, "metrics.csv", lambda text: text.replace("\n1,1,local,", "\n1,1,another,"))
+    assert "DIFFERENT; 2 more are not in the record" in verified(str(run))
 
 
 def test_what_is_no_record_is_refused(

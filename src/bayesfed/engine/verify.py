@@ -22,18 +22,20 @@ from bayesfed.errors import InputError
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
-CLOSE = 0.02  # of an accuracy: so far may other hardware or versions, which round otherwise, lead in a few rounds
-ROUNDING = ("versions", "device", "hardware", "precision", "executor", "threads")  # what rounds otherwise
+CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds
+ROUNDING = ("code", "versions", "device", "hardware", "precision", "executor", "threads")  # what may round otherwise
 Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one run. `same`: of so many `values`, how many have the recorded digits. `far`: the largest
-    difference of an accuracy, a fraction, and where. `differs`: what was otherwise when the record was made."""
+    """What was found of one run. `same`: of so many `values`, how many have the recorded digits; `more` is measured now and
+    was not then. `far`: the largest difference of an accuracy, a fraction, and where. `differs`: what was otherwise when the
+    record was made."""
 
     values: int
     same: int
+    more: int
     far: float
     where: str
     differs: tuple[str, ...]
@@ -50,6 +52,7 @@ class Verdict:
             text = f"{self.same} of {self.values} values are the recorded ones, accuracies differ by {self.far:.4f} at most"
             text += f" ({self.where})"
             text += "; within rounding" if self.holds else "; DIFFERENT"
+        text += f"; {self.more} more are not in the record" if self.more else ""
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
 
@@ -112,17 +115,16 @@ def recorded(path: Path, rounds: int) -> dict[Key, str]:
 
 
 def compare(then: Mapping[Key, str], history: list[Row], differs: tuple[str, ...]) -> Verdict:
-    """The verdict on what was trained again. A value that only one of the two has is one that is not the same."""
+    """The verdict on what was trained again. A value of the record that is not measured now is not the same."""
     now: dict[Key, str] = {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in history}
-    keys = then.keys() | now.keys()
     far, where = 0.0, ""
-    for key in keys:
-        if then.get(key) == now.get(key) or not key[3].endswith("accuracy"):
-            continue
-        apart = abs(float(then[key]) - float(now[key])) if key in then and key in now else 1.0
-        if apart > far:
-            far, where = apart, f"round {key[0]}, {key[1]}, {key[2]}, {key[3]}"
-    return Verdict(len(keys), sum(then.get(key) == now.get(key) for key in keys), far, where, differs)
+    for key, value in then.items():
+        if key[3].endswith("accuracy"):
+            apart = abs(float(value) - float(now[key])) if key in now else 1.0
+            if apart > far:
+                far, where = apart, f"round {key[0]}, {key[1]}, {key[2]}, {key[3]}"
+    same = sum(now.get(key) == value for key, value in then.items())
+    return Verdict(len(then), same, len(now.keys() - then.keys()), far, where, differs)
 
 
 def verify_all(folders: list[Path], rounds: int, data: Path, asked: str) -> list[Path]:
