@@ -138,7 +138,7 @@ class Federation:
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str) -> AnyNetwork:
-            return models.build(name, source.classes, source.channels, source.side)
+            return run.build_model(name, source)
 
         own = {LOCAL: build(run.local_models[client])} if run.local_models else {}
         shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model)
@@ -150,6 +150,7 @@ class Federation:
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
         networks = self.networks[max(client, 0)]
         travelling, others = networks[GLOBAL], list(self.run.other_models)
+        task = max(client, 0) if self.run.multi_task else 0
 
         def initial(name: str) -> Tensor:
             if name == GLOBAL:
@@ -179,10 +180,11 @@ class Federation:
             generator=torch.Generator(compute.device),
             initial=initial,
             sizes={name: network.sizes for name, network in networks.items()},
-            classes=travelling.classes,
+            classes=self.run.sources[task].classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
+            images=lambda: self.own_images(client),
         )
         node.reseed("noise")
         return node
@@ -232,6 +234,11 @@ class Federation:
             generator = streams.generator(self.run.budget.seed, "resampling")
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
         return self.orders[n]
+
+    def own_images(self, client: int) -> tuple[Tensor, Tensor]:
+        """A node's training images (n, C, side, side), without augmentation, and their labels (n,)."""
+        shard = self.shards[client]
+        return shard.train_images.plain(shard.train), shard.train_images.labels[shard.train]
 
     def own_accuracy(self, client: int, predictor: Predictor, on_test: bool) -> Tensor:
         """Accuracy () on the node's own training images, without augmentation, or on its test images.

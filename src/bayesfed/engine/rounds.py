@@ -151,8 +151,9 @@ class Trainer:
                 before = method.init_client(federation.node(client, 0)) | federation.statistics(client, own=True)
             c.state = copy(before, c.n.device)
             keeps[client] = list(c.state)
+            c.arrived = copy({name: server[name] for name in travelling}, c.n.device)
             c.state |= method.start(c, method.message(server, client))
-            c.state |= copy({name: server[name] for name in travelling}, c.n.device)
+            c.state |= copy(c.arrived, c.n.device)
             c.state |= federation.rate(round)
             hooks = [self.epoch_test(client, best[client]), federation.run.schedule.epoch_end()]
             return Job(c, method.phases(c), [hook for hook in hooks if hook])

@@ -130,7 +130,8 @@ class Node(Learner):
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
-                 accuracy: Callable[[Predictor, bool], Tensor]) -> None:  # fmt: skip
+                 accuracy: Callable[[Predictor, bool], Tensor],
+                 images: Callable[[], tuple[Tensor, Tensor]]) -> None:  # fmt: skip
         super().__init__(state={}, n=n, models=models, generator=generator)
         self.client = client
         self.clients = clients
@@ -140,6 +141,8 @@ class Node(Learner):
         self.classes = classes
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
         self._accuracy = accuracy
+        self._images = images
+        self.arrived: State = {}  # the engine's: the statistics of the models that travel, as the client received them
         self._initial = initial
         self._sizes = sizes  # of the weights and biases of each network
         self._seed = seed
@@ -151,6 +154,20 @@ class Node(Learner):
         """Accuracy () on the node's own training images, without augmentation; or, for a method that admits to it by
         `leak`, on its test images."""
         return self._accuracy(predictor, on_test)
+
+    def images(self) -> tuple[Tensor, Tensor]:
+        """The node's own training images (n, C, side, side), normalised, without augmentation, and their labels (n,).
+
+        For `start` and for predictors, which must ask for them only when they are used: a run that is loaded has none.
+        """
+        return self._images()
+
+    def received(self, theta: Tensor, x: Tensor) -> Tensor:
+        """What `model` gives in evaluation with the statistics that came with the server's message, whatever training has
+        made of them: for predictions by the model as it was sent."""
+        with torch.no_grad():
+            asked = Learner(state=self.arrived, n=self.n, models=self.models, generator=self.generator)
+            return self.models[GLOBAL](asked, theta, x)
 
     def initial(self, network: str = GLOBAL) -> Tensor:
         """The initial parameters (P,) of a model that travels, the same for all."""
@@ -280,6 +297,10 @@ class Method:
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    def outputs(self, classes: int) -> int:
+        """How many outputs the networks have for images of so many classes: another number where they are no logits."""
+        return classes
 
     def server_images(self) -> int:
         """How many training images the server needs for itself; they leave the clients' shards."""
