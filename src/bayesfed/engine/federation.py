@@ -87,6 +87,7 @@ class Federation:
             for name, images in zip(run.tasks.foreign if datasets else (), foreign, strict=True)
         }
         self.orders: dict[int, list[Tensor]] = {}  # see `resamplings`
+        self.scalings: dict[AnyNetwork, Tensor | None] = {}
         self.shards = self.deal(datasets, partition) if datasets else {}
         self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/labelling.py)
         self.networks = [self.network(client) for client in range(self.clients)]
@@ -185,6 +186,7 @@ class Federation:
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
             images=lambda: self.own_images(client),
+            scaling=self.scaling(travelling),
         )
         node.reseed("noise")
         return node
@@ -199,6 +201,13 @@ class Federation:
             return network.logits(theta, x, cast, statistics, c.generator).to(dtype)
 
         return logits
+
+    def scaling(self, network: AnyNetwork) -> Tensor | None:
+        """Which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""
+        if network not in self.scalings:
+            found = network.scaling
+            self.scalings[network] = self.compute.place(found) if found.any() else None
+        return self.scalings[network]
 
     def statistics(self, client: int, own: bool) -> State:
         """What the statistics of networks (see `ModuleNetwork`) are at first: of a client's own, or of those that travel."""

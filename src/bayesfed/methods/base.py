@@ -63,13 +63,15 @@ class Learner:
     (a float tensor, as losses need it).
     """
 
-    def __init__(self, *, state: State, n: Tensor, models: Mapping[str, Model], generator: torch.Generator) -> None:
+    def __init__(self, *, state: State, n: Tensor, models: Mapping[str, Model], generator: torch.Generator,
+                 scaling: Tensor | None = None) -> None:  # fmt: skip
         self.state = state
         self.n = n
         # By name: `global` is the model that travels (the paper's global or meme model), `local` the client's own, others
         # are those of the method's `networks`.
         self.models = models
         self.generator = generator  # of the weight noise
+        self.scaling = scaling  # which entries of the model that travels scale and shift what it normalises, (P,) bool
 
     def __getitem__(self, name: str) -> Tensor:
         return self.state[name]
@@ -99,9 +101,14 @@ class Learner:
         """Standard normal draws in the shape of `like` from the stream of this node and round."""
         return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
 
+    def weights(self, values: Tensor, normalisation: Tensor | float) -> Tensor:
+        """`values` (P,) where the model that travels has weights and biases, and `normalisation` where it has the scales and
+        shifts of batch normalisation and its like: what a Bayesian network has no distribution of."""
+        return values if self.scaling is None else torch.where(self.scaling, normalisation, values)
+
     def learner(self) -> Learner:
         """No more than a step may see, sharing the state."""
-        return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator)
+        return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator, scaling=self.scaling)
 
 
 Model = Callable[[Learner, Tensor, Tensor], Tensor]
@@ -131,8 +138,8 @@ class Node(Learner):
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
                  accuracy: Callable[[Predictor, bool], Tensor],
-                 images: Callable[[], tuple[Tensor, Tensor]]) -> None:  # fmt: skip
-        super().__init__(state={}, n=n, models=models, generator=generator)
+                 images: Callable[[], tuple[Tensor, Tensor]], scaling: Tensor | None) -> None:  # fmt: skip
+        super().__init__(state={}, n=n, models=models, generator=generator, scaling=scaling)
         self.client = client
         self.clients = clients
         self.round = round
