@@ -72,6 +72,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
         few = {
             "abavg": {"validation_images": 50},
             "bnfed": {"lr": 0.1, "validation_images": 50},
+            "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},
             "fedbe": {
                 "server_set": 50,
                 "samples": 2,

@@ -102,6 +102,24 @@ def test_a_module_comes_back_with_its_statistics(
         assert value == pytest.approx(recorded(run, str(k), "local", "shard_accuracy"), rel=1e-5)
 
 
+@pytest.mark.parametrize(("method", "kept"), [("pfedbayes", {"personal"}), ("perfedavg", set())])
+def test_a_clients_module_comes_back_with_its_statistics(
+    method: str, kept: set[str], mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that it was left with; Per-FedAvg's model is tested with others, which are gone."""
+    monkeypatch.setitem(models.NETWORKS, "normed", lambda classes, channels, size: Normed(classes, channels))
+    wanted = mapping(method, models={"global": "normed"})
+    run = bayesfed.train(wanted, tmp_path / "out", data=data_dir, precision="fp32")
+    for k in range(4):
+        assert run.client(k).keys() == kept
+        for name, model in run.client(k).items():
+            value = accuracy(model, *run.images("test", client=k))
+            assert value == pytest.approx(recorded(run, str(k), name, "shard_accuracy"), rel=1e-5)
+    chain = bayesfed.train(mapping(method, rounds=1), tmp_path / "chain", data=data_dir, precision="fp32")
+    value = accuracy(chain.client(0)["personal"], *chain.images("test", client=0))
+    assert value == pytest.approx(recorded(chain, "0", "personal", "shard_accuracy"), rel=1e-5)
+
+
 def test_bf16_is_near(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     run = bayesfed.train(mapping("fedavg", rounds=1), tmp_path / "out", data=data_dir, precision="bf16")
     assert run.provenance["precision"] == "bf16"

@@ -221,12 +221,13 @@ class LoadedRun:
         """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
         if predictor.theta is None or predictor.theta.is_meta:
             return []
-        name = {node.model: GLOBAL, node.local_model: LOCAL}.get(predictor.model)
+        name = {node.model: GLOBAL, node.received: GLOBAL, node.local_model: LOCAL}.get(predictor.model)
         name = predictor.model.name if isinstance(predictor.model, Bound) else name
         assert name is not None, "a predictor's model is one of its node's"
         network = self._nodes.networks[max(node.client, 0)][name]
         statistics = {key: node[prefix(name) + key] for key in network.statistics}
-        if any(value.is_meta for value in statistics.values()):
+        gone = predictor.model == node.received  # with the round, in which training has changed them
+        if statistics and (gone or any(value.is_meta for value in statistics.values())):
             return []
         source = self._source(max(node.client, 0) if self.run.multi_task else 0)
         return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source)]

@@ -117,6 +117,10 @@ class Run:
         """The method with this run's hyperparameters."""
         return methods.get(self.method)(self.options)
 
+    def build_model(self, name: str, source: Source) -> models.AnyNetwork:
+        """The network of that name as the run has it for a dataset's images: with as many outputs as its method wants."""
+        return models.build(name, self.build_method().outputs(source.classes), source.channels, source.side)
+
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """The run file as a mapping, complete, or what decides the result without the values that equal their defaults."""
 
@@ -184,7 +188,7 @@ class Run:
             shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
             images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
             every = [*travelling, *own, *self.other_models.values()]
-            networks = [models.build(name, one.classes, one.channels, one.side) for name in every]
+            networks = [self.build_model(name, one) for name in every]
             total += images * sum(network.operations for network in networks)
         return total
 
@@ -351,7 +355,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
             *run.other_models.values(),
         } - {None}:
             with a_way_out(one):
-                network = models.build(str(name), one.classes, one.channels, one.side)
+                network = run.build_model(str(name), one)
             sizes[k] = network.convolution_parameters
             for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
                 if network.batchwise and value < 2:

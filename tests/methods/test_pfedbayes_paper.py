@@ -1,7 +1,7 @@
 """pFedBayes and the baselines of its comparison against closed forms and loops written out here, in float64."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import SERVER, Federation, Shard
 from bayesfed.errors import InputError
 from bayesfed.methods import pfedme
-from bayesfed.methods.base import Batch, Learner, Phase, Update
+from bayesfed.methods.base import Batch, Learner, Node, Phase, Predictor, Update
 from bayesfed.models.network import Network
 
 Make = Callable[..., dict[str, Any]]
@@ -103,6 +103,123 @@ def test_pfedbayes_round_is_the_loop_written_out(form: str, mapping: Make, data_
             torch.testing.assert_close(found.clients[k][name], q[k][i].detach(), rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(found.server["mu_w"], v[0], rtol=1e-7, atol=1e-9)
     torch.testing.assert_close(found.server["rho_w"], v[1], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_bayesian_network_stands_beside_deterministic_normalisation(mapping: Make, data_dir: Path) -> None:
+    """Two rounds by torch's modules, whose scales and shifts have neither noise nor KL, begin as the server's and are averaged
+    as it averages; their running statistics, by the clients' images."""
+    method = {"name": "pfedbayes", "zeta": 7.0, "lr": 0.01, "lr_w": 0.02, "noise_scale": 0.5}
+    of = federation(mapping(method, models={"global": "normalised"}, **BATCHES), data_dir)
+    network = of.networks[0]["global"]
+    scales = torch.from_numpy(network.scaling)
+    assert [int(part.sum()) for part in scales.split(network.sizes)] == [0, 3, 3, 0, 0]
+    v = [of.node(SERVER, 0).initial()]
+    v.append(torch.full_like(v[0], -2.5))
+    n = torch.tensor([float(len(of.shards[k].train)) for k in range(4)], dtype=torch.float64)
+    running = network.module(v[0], network.statistics).double().state_dict()
+    names = [name for name in running if "running" in name]
+    q = {k: [t.clone().requires_grad_() for t in v] for k in range(4)}
+    w = {k: [t.clone().requires_grad_() for t in v] for k in range(4)}
+    adam = {k: torch.optim.Adam(q[k], lr=0.01) for k in range(4)}
+    adam_w = {k: torch.optim.Adam(w[k], lr=0.02) for k in range(4)}
+
+    def normal(pair: list[Tensor]) -> torch.distributions.Normal:
+        return torch.distributions.Normal(pair[0][~scales], F.softplus(pair[1][~scales]))
+
+    for round in (1, 2):
+        after = []
+        for k in range(4):
+            for parameter, sent in zip(w[k], v, strict=True):
+                parameter.data.copy_(sent)
+            q[k][0].data[scales] = v[0][scales]
+            module = network.module(v[0], network.statistics).double().train()
+            module.load_state_dict({name: running[name] for name in names}, strict=False)
+            node = of.node(k, round)
+            for x, y in batches(of, k, round, 3):
+                adam[k].zero_grad()
+                g = torch.where(scales, 0, 0.5 * node.noise(v[0]))
+                theta = q[k][0] + F.softplus(q[k][1]) * g
+                shapes = zip(network.sizes, module.named_parameters(), strict=True)
+                offset, parameters = 0, {}
+                for size, (name, parameter) in shapes:
+                    parameters[name] = theta[offset : offset + size].view(parameter.shape)
+                    offset += size
+                data = F.cross_entropy(torch.func.functional_call(module, parameters, (x,)), y, reduction="sum")
+                omega = n[k] / len(y) * data + 7.0 * torch.distributions.kl_divergence(normal(q[k]), normal(w[k])).sum()
+                omega.backward()
+                adam[k].step()
+                adam_w[k].zero_grad()
+                torch.distributions.kl_divergence(normal(q[k]), normal(w[k])).sum().backward()
+                adam_w[k].step()
+            after.append({name: value.clone() for name, value in module.state_dict().items()})
+        v = [sum(torch.where(scales, q[k][i], w[k][i]).detach() for k in range(4)) / 4 for i in (0, 1)]
+        running = {name: sum(n[k] / n.sum() * after[k][name] for k in range(4)) for name in names}
+    found = play(of, 2)
+    for k in range(4):
+        for i, name in enumerate(("mu", "rho")):
+            torch.testing.assert_close(found.clients[k][name], q[k][i].detach(), rtol=1e-7, atol=1e-9)
+        for name in names:  # those that the client's own network was left with
+            torch.testing.assert_close(found.clients[k][f"model:{name}"], after[k][name], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.server["mu_w"], v[0], rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.server["rho_w"], v[1], rtol=1e-7, atol=1e-9)
+    for name in names:
+        torch.testing.assert_close(found.server[f"model:{name}"], running[name], rtol=1e-9, atol=1e-12)
+    assert bool((found.server["mu_w"][scales] != of.node(SERVER, 0).initial()[scales]).all())
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("name", ["pfedbayes", "hbfl"])
+def test_normalisation_is_not_drawn(name: str, mapping: Make, data_dir: Path) -> None:
+    """HBFL's sigma there is what it was, so that the product of Gaussians is the mean by q."""
+    run = mapping(name, models={"global": "normalised"} | ({"local": "mlp"} if name == "hbfl" else {}))
+    of = federation(run, data_dir)
+    scales = torch.from_numpy(of.networks[0]["global"].scaling)
+    updates, thetas, seen = {}, [], of.networks[0]["global"].logits
+
+    def noting(theta: Tensor, *others: Any) -> Tensor:
+        thetas.append(theta.detach().clone())
+        return seen(theta, *others)
+
+    of.networks[0]["global"].logits = noting  # type: ignore[method-assign]
+    finish = of.method.finish
+    of.method.finish = lambda c: updates.setdefault(c.client, finish(c))  # type: ignore[method-assign]
+    after = play(of, 1).server
+    first = of.node(0, 1).initial()
+    assert all(torch.equal(theta[scales], first[scales]) for theta in thetas[:1])
+    assert not any(torch.equal(theta[~scales], first[~scales]) for theta in thetas[:1])
+    n = [len(of.shards[k].train) for k in range(4)]
+    mu, q = ("mu_w", [1 / 4] * 4) if name == "pfedbayes" else ("mu", [count / sum(n) for count in n])
+    expected = sum(q[k] * updates[k][mu] for k in range(4))
+    torch.testing.assert_close(after[mu][scales], expected[scales], rtol=1e-12, atol=1e-14)
+    assert bool((after[mu][scales] != first[scales]).all())
+    if name == "hbfl":
+        assert len({float(value) for k in range(4) for value in updates[k]["sigma"][scales]}) == 1
+        assert (after[mu] - expected)[~scales].abs().max() > 1e-9
+
+
+@pytest.mark.usefixtures("modules")
+def test_per_fedavgs_model_is_tested_with_the_statistics_that_it_came_with(mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping("perfedavg", models={"global": "normalised"}), data_dir)
+    sent, found = play(of, 0).server, []
+
+    def noting(c: Node) -> Sequence[Predictor]:
+        (predictor,) = made = predictors(c)
+        x, _ = c.images()
+        statistics = {name: sent[f"model:{name}"].clone() for name in of.networks[0]["global"].statistics}
+        with torch.no_grad():
+            expected = of.networks[0]["global"].logits(c["phi"], x, x.dtype, statistics, c.generator)
+            found.append(
+                (predictor.log_probabilities(x), expected.log_softmax(-1), c.model(c["phi"], x).log_softmax(-1))
+            )
+        return made
+
+    predictors, of.method.client_predictors = of.method.client_predictors, noting  # type: ignore[method-assign]
+    play(of, 1)
+    assert len(found) == 4
+    for tested, expected, after in found:
+        torch.testing.assert_close(tested, expected)
+        assert (tested - after).abs().max() > 1e-3
 
 
 def test_pfedbayes_averages_some_of_the_clients(mapping: Make, data_dir: Path) -> None:

@@ -127,6 +127,26 @@ def test_initialisation_is_the_modules_own_and_leaves_torchs_generator_alone() -
     assert (of.batchwise, of.statistics, of.random) == (False, {}, True)
 
 
+def test_scales_and_shifts_of_normalisation_are_known() -> None:
+    """One part of a module, and those of a module that is a normalisation itself; none of a frozen one."""
+    of = network("residual")
+    assert [key for key, part in scaled(of).items() if part.all()] == ["norm.weight", "norm.bias"]
+    assert sum(int(part.sum()) for part in scaled(of).values()) == 12
+    assert [key for key, part in scaled(network("grouped")).items() if part.any()] == ["1.weight", "1.bias"]
+
+    def build(classes: int, channels: int, size: int) -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), nn.LayerNorm(channels * size**2), nn.Linear(channels * size**2, classes))
+        module[1].weight.requires_grad_(False)
+        return module
+
+    assert [key for key, part in scaled(ModuleNetwork("frozen", build, *SHAPE)).items() if part.any()] == ["1.bias"]
+
+
+def scaled(of: ModuleNetwork) -> dict[str, np.ndarray]:
+    """The parts of the mask by parameter."""
+    return dict(zip(of.shapes, np.split(of.scaling, np.cumsum(of.sizes)[:-1]), strict=True))
+
+
 def test_frozen_parameters_and_still_buffers_are_constants() -> None:
     def build(classes: int, channels: int, size: int) -> nn.Module:
         module = Residual(classes, channels, size)

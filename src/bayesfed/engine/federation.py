@@ -87,6 +87,7 @@ class Federation:
             for name, images in zip(run.tasks.foreign if datasets else (), foreign, strict=True)
         }
         self.orders: dict[int, list[Tensor]] = {}  # see `resamplings`
+        self.scalings: dict[AnyNetwork, Tensor | None] = {}
         self.shards = self.deal(datasets, partition) if datasets else {}
         self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/labelling.py)
         self.networks = [self.network(client) for client in range(self.clients)]
@@ -138,7 +139,7 @@ class Federation:
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str) -> AnyNetwork:
-            return models.build(name, source.classes, source.channels, source.side)
+            return run.build_model(name, source)
 
         own = {LOCAL: build(run.local_models[client])} if run.local_models else {}
         shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model)
@@ -150,6 +151,7 @@ class Federation:
         shared_convolutions = self.run.global_model == models.CONVOLUTIONS
         networks = self.networks[max(client, 0)]
         travelling, others = networks[GLOBAL], list(self.run.other_models)
+        task = max(client, 0) if self.run.multi_task else 0
 
         def initial(name: str) -> Tensor:
             if name == GLOBAL:
@@ -179,10 +181,12 @@ class Federation:
             generator=torch.Generator(compute.device),
             initial=initial,
             sizes={name: network.sizes for name, network in networks.items()},
-            classes=travelling.classes,
+            classes=self.run.sources[task].classes,
             shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
+            images=lambda: self.own_images(client),
+            scaling=self.scaling(travelling),
         )
         node.reseed("noise")
         return node
@@ -197,6 +201,13 @@ class Federation:
             return network.logits(theta, x, cast, statistics, c.generator).to(dtype)
 
         return logits
+
+    def scaling(self, network: AnyNetwork) -> Tensor | None:
+        """Which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""
+        if network not in self.scalings:
+            found = network.scaling
+            self.scalings[network] = self.compute.place(found) if found.any() else None
+        return self.scalings[network]
 
     def statistics(self, client: int, own: bool) -> State:
         """What the statistics of networks (see `ModuleNetwork`) are at first: of a client's own, or of those that travel."""
@@ -232,6 +243,11 @@ class Federation:
             generator = streams.generator(self.run.budget.seed, "resampling")
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
         return self.orders[n]
+
+    def own_images(self, client: int) -> tuple[Tensor, Tensor]:
+        """A node's training images (n, C, side, side), without augmentation, and their labels (n,)."""
+        shard = self.shards[client]
+        return shard.train_images.plain(shard.train), shard.train_images.labels[shard.train]
 
     def own_accuracy(self, client: int, predictor: Predictor, on_test: bool) -> Tensor:
         """Accuracy () on the node's own training images, without augmentation, or on its test images.

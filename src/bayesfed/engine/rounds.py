@@ -139,7 +139,7 @@ class Trainer:
         every = budget.clients_on_test == "round"
         tested = set(participants[:: 1 if every else sparse] if detailed or every else [])
         # Statistics of normalisation travel with the model and are averaged by q, whatever the method; those of a
-        # client's own model stay with it.
+        # client's own model stay with it. A client that keeps parameters keeps what they go with.
         travelling = list(federation.statistics(SERVER, own=False))
         keeps: dict[int, list[str]] = {}
         best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}
@@ -150,9 +150,10 @@ class Trainer:
             if before is None:
                 before = method.init_client(federation.node(client, 0)) | federation.statistics(client, own=True)
             c.state = copy(before, c.n.device)
-            keeps[client] = list(c.state)
+            keeps[client] = [*c.state, *(travelling if c.state else [])]
+            c.arrived = copy({name: server[name] for name in travelling}, c.n.device)
             c.state |= method.start(c, method.message(server, client))
-            c.state |= copy({name: server[name] for name in travelling}, c.n.device)
+            c.state |= copy(c.arrived, c.n.device)
             c.state |= federation.rate(round)
             hooks = [self.epoch_test(client, best[client]), federation.run.schedule.epoch_end()]
             return Job(c, method.phases(c), [hook for hook in hooks if hook])

@@ -63,13 +63,15 @@ class Learner:
     (a float tensor, as losses need it).
     """
 
-    def __init__(self, *, state: State, n: Tensor, models: Mapping[str, Model], generator: torch.Generator) -> None:
+    def __init__(self, *, state: State, n: Tensor, models: Mapping[str, Model], generator: torch.Generator,
+                 scaling: Tensor | None = None) -> None:  # fmt: skip
         self.state = state
         self.n = n
         # By name: `global` is the model that travels (the paper's global or meme model), `local` the client's own, others
         # are those of the method's `networks`.
         self.models = models
         self.generator = generator  # of the weight noise
+        self.scaling = scaling  # which entries of the model that travels scale and shift what it normalises, (P,) bool
 
     def __getitem__(self, name: str) -> Tensor:
         return self.state[name]
@@ -99,9 +101,14 @@ class Learner:
         """Standard normal draws in the shape of `like` from the stream of this node and round."""
         return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
 
+    def weights(self, values: Tensor, normalisation: Tensor | float) -> Tensor:
+        """`values` (P,) where the model that travels has weights and biases, and `normalisation` where it has the scales and
+        shifts of batch normalisation and its like: what a Bayesian network has no distribution of."""
+        return values if self.scaling is None else torch.where(self.scaling, normalisation, values)
+
     def learner(self) -> Learner:
         """No more than a step may see, sharing the state."""
-        return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator)
+        return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator, scaling=self.scaling)
 
 
 Model = Callable[[Learner, Tensor, Tensor], Tensor]
@@ -130,8 +137,9 @@ class Node(Learner):
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
-                 accuracy: Callable[[Predictor, bool], Tensor]) -> None:  # fmt: skip
-        super().__init__(state={}, n=n, models=models, generator=generator)
+                 accuracy: Callable[[Predictor, bool], Tensor],
+                 images: Callable[[], tuple[Tensor, Tensor]], scaling: Tensor | None) -> None:  # fmt: skip
+        super().__init__(state={}, n=n, models=models, generator=generator, scaling=scaling)
         self.client = client
         self.clients = clients
         self.round = round
@@ -140,6 +148,8 @@ class Node(Learner):
         self.classes = classes
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
         self._accuracy = accuracy
+        self._images = images
+        self.arrived: State = {}  # the engine's: the statistics of the models that travel, as the client received them
         self._initial = initial
         self._sizes = sizes  # of the weights and biases of each network
         self._seed = seed
@@ -151,6 +161,20 @@ class Node(Learner):
         """Accuracy () on the node's own training images, without augmentation; or, for a method that admits to it by
         `leak`, on its test images."""
         return self._accuracy(predictor, on_test)
+
+    def images(self) -> tuple[Tensor, Tensor]:
+        """The node's own training images (n, C, side, side), normalised, without augmentation, and their labels (n,).
+
+        For `start` and for predictors, which must ask for them only when they are used: a run that is loaded has none.
+        """
+        return self._images()
+
+    def received(self, theta: Tensor, x: Tensor) -> Tensor:
+        """What `model` gives in evaluation with the statistics that came with the server's message, whatever training has
+        made of them: for predictions by the model as it was sent."""
+        with torch.no_grad():
+            asked = Learner(state=self.arrived, n=self.n, models=self.models, generator=self.generator)
+            return self.models[GLOBAL](asked, theta, x)
 
     def initial(self, network: str = GLOBAL) -> Tensor:
         """The initial parameters (P,) of a model that travels, the same for all."""
@@ -280,6 +304,10 @@ class Method:
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    def outputs(self, classes: int) -> int:
+        """How many outputs the networks have for images of so many classes: another number where they are no logits."""
+        return classes
 
     def server_images(self) -> int:
         """How many training images the server needs for itself; they leave the clients' shards."""

@@ -12,7 +12,8 @@ Server, elementwise, Lambda_k = sigma_k^-2:
 
 There is no prior and no distillation term in the meme's loss. Only mu is sent down; sigma starts anew each round.
 Weight decay acts on mu and never on rho, whose gradient it would drown. Where only the convolutions are shared,
-the meme's other layers are Bayesian too and stay with the client.
+the meme's other layers are Bayesian too and stay with the client. Scales and shifts of batch normalisation are no
+weights: they are not drawn, and their sigma, at which they are averaged, stays what it was.
 """
 
 from __future__ import annotations
@@ -135,12 +136,12 @@ class HBFL(Method):
         return g, rho_gradient(g, eps, c["rho"], sigma, weight)
 
     def step(self, c: Learner, batch: Batch) -> None:
-        mu, sigma, eps = c["mu"], softplus(c["rho"]), c.noise(c["mu"])
+        mu, sigma, eps = c["mu"], softplus(c["rho"]), c.weights(c.noise(c["mu"]), 0)
         (theta,) = leaves(sample(mu, sigma, eps))
         noisy = c.model(theta, batch.x)
         (g,) = grad(noisy, theta, at=loss_gradient(batch, noisy))
         g_mu, g_rho = self.gradient_meme(c, g, eps, sigma)
-        self.adam.step(c, mu=g_mu, rho=g_rho)
+        self.adam.step(c, mu=g_mu, rho=c.weights(g_rho, 0))
 
         with torch.no_grad():
             meme = c.model(mu, batch.x)
@@ -170,7 +171,7 @@ class HBFL(Method):
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
-            return sample(c["mu"], softplus(c["rho"]), c.noise(c["mu"]))
+            return sample(c["mu"], softplus(c["rho"]), c.weights(c.noise(c["mu"]), 0))
 
         return [
             softmax_of("meme", c.model, c["mu"]),
@@ -180,7 +181,7 @@ class HBFL(Method):
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
-            return sample(server["mu"], server["sigma"], server.noise(server["mu"]))
+            return sample(server["mu"], server["sigma"], server.weights(server.noise(server["mu"]), 0))
 
         return [
             softmax_of("global", server.model, server["mu"]),

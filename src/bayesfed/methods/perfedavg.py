@@ -90,7 +90,7 @@ class PerFedAvg(Method):
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
-        return [softmax_of("personal", c.model, c["phi"])]
+        return [softmax_of("personal", c.received, c["phi"])]
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         return [softmax_of("global", server.model, server["w"])]

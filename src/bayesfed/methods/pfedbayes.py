@@ -10,6 +10,9 @@ Server, over S of the clients, the mean of mu_w and rho_w alike:
 
     v <- (1 - beta) v + beta/S sum_i v_i,    v = (mu, rho)
 
+Scales and shifts of batch normalisation are no weights: they have no Gaussian and no KL. A client's mu begins each round
+with the server's, is trained with the weights on the data, and mu_w gets it back, to be averaged.
+
 The authors' code is not public. The unofficial one draws g with a standard deviation of 0.001, has the sum over a
 mini-batch in place of n/b times it and zeta over the mini-batches of a round in place of zeta, takes five steps of q
 for one of w, and weights the clients by their images.
@@ -100,19 +103,24 @@ class PFedBayes(Method):
             raise InputError("method.loss: the code's KL weight is zeta / local_batches; set local_batches")
         scale = c.batches if self.options.loss == "code" else 1
         return {
+            "mu": c.weights(c["mu"], message["mu_w"]),
             "mu_w": message["mu_w"].clone(),
             "rho_w": message["rho_w"].clone(),
             "zeta": torch.full_like(c.n, self.options.zeta / scale),
         }
+
+    def noise(self, c: Learner, like: Tensor) -> Tensor:
+        """g, which is 0 for what is not drawn."""
+        return c.weights(self.options.noise_scale * c.noise(like), 0)
 
     def personal_step(self, c: Learner, batch: Batch) -> None:
         """A step of (mu, rho) on Omega."""
         K, sigma = self.options.samples, softplus(c["rho"])
         weight = (c.n if self.options.loss == "paper" else batch.size) / K
         g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], softplus(c["rho_w"]))
-        g_mu, g_sigma = c["zeta"] * g_mu, c["zeta"] * g_sigma
+        g_mu, g_sigma = c.weights(c["zeta"] * g_mu, 0), c.weights(c["zeta"] * g_sigma, 0)
         for _ in range(K):
-            eps = self.options.noise_scale * c.noise(sigma)
+            eps = self.noise(c, sigma)
             (theta,) = leaves(sample(c["mu"], sigma, eps))
             logits = c.model(theta, batch.x)
             (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
@@ -123,9 +131,11 @@ class PFedBayes(Method):
         for _ in range(self.options.personal_steps):
             self.personal_step(c, batch)
         g_mu, g_sigma = kl_prior_gradient(c["mu"], softplus(c["rho"]), c["mu_w"], softplus(c["rho_w"]))
+        g_mu, g_sigma = c.weights(g_mu, 0), c.weights(g_sigma, 0)
         self.adam_w.step(c, mu_w=g_mu, rho_w=through_softplus(g_sigma, c["rho_w"]))
 
     def finish(self, c: Node) -> State:
+        c["mu_w"].copy_(c.weights(c["mu_w"], c["mu"]))
         divergence = kl(c["mu"], softplus(c["rho"]), c["mu_w"], softplus(c["rho_w"]))
         return {"mu_w": c["mu_w"], "rho_w": c["rho_w"], "kl": divergence}
 
@@ -142,8 +152,7 @@ class PFedBayes(Method):
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
-            eps = self.options.noise_scale * c.noise(c["mu"])
-            return sample(c["mu"], softplus(c["rho"]), eps)
+            return sample(c["mu"], softplus(c["rho"]), self.noise(c, c["mu"]))
 
         return [
             softmax_of("personal", c.model, c["mu"]),
@@ -152,8 +161,7 @@ class PFedBayes(Method):
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
-            eps = self.options.noise_scale * server.noise(server["mu_w"])
-            return sample(server["mu_w"], softplus(server["rho_w"]), eps)
+            return sample(server["mu_w"], softplus(server["rho_w"]), self.noise(server, server["mu_w"]))
 
         return [
             softmax_of("global", server.model, server["mu_w"]),

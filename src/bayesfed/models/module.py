@@ -26,6 +26,9 @@ from bayesfed.errors import InputError
 
 Build = Callable[[int, int, int], nn.Module]
 
+# What has a scale and a shift for that which it normalises.
+NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
 BUILDING = threading.Lock()  # held while torch's global generator has a seed of ours
 
 # Functions that draw, and take a generator; the second kind, in the shape of a tensor, does not take one everywhere.
@@ -76,7 +79,8 @@ class ModuleNetwork:
 
     `theta` holds every trainable parameter in the order of `named_parameters()`, shared ones once. Parameters that
     need no gradient, and buffers that training leaves alone, are constants: those of a module built under seed 0.
-    `statistics` are the buffers that training changes, as they are before it. `batchwise`: whether an image's logits
+    `statistics` are the buffers that training changes, as they are before it. `scaling`: which entries of theta are scales
+    and shifts of normalisation, (parameters,) bool. `batchwise`: whether an image's logits
     depend on the other images of its mini-batch in training.
     """
 
@@ -99,6 +103,13 @@ class ModuleNetwork:
             self.shapes = {key: tuple(value.shape) for key, value in parameters.items()}
             self.sizes = [value.numel() for value in parameters.values()]
             self.parameters = sum(self.sizes)
+            scales = {
+                f"{name}.{key}".lstrip(".")
+                for name, part in module.named_modules()
+                if isinstance(part, NORMALISING)
+                for key, _ in part.named_parameters()
+            }
+            self.scaling = np.repeat([key in scales for key in self.shapes], self.sizes)
             if not self.parameters:
                 raise InputError("it has no parameters to train")
             with FlopCounterMode(display=False) as counter, torch.no_grad():

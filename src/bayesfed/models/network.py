@@ -137,6 +137,7 @@ class Network:
     statistics: ClassVar[dict[str, Tensor]] = {}
     batchwise: ClassVar[bool] = False
     random: ClassVar[bool] = False  # whether it draws in training
+    scaling: ClassVar[np.ndarray] = np.zeros(0, dtype=bool)
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases; or Xavier's,
