@@ -410,7 +410,7 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
     folder = plan.parent.parent / "runs" if runs_folder is None else runs_folder
     # A result may have changed since the last call in this process (tests, notebooks).
     runs.summary.cache_clear()
-    runs.curves.cache_clear()
+    runs.metrics.cache_clear()
     runs.together.cache_clear()
     return [
         study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
