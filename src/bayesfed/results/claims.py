@@ -153,7 +153,12 @@ def tests(study: cells.Study, claim: Claim) -> list[Test]:
 
 
 def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
-    """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each.
+    """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each."""
+    return rows_of(study, claim, tests(study, claim))
+
+
+def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dict[str, str]]:
+    """The rows of a claim from its tests.
 
     `difference` is the mean over the counted seeds, in points of a percentage, or as else the metric is shown: method minus `than`; for `falls` and `rises` at
     the smallest value of `along` minus at the largest; for `smaller gain` on `dataset` minus on the other.
@@ -165,7 +170,6 @@ def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
         "metric": claim["metric"],
         "experiment": "+".join(claim["experiments"]),
     }
-    found = tests(study, claim)
     sides = {"method": claim.get("method", ""), "than": ", ".join(claim.get("than", []))}
     total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
     whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
