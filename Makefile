@@ -3,16 +3,18 @@
 #   make test      sets up, then runs all tests, side by side on the cores
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
+#   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && \
 	command -v $$python && break; done)
 CONFIG ?= demo
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 BIN := .venv/bin
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
 
-.PHONY: demo test setup lint bench report
+.PHONY: demo test test-report setup lint bench report
 
 demo: $(STAMP)
 	$(SNAKEMAKE) --configfile config/demo.yaml
@@ -20,6 +22,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8
+
+test-report: $(STAMP)
+	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
+	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
 
 setup: $(STAMP)
 

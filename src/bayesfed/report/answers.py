@@ -180,7 +180,9 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     first = run[0] if run else None
     words = []
     if first:
-        words = [f"{first.claim}: {first.verdict}, {first.lines[0].words if len(first.lines) == 1 else first.outcome}."]
+        words = [
+            f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}, {first.lines[0].words if len(first.lines) == 1 else first.outcome}."
+        ]
     words += [
         f"Of the paper's {len(own)} claims {len(run)} {'has' if len(run) == 1 else 'have'} been tested: {', '.join(counts)}."
         if run

@@ -18,6 +18,7 @@ import altair as alt
 import matplotlib
 import pandas as pd
 
+from bayesfed.report.tables import as_link
 from bayesfed.results import cells, figures
 
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
@@ -55,7 +56,7 @@ class Curve:
 @dataclass(frozen=True)
 class Chart:
     """A chart of the page: its name there, the paper's name of it, title, small print, curves and panels; `empty` says which
-    panels it lacks, and why."""
+    panels it lacks, and why, `choices` is a link that holds what a search has chosen."""
 
     name: str
     item: str
@@ -65,6 +66,7 @@ class Chart:
     panels: list[Panel]
     spec: Json
     empty: str = ""
+    choices: str = ""
 
     def data(self) -> Json:
         """What the page's script needs of it."""
@@ -101,9 +103,11 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figures.has_few(figure, frame["x"])
     kind = Kind(few=few, logarithmic=logarithmic, diagonal="reliability" in shows, scatter="against" in shows)
-    return Chart(
-        place, name, figure["title"], small, curves, panels, lines(curves, below, upright, kind), listed(empty)
-    )
+    spec, choices = lines(curves, below, upright, kind), ""
+    if "search" in figure:
+        header, rows = figures.choices(study, figure)
+        choices = as_link(csv(pd.DataFrame(rows, columns=header)), "csv")
+    return Chart(place, name, figure["title"], small, curves, panels, spec, listed(empty), choices)
 
 
 def by_experiment(
@@ -331,7 +335,8 @@ def nearest() -> Any:
 
 def between(low: str, high: str, kind: Literal["linear", "log"] = "linear") -> alt.Scale:
     """A scale between two parameters of the page."""
-    return alt.Scale(type=kind, domain=[alt.ExprRef(low), alt.ExprRef(high)], zero=False, nice=False)
+    zero: Json = {} if kind == "log" else {"zero": False}
+    return alt.Scale(type=kind, domain=[alt.ExprRef(low), alt.ExprRef(high)], nice=False, **zero)
 
 
 def ends_of_axes() -> list[Any]:

@@ -95,7 +95,7 @@ const config = { background: null, font: "system-ui, sans-serif", view: { stroke
 function draw(place, spec, csv, values = {}, opened = null) {
   if (drawn.has(place)) return drawn.get(place);
   const params = (spec.params || []).map((one) => (one.name in values ? { ...one, value: values[one.name] } : one));
-  const parse = { x: "number", value: "number", images: "number", width: "number" };
+  const parse = { x: "number", value: "number", images: "number", width: "number", client: "number", class: "number" };
   const used = Object.fromEntries(Object.entries(parse).filter(([name]) => csv.slice(0, csv.indexOf("\n")).split(",").includes(name)));
   const whole = { ...spec, params, data: { values: csv, format: { type: "csv", parse: used } }, autosize: { type: "fit-x", contains: "padding" } };
   const made = vegaEmbed(place, whole, { renderer: "svg", actions: false, config, tooltip: { theme: "custom" } }).then(({ view }) => {
@@ -138,7 +138,7 @@ function save(name, text) {
 }
 
 // ---- what is told of a run
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"];
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#9467bd", "#bcbd22"];
 function runChart(title, spec, series, width = () => 1.2) {
   const names = Object.keys(series);
   const colour = (i) => COLOURS[i % COLOURS.length];
@@ -155,7 +155,9 @@ function runChart(title, spec, series, width = () => 1.2) {
   return element("div", {}, element("h4", {}, title), boxes, place);
 }
 let later = [];
-function plainTable(title, head, rows) {
+function plainTable(title, all, whole) {
+  const kept = all.map((_, i) => i).filter((i) => whole.some((row) => row[i] !== "" && row[i] != null));
+  const head = kept.map((i) => all[i]), rows = whole.map((row) => kept.map((i) => row[i]));
   const line = (cells, tag) => element("tr", {}, ...cells.map((text) => element(tag, tag === "th" ? { scope: "col" } : {}, String(text ?? ""))));
   const table = element("table", { class: "plain" }, element("thead", {}, line(head, "th")), element("tbody", {}, ...rows.map((row) => line(row, "td"))));
   return element("div", { class: "scroll", role: "region", "aria-label": title, tabindex: "0" }, table);
@@ -166,16 +168,17 @@ function facts(pairs) {
 function flat(tree, prefix = "") {
   return Object.entries(tree).flatMap(([name, value]) => (value && typeof value === "object" ? flat(value, `${prefix}${name} `) : [[prefix + name.replaceAll("_", " "), value]]));
 }
-const CLIENTS = ["client", "model", "dataset", "best", "last", "last five", "server's: best", "last", "last five", "note"];
+const CLIENTS = ["client", "model", "dataset", "best", "last", "last five", "server's model there: best", "its last", "its last five", "note"];
 function clientsOf(run) {
   const held = data.partitions[run.partition];
   const sizes = held ? held.train.map((row) => row.reduce((a, b) => a + b, 0)) : [];
   const extra = held ? ["training images", "classes"] : [];
   const rows = run.clients.map((row) => {
     const k = Number(row[0]) - 1;
-    return [...row, ...(held ? (k >= 0 ? [sizes[k], held.train[k].filter(Boolean).length] : ["", ""]) : [])];
+    const own = held ? (k >= 0 ? [sizes[k], held.train[k].filter(Boolean).length] : ["", ""]) : [];
+    return [...row.slice(0, 3), ...own, ...row.slice(3)];
   });
-  return { held, sizes, head: [...CLIENTS, ...extra], rows };
+  return { held, sizes, head: [...CLIENTS.slice(0, 3), ...extra, ...CLIENTS.slice(3)], rows };
 }
 function story(name) {
   const run = data.runs[name], columns = run.columns, made = element("article", { class: "story" });
@@ -235,10 +238,10 @@ function tell(names) {
   later.forEach((drawing) => drawing());
 }
 all("button.clients").forEach((button) => button.addEventListener("click", () => {
-  const lines = data.papers[button.dataset.paper].flatMap((name) => {
-    const run = data.runs[name], { head, rows } = clientsOf(run);
-    return rows.map((row) => [name, run.columns.method, run.columns.seed, ...row.slice(0, CLIENTS.length), ...(head.length > CLIENTS.length ? row.slice(CLIENTS.length) : ["", ""])].map(quoted).join(","));
-  });
-  save(`${button.dataset.paper}-clients.csv`, [["run", "method", "seed", ...CLIENTS, "training images", "classes"].map(quoted).join(","), ...lines].join("\n"));
+  const told = data.papers[button.dataset.paper].map((name) => [name, data.runs[name], clientsOf(data.runs[name])]);
+  const heads = [...new Set(told.flatMap(([, , { head }]) => head))];
+  const lines = told.flatMap(([name, run, { head, rows }]) => rows.map((row) =>
+    [name, run.columns.method, run.columns.seed, ...heads.map((one) => row[head.indexOf(one)])].map(quoted).join(",")));
+  save(`${button.dataset.paper}-clients.csv`, [["run", "method", "seed", ...heads].map(quoted).join(","), ...lines].join("\n"));
 }));
 follow();
