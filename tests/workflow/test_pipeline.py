@@ -29,7 +29,17 @@ def test_runs_whole(finished: Clone) -> None:
     assert figures == {path.name for path in (results / "figures" / "hbfl").iterdir()}
     pictures = [run["partition"].replace(".npz", ".svg") for run in plan["runs"] if run["partition"]]
     assert all((results / picture).exists() for picture in pictures)
-    for rule in ("fetch", "partition", "overview", "train", "tables", "compare", "figures", "report", "workflow-report"):
+    for rule in (
+        "fetch",
+        "partition",
+        "overview",
+        "train",
+        "tables",
+        "compare",
+        "figures",
+        "report",
+        "workflow-report",
+    ):
         assert list((results / "logs").glob(f"{rule}*")), rule
         assert list((results / "benchmarks").glob(f"{rule}*")), rule
 
@@ -131,7 +141,9 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     assert fresh.plan()["title"] in (fresh.folder / "reports" / "test.html").read_text()
     lost.parent.mkdir(exist_ok=True)
     kept.rename(lost)
-    assert {"tables", "compare", "figures", "report", "workflow_report"} <= {rule for rule, _ in fresh.wanted("--config", "runs=standing")}
+    assert {"tables", "compare", "figures", "report", "workflow_report"} <= {
+        rule for rule, _ in fresh.wanted("--config", "runs=standing")
+    }
 
 
 def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
     threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
     given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
     lines = [f"bayesfed fetch {' '.join(map(shlex.quote, entry['datasets']))}"] if entry.get("datasets") else []
-    return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out again/{shlex.quote(folder.name)}{given}"])
+    return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {shlex.quote(f'again/{folder.name}')}{given}"])
 
 
 def read_json(path: Path) -> Json:

@@ -92,17 +92,21 @@ all("table.sortable").forEach((table) => {
 // ---- charts
 const drawn = new Map();
 const config = { background: null, font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal", domain: false, tickSize: 3 } };
-function draw(place, spec, csv, values = {}, opened = null) {
+function draw(place, spec, csv, values = {}, opens = false) {
   if (drawn.has(place)) return drawn.get(place);
   const params = (spec.params || []).map((one) => (one.name in values ? { ...one, value: values[one.name] } : one));
   const parse = { x: "number", value: "number", images: "number", width: "number", client: "number", class: "number" };
   const used = Object.fromEntries(Object.entries(parse).filter(([name]) => csv.slice(0, csv.indexOf("\n")).split(",").includes(name)));
   const whole = { ...spec, params, data: { values: csv, format: { type: "csv", parse: used } }, autosize: { type: "fit-x", contains: "padding" } };
-  const made = vegaEmbed(place, whole, { renderer: "svg", actions: false, config, tooltip: { theme: "custom" } }).then(({ view }) => {
-    place.removeAttribute("aria-busy");
-    view.container().removeAttribute("role");
-    if (opened) view.addEventListener("click", (event, item) => { if (item?.datum?.run) location.hash = `runs=${opened(item.datum.run)}`; });
-    all("svg", place).forEach((svg) => { svg.setAttribute("aria-hidden", "true"); svg.removeAttribute("role"); });
+  const inner = element("div"); // Vega names what it draws in; the place has words of its own
+  place.append(inner);
+  const made = vegaEmbed(inner, whole, { renderer: "svg", actions: false, config, tooltip: { theme: "custom" } }).then(({ view }) => {
+    ["role", "aria-label", "aria-roledescription"].forEach((name) => inner.removeAttribute(name));
+    inner.setAttribute("aria-hidden", "true");
+    if (opens) view.addEventListener("click", (event, item) => {
+      const run = item?.datum?.run ?? item?.datum?.datum?.run; // the point itself, or the area that is nearest to it
+      if (run) location.hash = `runs=${run}`;
+    });
     return view;
   });
   drawn.set(place, made);
@@ -111,7 +115,7 @@ function draw(place, spec, csv, values = {}, opened = null) {
 const off = (figure) => all("input", figure).filter((box) => !box.checked).map((box) => box.value);
 function drawPlot(place) {
   const figure = place.closest("[data-chart]"), chart = data.charts[figure.dataset.chart], panel = chart.panels[place.dataset.panel];
-  return draw(place, chart.spec, panel.csv, { left: panel.x[0], right: panel.x[1], low: panel.y[0], high: panel.y[1], hidden: off(figure) }, (run) => run);
+  return draw(place, chart.spec, panel.csv, { left: panel.x[0], right: panel.x[1], low: panel.y[0], high: panel.y[1], hidden: off(figure) }, true);
 }
 const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
   if (!entry.isIntersecting) return;
