@@ -166,7 +166,7 @@ def test_nothing_overflows(browser: Browser, report: Path, width: int) -> None:
         assert outside == []
     page.evaluate("location.hash = `runs=${Object.keys(data.runs)[0]}`")
     page.wait_for_function("document.querySelectorAll('#story .plot svg').length > 0")
-    assert page.evaluate("story.scrollWidth <= story.clientWidth")
+    assert page.locator("#story").evaluate("one => one.scrollWidth <= one.clientWidth")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
