@@ -58,6 +58,30 @@ def test_report_says_what_it_is(finished: Clone) -> None:
     assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128)" in table
 
 
+def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:
+    """Each cell of the page is that of the comparison, and leads to runs that the page tells of; the crate's files stand."""
+    page = (finished.folder / "reports" / "test.html").read_text()
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    assert len(data["runs"]) == len(finished.summaries())
+    for table in finished.plan()["papers"]["hbfl"]["tables"]:
+        with (finished.folder / f"results/test/tables/hbfl/{table}.compare.csv").open(newline="") as file:
+            means = [row["mean"] for row in csv.DictReader(file)]
+        shown = page.partition(f'data-table="hbfl/{table}"')[2].partition("</table>")[0]
+        assert re.findall(r'<td class="cell \w+" data-sort="([^"]*)"', shown) == means
+        assert re.findall(r'<span class="mean">([^<]*)<', shown) == [mean for mean in means if mean]
+        for link in re.findall(r'href="#runs=([^"]*)"', shown):
+            assert set(link.split(",")) <= set(data["runs"])
+    crate = finished.folder / "reports/test-crate/ro-crate-metadata.json"
+    files = [one["@id"] for one in json.loads(crate.read_text())["@graph"] if one["@type"] == "File"]
+    assert {
+        "test.html",
+        "test-workflow.html",
+        "results/tables/hbfl/table1.csv",
+        "results/figures/hbfl/figure4.svg",
+    } <= set(files)
+    assert all((crate.parent / name).is_file() for name in files)
+
+
 def test_again_does_nothing(finished: Clone) -> None:
     assert NOTHING in finished.snakemake("-n")
 

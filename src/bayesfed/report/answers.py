@@ -177,17 +177,19 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     )
     counted = [(sum(one.kind == kind for one in run), one, several) for kind, one, several in outcomes]
     counts = [f"{count} {one if count == 1 else several}" for count, one, several in counted if count]
-    first = run[0] if run else None
     words = []
-    if first:
-        words = [
-            f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}, {first.lines[0].words if len(first.lines) == 1 else first.outcome}."
-        ]
-    words += [
+    if run:
+        first = run[0]
+        line = first.lines[0] if len(first.lines) == 1 else None
+        said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
+        words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
+    rest = f"{done} of {planned} planned runs stand"
+    words.append(f"{rest}: a first word, no verdict." if done < planned else f"All {planned} planned runs stand.")
+    words.append(
         f"Of the paper's {len(own)} claims {len(run)} {'has' if len(run) == 1 else 'have'} been tested: {', '.join(counts)}."
         if run
         else f"None of the paper's {len(own)} claims has been tested yet."
-    ]
+    )
     if numbers.printed:
         told = f"{numbers.run} of its {numbers.printed} printed numbers have a run beside them"
         if numbers.compared:
@@ -195,6 +197,4 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
             told += f"; half of them are within {numbers.median} points" if numbers.median else ""
         told += f"; {numbers.apart} cannot be compared" if numbers.apart and numbers.run else ""
         words.append(f"{told}.")
-    rest = f"{done} of {planned} planned runs stand"
-    words.append(f"{rest}: a first word, no verdict." if done < planned else f"All {planned} planned runs stand.")
     return words
