@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ def templates() -> jinja2.Environment:
     )
 
 
+@functools.cache
 def libraries() -> str:
     """Vega, Vega-Lite and Vega-Embed, in the version that Altair writes for, as a script that a page may hold."""
     version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
