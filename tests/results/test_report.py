@@ -256,6 +256,10 @@ def test_crate_names_what_stands(some_runs, tmp_path):
     assert len(actions) == 5
     assert all(graph[action["object"]["@id"]]["name"] == "run.yaml" for action in actions)
     build.write(some_runs.plan, tmp_path / "reports/test.html", PUBLISHED)  # a second time, over the first
+    (crate.parent / "results").unlink()
+    (crate.parent / "results").mkdir()
+    with pytest.raises(InputError, match="test-crate/results: expected a link to"):
+        build.write(some_runs.plan, tmp_path / "reports/test.html", PUBLISHED)
 
 
 def test_a_changed_record_is_refused(some_runs, tmp_path):

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from clone import Clone, copy
@@ -72,7 +73,7 @@ def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:
         for link in re.findall(r'href="#runs=([^"]*)"', shown):
             assert set(link.split(",")) <= set(data["runs"])
     crate = finished.folder / "reports/test-crate/ro-crate-metadata.json"
-    files = [one["@id"] for one in json.loads(crate.read_text())["@graph"] if one["@type"] == "File"]
+    files = [unquote(one["@id"]) for one in json.loads(crate.read_text())["@graph"] if one["@type"] == "File"]
     assert {
         "test.html",
         "test-workflow.html",

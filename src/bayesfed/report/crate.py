@@ -15,6 +15,7 @@ from rocrate.model import ContextEntity
 from rocrate.rocrate import ROCrate
 
 from bayesfed import __version__, runfolder
+from bayesfed.errors import InputError
 from bayesfed.report.stories import read_json
 from bayesfed.results import cells
 
@@ -37,7 +38,10 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
     workflow = report.with_name(f"{report.stem}-workflow.html")
     pointed |= {workflow.name: workflow} if workflow.exists() else {}
     for name, target in pointed.items():
-        (folder / name).unlink(missing_ok=True)
+        if (folder / name).is_symlink():
+            (folder / name).unlink()
+        elif (folder / name).exists():
+            raise InputError(f"{folder / name}: expected a link to {target}, found a copy of something; delete it")
         (folder / name).symlink_to(os.path.relpath(target, folder), target_is_directory=target.is_dir())
     crate = ROCrate(version="1.2")
     crate.name = str(content.get("title", report.stem))
