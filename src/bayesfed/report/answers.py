@@ -29,7 +29,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim: its words, whose it is, the verdict over all its cells, in how many it holds, and these cells."""
+    """A claim: its words, whose it is, the verdict over all its cells, in how many it holds, and these cells; `apart`: what
+    was run is not the paper's, so the verdict is none on the paper."""
 
     claim: str
     by: str
@@ -39,6 +40,7 @@ class Answer:
     outcome: str
     lines: list[Line]
     run: bool
+    apart: bool
 
 
 def printed(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Printed:
@@ -74,7 +76,7 @@ def answer(
     told += f" ({total['planned']} planned)" if total["of"] != total["planned"] else ""
     if len(lines) > 1:
         told += f", mean difference {amount(total['difference'], tests[0].statistic, signed=True)}"
-    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines))
+    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(apart))
 
 
 def where(row: Mapping[str, str]) -> str:
@@ -185,8 +187,14 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
     rest = f"{done} of {planned} planned runs stand"
     words.append(f"{rest}: a first word, no verdict." if done < planned else f"All {planned} planned runs stand.")
+    others = sum(one.apart for one in run)
+    told = f"{'has' if len(run) == 1 else 'have'} been tested"
+    if others:
+        told += (
+            f"{f', {others} of them' if others < len(run) else ''} on other data, or by other runs, than the paper's"
+        )
     words.append(
-        f"Of the paper's {len(own)} claims {len(run)} {'has' if len(run) == 1 else 'have'} been tested: {', '.join(counts)}."
+        f"Of the paper's {len(own)} claims {len(run)} {told}: {', '.join(counts)}."
         if run
         else f"None of the paper's {len(own)} claims has been tested yet."
     )
