@@ -31,7 +31,7 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.summary import summarise
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, fault
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
@@ -96,6 +96,7 @@ def train(run: Run, place: Place, process: Process) -> None:
     ):
         refuse_other_run(run, place.out)
         if (place.out / runfolder.SUMMARY).exists():
+            checkpoint.done(place.checkpoint)
             print(f"{place.out}: done already", file=sys.stderr)
             return
         process.lease(place)
@@ -121,8 +122,10 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 print(f"{path}: {error}", file=sys.stderr)
             except Exception as error:
                 failed[path] = error
-                print(f"{path}:", file=sys.stderr)
-                traceback.print_exc()
+                text = fault(error)
+                print(f"{path}: {text or ''}", file=sys.stderr)
+                if not text:
+                    traceback.print_exc()
     return failed
 
 
@@ -145,7 +148,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
-    if place.checkpoint.exists():
+    if checkpoint.found(place.checkpoint):
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
         for option, asked, begun in (
             ("precision", place.precision, record.precision),
@@ -164,6 +167,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
         assert progress is not None
         write_results(run, place, on, progress, record)
+        checkpoint.done(place.checkpoint)
         report.write(f"checkpoint: {place.checkpoint}")
 
 
