@@ -4,16 +4,18 @@
 #   make test-long                          odd input, two thousand of each kind: a quarter of an hour on two cores
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
+#   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && \
 	command -v $$python && break; done)
 CONFIG ?= demo
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 BIN := .venv/bin
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
 
-.PHONY: demo test test-long setup lint bench report
+.PHONY: demo test test-long test-report setup lint bench report
 
 demo: $(STAMP)
 	$(SNAKEMAKE) --configfile config/demo.yaml
@@ -24,6 +26,10 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_fuzz.py --hypothesis-profile=long
+
+test-report: $(STAMP)
+	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
+	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest browser_tests
 
 setup: $(STAMP)
 

@@ -93,3 +93,4 @@ rule all:
     input:
         rules.results.input,
         rules.report.output,
+        rules.workflow_report.output,

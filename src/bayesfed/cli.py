@@ -67,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
         sub = command(name, run, text)
         sub.add_argument("plan", type=Path, metavar="PLAN.json")
         sub.add_argument("--out", type=Path, required=True, metavar="DIR")
+
+    sub = command(
+        "report", report, "Write the report of a plan's finished runs: one offline page, and an RO-Crate beside it."
+    )
+    sub.add_argument("plan", type=Path, metavar="PLAN.json")
+    sub.add_argument("--out", type=Path, required=True, metavar="PAGE.html")
     return main
 
 
@@ -171,6 +177,13 @@ def figures(args: argparse.Namespace) -> None:
     from bayesfed.results import figures
 
     figures.write(args.plan, args.out)
+
+
+def report(args: argparse.Namespace) -> None:
+    """bayesfed report"""
+    from bayesfed.report import build
+
+    build.write(args.plan, args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -577,7 +577,11 @@ def test_overview_writes_pictures_and_statistics(data, tmp_path):
     assert paths[0].read_bytes() == again[0].read_bytes()
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     table = pd.read_csv(paths[2])
-    assert list(table) == ["client", "split", "images", "classes", "largest_class_share", "label_entropy"]
+    totals = ["client", "split", "images", "classes", "largest_class_share", "label_entropy"]
+    by_class = [name for name in table if name.startswith("class_")]
+    assert list(table) == [*totals, *by_class]
+    assert (table[by_class].sum(axis=1) == table["images"]).all()
+    assert ((table[by_class] > 0).sum(axis=1) == table["classes"]).all()
     assert table.groupby("split")["images"].sum().to_dict() == {"train": 60, "test": 30}
     parts = partition.load("toy-idx", SPEC, 0, data)
     assert table.query("split == 'train'")["images"].tolist() == [len(parts.train(k)) for k in range(4)]
@@ -588,6 +592,7 @@ def test_statistics_of_known_counts():
     table = overview.statistics(held)
     assert table["images"].tolist() == [8, 5, 0]
     assert table["classes"].tolist() == [2, 1, 0]
+    assert table.filter(regex=r"^class_\d").to_numpy().tolist() == held["train"].tolist()
     assert table["label_entropy"].tolist()[:2] == [1.0, 0.0]
     assert table["largest_class_share"].tolist()[:2] == [0.5, 1.0]
     assert table.iloc[2][["largest_class_share", "label_entropy"]].isna().all()

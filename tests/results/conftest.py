@@ -60,7 +60,8 @@ class Lab:
         names = dataset if isinstance(dataset, list) else [dataset]
         key = "-".join(str(cell[name]) for name in ("alpha", "model", "stragglers", "seed"))
         key += "".join(f"-{value}" for value in cell["axes"].values())
-        cell["folder"] = f"{'+'.join(names)}/{method}/{key}"
+        # The last part names a run alone, as a run's key does.
+        cell["folder"] = f"{'+'.join(names)}/{method}/{key}-{'+'.join(names)}-{method.replace(' ', '-')}"
         self.cells.append(cell)
         return self.root / "runs" / cell["folder"]
 

@@ -92,6 +92,14 @@ def test_rises_is_the_other_way_round(lab, stored):
     assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("holds", "+20.00", "does not hold")
 
 
+def test_a_difference_of_rounds_is_in_rounds(lab, stored):
+    lab.spec["statistics"] = {"to_half": {"first": 0.5}}
+    stored(lab.cell("heterogeneous", "HBFL"), [0.4, 0.5])
+    stored(lab.cell("heterogeneous", "FML"), [0.1, 0.2, 0.3, 0.4, 0.6])
+    total, _ = outcome(lab, {**HIGHER, "kind": "lower", "metric": "global_accuracy_to_half"})
+    assert counts(total) == ("1", "1", "1", "-3.0", "holds")
+
+
 def test_smaller_gain_averages_over_models(lab, stored):
     accuracy = {  # gains: CIFAR100 0.02, CIFAR10 (0.05 + 0.01) / 2 = 0.03
         ("cifar100", "cnn2"): (0.42, 0.40), ("cifar10", "lenet5"): (0.75, 0.70), ("cifar10", "cnn1"): (0.71, 0.70),

@@ -76,7 +76,7 @@ def copy(source: Path, target: Path) -> None:
     """Copy a file or a folder; files get the time of the copy, as in a clone."""
     if source.is_dir():
         ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
+        shutil.copytree(source, target, True, ignore, shutil.copyfile, dirs_exist_ok=True)  # links stay links
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from clone import Clone, copy
@@ -28,20 +30,57 @@ def test_runs_whole(finished: Clone) -> None:
     assert figures == {path.name for path in (results / "figures" / "hbfl").iterdir()}
     pictures = [run["partition"].replace(".npz", ".svg") for run in plan["runs"] if run["partition"]]
     assert all((results / picture).exists() for picture in pictures)
-    for rule in ("fetch", "partition", "overview", "train", "tables", "compare", "figures", "report"):
+    for rule in (
+        "fetch",
+        "partition",
+        "overview",
+        "train",
+        "tables",
+        "compare",
+        "figures",
+        "report",
+        "workflow-report",
+    ):
         assert list((results / "logs").glob(f"{rule}*")), rule
         assert list((results / "benchmarks").glob(f"{rule}*")), rule
 
 
 def test_report_says_what_it_is(finished: Clone) -> None:
-    """The report holds the notice and every title, whole in one file, and the tables tell what they are made of."""
+    """Both reports hold the notice and every title, whole in one file each, and lead to each other; and the tables tell what
+    they are made of."""
     plan = finished.plan()
-    report = (finished.folder / "reports" / "test.html").read_text()
-    assert plan["notice"] in report
-    for item in [*plan["papers"]["hbfl"]["tables"].values(), *plan["papers"]["hbfl"]["figures"].values()]:
-        assert item["title"] in report
+    for report, other in (("test.html", "test-workflow.html"), ("test-workflow.html", "test.html")):
+        text = html.unescape((finished.folder / "reports" / report).read_text())
+        assert plan["notice"] in text
+        assert f'href="{other}"' in text.replace('\\"', '"')
+        for item in [*plan["papers"]["hbfl"]["tables"].values(), *plan["papers"]["hbfl"]["figures"].values()]:
+            assert item["title"] in text
     table = (finished.folder / "results" / "test" / "tables" / "hbfl" / "table1.csv").read_text()
     assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128)" in table
+
+
+def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:
+    """Each cell of the page is that of the comparison, and leads to runs that the page tells of; the crate's files stand."""
+    page = (finished.folder / "reports" / "test.html").read_text()
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    assert len(data["runs"]) == len(finished.summaries())
+    for table in finished.plan()["papers"]["hbfl"]["tables"]:
+        with (finished.folder / f"results/test/tables/hbfl/{table}.compare.csv").open(newline="") as file:
+            means = [row["mean"] for row in csv.DictReader(file)]
+        shown = page.partition(f'data-table="hbfl/{table}"')[2].partition("</table>")[0]
+        assert re.findall(r'<td class="cell \w+" data-sort="([^"]*)"', shown) == means
+        assert re.findall(r'<span class="mean">([^<]*)<', shown) == [mean for mean in means if mean]
+        for link in re.findall(r'href="#runs=([^"]*)"', shown):
+            assert set(link.split(",")) <= set(data["runs"])
+    crate = finished.folder / "reports/test-crate/ro-crate-metadata.json"
+    files = [unquote(one["@id"]) for one in json.loads(crate.read_text())["@graph"] if one["@type"] == "File"]
+    assert {
+        "test.html",
+        "test-workflow.html",
+        "results/tables/hbfl/table1.csv",
+        "results/figures/hbfl/figure4.svg",
+    } <= set(files)
+    assert all((crate.parent / name).is_file() for name in files)
 
 
 def test_again_does_nothing(finished: Clone) -> None:
@@ -63,7 +102,7 @@ def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, w
     fresh.edit("config/test.yaml", "experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
     wanted = fresh.wanted()
     assert [Path(output).parts[-3] for rule, output in wanted if rule == "train"] == ["fedprox"]
-    assert {"tables", "compare", "figures", "report"} <= {rule for rule, _ in wanted}
+    assert {"tables", "compare", "figures", "report", "workflow_report"} <= {rule for rule, _ in wanted}
 
 
 def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
@@ -104,7 +143,7 @@ def test_comment_in_a_method_triggers_nothing(fresh: Clone) -> None:
 def test_published_number_makes_tables_anew(fresh: Clone) -> None:
     """Also without records: what tables are made from stands in the name of the file that marks them."""
     fresh.edit("config/papers/hbfl.published.csv", "80.71", "80.72")
-    assert {rule for rule, _ in fresh.wanted()} == {"tables", "compare", "figures", "report"}
+    assert {rule for rule, _ in fresh.wanted()} == {"tables", "compare", "figures", "report", "workflow_report"}
 
 
 def test_results_of_what_stands(fresh: Clone) -> None:
@@ -117,7 +156,7 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     shutil.rmtree(results / "checkpoints")
     assert "train" in {rule for rule, _ in fresh.wanted()}
     rules = {rule for rule, _ in fresh.wanted("--config", "runs=standing")}
-    assert rules == {"tables", "compare", "figures", "report"}
+    assert rules == {"tables", "compare", "figures", "report", "workflow_report"}
     fresh.snakemake("--config", "runs=standing")
     assert NOTHING in fresh.snakemake("-n", "--config", "runs=standing")
     with (results / "tables" / "hbfl" / "table1.csv").open(newline="") as file:
@@ -127,7 +166,9 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     assert fresh.plan()["title"] in (fresh.folder / "reports" / "test.html").read_text()
     lost.parent.mkdir(exist_ok=True)
     kept.rename(lost)
-    assert {"tables", "compare", "figures", "report"} <= {rule for rule, _ in fresh.wanted("--config", "runs=standing")}
+    assert {"tables", "compare", "figures", "report", "workflow_report"} <= {
+        rule for rule, _ in fresh.wanted("--config", "runs=standing")
+    }
 
 
 def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:

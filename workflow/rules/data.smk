@@ -18,14 +18,14 @@ DATASETS = [
     for dataset in sorted({name for run in PLAN["runs"] for name in run["datasets"]})
 ]
 PICTURES = [
-    f"{Path(partition).relative_to('data').with_suffix('')}{end}"
-    for partition in PARTITIONS
-    for end in (".svg", ".png", ".csv")
+    Path(partition).relative_to("data").with_suffix(".svg") for partition in PARTITIONS
 ]
+# Of what stands: pictures that were drawn. A table may stand without its picture, where its size is to be kept.
 OVERVIEWS = [
-    f"<results>/{picture}"
+    f"<results>/{picture.with_suffix(end)}"
     for picture in PICTURES
     if TRAINING or Path("results", config["name"], picture).exists()
+    for end in (".svg", ".png", ".csv")
 ]
 # Before any training: what the most valuable run needs must not wait for a run of less value.
 FIRST = len(PLAN["runs"]) + 1

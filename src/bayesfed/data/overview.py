@@ -50,8 +50,8 @@ def statistics(held: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
     """One row for each client and split of `held` (split -> counts [clients, classes]).
 
     Columns: client, split, images, classes (with at least one image), largest_class_share (of the client's
-    images), label_entropy (bits; log2(classes) if all are equally frequent, 0 for a single class). The last
-    two are empty for a client without images.
+    images), label_entropy (bits; log2(classes) if all are equally frequent, 0 for a single class), then the images of
+    each class, class_0 and so on. Share and entropy are empty for a client without images.
     """
     import pandas as pd
 
@@ -61,8 +61,9 @@ def statistics(held: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
             images = int(row.sum())
             shares = row[row > 0] / images if images else np.array([np.nan])
             entropy = abs(float(-(shares * np.log2(shares)).sum()))  # abs: no -0.0 for a single class
-            rows.append((client, split, images, int((row > 0).sum()), float(shares.max()), entropy))
+            rows.append((client, split, images, int((row > 0).sum()), float(shares.max()), entropy, *row))
     columns = ["client", "split", "images", "classes", "largest_class_share", "label_entropy"]
+    columns += [f"class_{number}" for number in range(next(iter(held.values())).shape[1])]
     return pd.DataFrame(rows, columns=columns).sort_values("client", kind="stable")
 
 

@@ -216,6 +216,12 @@ class Study:
     notice: str
     records: Sequence[Record]
 
+    @property
+    def own_method(self) -> str:
+        """The label of the paper's own method: the first that bears the paper's name, else its first."""
+        methods = self.spec["methods"]
+        return next((label for label, block in methods.items() if block.get("name") == self.paper), next(iter(methods)))
+
     def folder(self, papers: Path) -> Path:
         """Where the paper's files are: in `papers`, but for one among a user's own parts."""
         return Path(self.spec.get("folder", papers))
@@ -335,14 +341,14 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
 
     Raises InputError for a field or axis that no record has.
     """
-    records = list(records)
-    wanted = {}
+    found = records = list(records)
     for field, value in where.items():
         if records and field not in FIELDS and not any(field in record.axes for record in records):
             known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
             raise InputError(f"no field '{field}' of a cell; {nearest(field, known)}")
-        wanted[field] = {text(each) for each in (value if isinstance(value, list) else [value])}
-    return [record for record in records if all(record.field(f) in accepted for f, accepted in wanted.items())]
+        accepted = {text(each) for each in (value if isinstance(value, list) else [value])}
+        found = [record for record in found if record.field(field) in accepted]
+    return found
 
 
 def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) -> tuple[list[Record], Statistic]:
@@ -410,7 +416,7 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
     folder = plan.parent.parent / "runs" if runs_folder is None else runs_folder
     # A result may have changed since the last call in this process (tests, notebooks).
     runs.summary.cache_clear()
-    runs.curves.cache_clear()
+    runs.metrics.cache_clear()
     runs.together.cache_clear()
     return [
         study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)

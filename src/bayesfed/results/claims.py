@@ -31,7 +31,7 @@ COLUMNS = (
 class Test:
     """A claim in one cell: what is compared, the records of it, and the difference of each planned seed.
 
-    A difference is in [-1, 1]; None marks a seed of which a run is missing.
+    A difference is one of values of `statistic`, in [-1, 1] but for rounds; None marks a seed of which a run is missing.
     """
 
     __test__ = False  # a name that pytest would collect
@@ -41,6 +41,7 @@ class Test:
     records: Sequence[cells.Record]
     differences: Sequence[float | None]
     holds: Sequence[bool]
+    statistic: cells.Statistic
 
 
 Claim = Mapping[str, Any]
@@ -79,7 +80,7 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
                 theirs = _value([record for record in of_seed if record.method == than], statistic)
                 differences.append(None if ours is None or theirs is None else ours - theirs)
             holds = [difference is not None and sign * difference > 0 for difference in differences]
-            found.append(Test(claim["method"], than, of_cell, differences, holds))
+            found.append(Test(claim["method"], than, of_cell, differences, holds, statistic))
     return found
 
 
@@ -100,7 +101,7 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
             complete = len(known) == len(steps)
             differences.append(known[-1] - known[0] if complete else None)
             holds.append(complete and all(sign * (b - a) > 0 for a, b in itertools.pairwise(known)))
-        found.append(Test(of_cell[0].method, f"{along} {' > '.join(steps)}", of_cell, differences, holds))
+        found.append(Test(of_cell[0].method, f"{along} {' > '.join(steps)}", of_cell, differences, holds, statistic))
     return found
 
 
@@ -127,7 +128,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
                     differences.append((known[0] - known[1]) - (known[2] - known[3]) if complete else None)
                 holds = [difference is not None and difference < 0 for difference in differences]
                 label = f"{than}, gain on {other}"
-                found.append(Test(method, label, of_cell, differences, holds))
+                found.append(Test(method, label, of_cell, differences, holds, statistic))
     return found
 
 
@@ -152,9 +153,14 @@ def tests(study: cells.Study, claim: Claim) -> list[Test]:
 
 
 def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
-    """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each.
+    """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each."""
+    return rows_of(study, claim, tests(study, claim))
 
-    `difference` is the mean over the counted seeds in percentage points: method minus `than`; for `falls` and `rises` at
+
+def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dict[str, str]]:
+    """The rows of a claim from its tests.
+
+    `difference` is the mean over the counted seeds, in points of a percentage, or as else the metric is shown: method minus `than`; for `falls` and `rises` at
     the smallest value of `along` minus at the largest; for `smaller gain` on `dataset` minus on the other.
     """
     common = {
@@ -164,7 +170,6 @@ def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
         "metric": claim["metric"],
         "experiment": "+".join(claim["experiments"]),
     }
-    found = tests(study, claim)
     sides = {"method": claim.get("method", ""), "than": ", ".join(claim.get("than", []))}
     total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
     whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
@@ -212,11 +217,16 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
         "holds": str(holds) if of else "",
         "of": str(of),
         "planned": str(sum(len(test.differences) for test in found)),
-        "difference": f"{100 * statistics.fmean(differences):+.2f}" if of else "",
+        "difference": shown(statistics.fmean(differences), found[0].statistic) if of else "",
         "verdict": verdict,
         "dataset_used": tables.used(study, records),
         "budget": study.budget(records),
     }
+
+
+def shown(difference: float, statistic: cells.Statistic) -> str:
+    """A difference of two values of a statistic, with its sign, in the places that the statistic has: `+2.91`."""
+    return f"{statistic.scale * difference:+.{1 if statistic.decimals is None else statistic.decimals}f}"
 
 
 def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:

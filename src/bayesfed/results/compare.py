@@ -78,16 +78,14 @@ def compare(
     paper's; the note says so). A cell without a printed number has none, and no verdict.
     """
     candidates = [row for row in published if row["item"] in items]
-    return [
-        _row(study, table, cell, [row for row in candidates if prints(study, cell, row)])
-        for _, of_row in tables.rows(study, table)
-        for cell in of_row
-    ]
+    return [beside(study, table, cell, candidates) for _, of_row in tables.rows(study, table) for cell in of_row]
 
 
-def _row(
-    study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, printed: list[Mapping[str, str]]
+def beside(
+    study: cells.Study, table: Mapping[str, Any], cell: tables.Cell, published: Sequence[Mapping[str, str]]
 ) -> dict[str, str]:
+    """The row of a cell; `published` are the printed numbers of its table."""
+    printed = [row for row in published if prints(study, cell, row)]
     value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
     score, last5 = cell.score(), cell.score(cell.statistic.last5)
     places = cell.statistic.decimals or 2

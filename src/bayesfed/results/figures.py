@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from bayesfed.files import replacing
 from bayesfed.results import cells, csvfile, runs, search
 
-COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy"]
+COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
 COLOURS = 10  # that can be told apart
@@ -62,7 +62,7 @@ class Content:
 
 
 def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
-    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent.
+    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's folder.
 
     Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
@@ -86,7 +86,8 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
         curve, scale = points(record, figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
-        data += [(row, column, record.field(axis), record.seed, place, scale * value) for place, value in curve.items()]
+        named = row, column, record.field(axis), record.seed
+        data += [(*named, place, scale * value, record.folder.name) for place, value in curve.items()]
     found = cells.unique(record.field(axis) for record in records)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
@@ -229,11 +230,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         # Datasets side by side have scales of their own.
         share: Any = False if flat or "dataset" in figure["columns"] else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few = not {"x", "shows"}.isdisjoint(figure) or data.curves["round"].max() <= 20
-        upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
-        below = shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace("_", " ")
-        places = data.curves["round"]
-        log = "x" in figure and places.min() > 0 and places.max() >= 100 * places.min()
+        few, log = has_few(figure, data.curves["round"]), is_logarithmic(figure, data.curves["round"])
+        below, upright = axis_titles(figure)
         for i, row in enumerate(data.rows):
             for j, column in enumerate(data.columns):
                 _panel(
@@ -368,6 +366,25 @@ def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[st
     axes.set(xlabel="", ylabel="")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=whole))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+
+
+def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
+    """What stands below the panels of a figure, and at their left."""
+    shows = figure.get("shows", {})
+    upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
+    return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(
+        "_", " "
+    ), upright
+
+
+def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:
+    """Whether a curve has so few points that each is marked."""
+    return not {"x", "shows"}.isdisjoint(figure) or bool(places.max() <= 20)
+
+
+def is_logarithmic(figure: Mapping[str, Any], places: pd.Series) -> bool:
+    """Whether the values of an axis span so much that they stand on a logarithmic one."""
+    return "x" in figure and bool(places.min() > 0 and places.max() >= 100 * places.min())
 
 
 def _head(made: Figure, title: str, total: float) -> None:

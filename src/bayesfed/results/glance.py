@@ -58,10 +58,10 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
-    """The whole of it, under the label of the paper's own method, its first: tables named under `glance` in the paper's YAML, then every claim that a finished run touches."""
+    """The whole of it, under the label of the paper's own method: tables named under `glance` in the paper's YAML, then every claim that a finished run touches."""
     asked = cells.unique(str(record.folder) for record in study.records)
     done = cells.unique(str(record.folder) for record in study.records if record.done)
-    out = f"### {next(iter(study.spec['methods']))}\n\n{len(done)} of {len(asked)} planned runs stand."
+    out = f"### {study.own_method}\n\n{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
     out += " Accuracies in percent, mean over seeds; `here, best round` is chosen on the test set, as in print.\n\n"

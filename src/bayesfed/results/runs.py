@@ -13,6 +13,9 @@ Curves = dict[str, dict[int, float]]
 [0, 1]."""
 
 
+OfServer = dict[tuple[str, str], dict[int, float]]
+"""Per (model, metric) of the server: round -> value."""
+
 OWN_SHARD = ("shard_accuracy", "epoch_shard_accuracy")
 
 
@@ -42,17 +45,40 @@ def together(folder: Path) -> dict[int, float]:
 
 
 @cache
-def of_server(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
+def metrics(folder: Path) -> tuple[OfServer, Curves]:
+    """A finished run's `metrics.csv`, read once: what is recorded of the server, and the curves (see `curves`)."""
+    server: OfServer = {}
+    found: Curves = {}
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        lines = csv.reader(file)
+        next(lines, None)
+        for at, client, model, metric, text in lines:
+            round, value = int(at), float(text)
+            if client == "global":
+                server.setdefault((model, metric), {})[round] = value
+            series = series_of(client, model, metric)
+            if series and math.isfinite(value):
+                of_series = found.setdefault(series, {})
+                of_series[round] = max(value, of_series.get(round, value))
+    return server, found
+
+
+def series_of(client: str, model: str, metric: str) -> str:
+    """The curve to which a row of `metrics.csv` belongs; "" for none."""
+    if client in ("global", "mean"):
+        whose = "global" if client == "global" else "local"
+        return client if (model, metric) == (whose, "test_accuracy") else ""
+    if model == "global":
+        return f"global on {int(client) + 1}" if metric == "shard_accuracy" else ""
+    return str(int(client) + 1) if metric in OWN_SHARD and not model.endswith("_sampled") else ""
+
+
+def of_server(folder: Path) -> OfServer:
     """By round, what is recorded of the server under each (model, metric); its diagnostics have the model `server`.
 
     The run must be finished: `summary` has verified its record.
     """
-    found: dict[tuple[str, str], dict[int, float]] = {}
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["client"] == "global":
-                found.setdefault((row["model"], row["metric"]), {})[int(row["round"])] = float(row["value"])
-    return found
+    return metrics(folder)[0]
 
 
 def diagnostic(folder: Path, name: str) -> dict[int, float]:
@@ -69,7 +95,6 @@ def along(folder: Path, family: str, round: int) -> dict[float, float]:
     }
 
 
-@cache
 def curves(folder: Path) -> Curves:
     """Accuracy per round: the server's model on the full test set and on each client's shard, a client's best model on
     its own shard, and the clients' models, their mean, on the full test set.
@@ -78,39 +103,10 @@ def curves(folder: Path) -> Curves:
     engine's summary, which counts an epoch's accuracy like the round's where a run tests after every epoch.
     The run must be finished: `summary` has verified its record.
     """
-    found: Curves = {}
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["client"] == "global":
-                if (row["model"], row["metric"]) != ("global", "test_accuracy"):
-                    continue
-                series = "global"
-            elif row["client"] == "mean":
-                if (row["model"], row["metric"]) != ("local", "test_accuracy"):
-                    continue
-                series = "mean"
-            elif row["model"] == "global":
-                if row["metric"] != "shard_accuracy":
-                    continue
-                series = f"global on {int(row['client']) + 1}"
-            elif row["metric"] in OWN_SHARD and not row["model"].endswith("_sampled"):
-                series = str(int(row["client"]) + 1)
-            else:
-                continue
-            value = float(row["value"])
-            if math.isfinite(value):
-                of_series = found.setdefault(series, {})
-                of_series[int(row["round"])] = max(value, of_series.get(int(row["round"]), value))
-    return found
+    return metrics(folder)[1]
 
 
-@cache
 def measured(folder: Path, model: str = "global") -> dict[str, dict[int, float]]:
     """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
     diagram: metric -> round -> value, for the rounds in which it was. The run must be finished, as for `curves`."""
-    found: dict[str, dict[int, float]] = {}
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if (row["client"], row["model"]) == ("global", model):
-                found.setdefault(row["metric"].removeprefix("test_"), {})[int(row["round"])] = float(row["value"])
-    return found
+    return {metric.removeprefix("test_"): values for (of, metric), values in of_server(folder).items() if of == model}

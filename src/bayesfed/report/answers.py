@@ -1,0 +1,208 @@
+"""What a paper's runs say, in words made from the data: its claims one by one, and how close its numbers are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayesfed.report import tables
+from bayesfed.results import cells, claims
+from bayesfed.results.tables import Cell
+
+MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗")}
+
+Printed = dict[tuple[str, frozenset[tuple[str, str, str]]], float]
+"""The printed number of what a metric is measured of: records by folder, level and client."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A claim in one cell that has been run: where, what came out, and the link to its runs."""
+
+    where: str
+    words: str
+    holds: bool
+    link: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A claim: its words, whose it is, the verdict over all its cells, in how many it holds, and these cells; `apart`: what
+    was run is not the paper's, so the verdict is none on the paper."""
+
+    claim: str
+    by: str
+    kind: str
+    mark: str
+    verdict: str
+    outcome: str
+    lines: list[Line]
+    run: bool
+    apart: bool
+
+
+def printed(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Printed:
+    """The numbers in print by what they are of."""
+    found = {}
+    for table, own in shown:
+        for cell, of in zip(table.cells, own, strict=True):
+            if cell.row["published"]:
+                found[of.metric, place(of.records)] = float(cell.row["published"])
+    return found
+
+
+def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str]]:
+    """What records are of."""
+    return frozenset((str(record.folder), record.level, record.client) for record in records)
+
+
+def answer(
+    claim: Mapping[str, Any], tests: Sequence[claims.Test], rows: Sequence[Mapping[str, str]], known: Printed
+) -> Answer:
+    """A claim in words; `rows` are its rows of `claims.csv`, first that over all cells."""
+    total, *each = rows
+    lines = []
+    for row, test in zip(each, tests, strict=True):
+        if row["of"] != "0":
+            words = f"{outcome(claim, row, test)}{in_print(claim, test, known)}"
+            lines.append(Line(where(row), words, row["holds"] == row["of"], f"#runs={tables.runs_of(test.records)}"))
+    word, _, apart = total["verdict"].partition(" (")
+    kind, mark = MARKS.get(word, ("diverged", "✕") if word == cells.DIVERGED else ("open", ""))
+    some = total["of"] not in ("0", total["planned"])
+    verdict = f"{word}{' so far' if some else ''}{f' ({apart}' if apart else ''}"
+    told = f"as claimed in {total['holds']} of {total['of']} tests" if lines else "no test run"
+    told += f" ({total['planned']} planned)" if total["of"] != total["planned"] else ""
+    if len(lines) > 1:
+        told += f", mean difference {amount(total['difference'], tests[0].statistic, signed=True)}"
+    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(apart))
+
+
+def where(row: Mapping[str, str]) -> str:
+    """A claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
+    named = (("", "dataset"), ("alpha ", "alpha"), ("stragglers ", "stragglers"), ("", "axes"), ("", "model"))
+    words = [f"{word}{row[key]}" for word, key in (*named, ("client ", "client")) if row[key]]
+    return ", ".join(word for word in words if word != "stragglers 0")
+
+
+def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test) -> str:
+    """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    size, up = amount(row["difference"], test.statistic), float(row["difference"]) > 0
+    equal = float(row["difference"]) == 0
+    if claim["kind"] in ("higher", "lower"):
+        words = f"{row['method']} {size} {'above' if up else 'below'} {row['than']}"
+        words = f"{row['method']} equal to {row['than']}" if equal else words
+    elif claim["kind"] in ("falls", "rises"):
+        words = f"{row['method']} {'rises' if up else 'falls'} by {size} over {row['than'].replace(' > ', ' to ')}"
+    else:
+        words = f"gain over {row['than']}: {size} {'larger' if up else 'smaller'}"
+    seeds = f"{row['holds']} of {row['of']} seed{'s' if row['of'] != '1' else ''}"
+    seeds += f" ({row['planned']} planned)" if row["of"] != row["planned"] else ""
+    return f"{words}, as claimed in {seeds}"
+
+
+def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
+    """What print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
+    if claim["kind"] not in ("higher", "lower"):
+        return ""
+    sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
+    ours, theirs = (known.get((claim["metric"], side)) for side in sides)
+    if ours is None or theirs is None:
+        return ""
+    difference = (ours - theirs) / test.statistic.scale
+    if not difference:
+        return "; print: equal"
+    size = amount(claims.shown(difference, test.statistic), test.statistic)
+    return f"; print: {size} {'above' if difference > 0 else 'below'}"
+
+
+def amount(difference: str, statistic: cells.Statistic, signed: bool = False) -> str:
+    """A difference with its unit, by default without its sign: `2.90 points`."""
+    number = difference if signed else difference.lstrip("+-")
+    return f"{number} {statistic.unit}s" if statistic.close == 1 else number
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """How the numbers of a paper stand beside print: how many are printed, how many have a run, and of those that may be
+    compared how many are near, above and below; `median`: of the distances in points, "" without any."""
+
+    printed: int
+    run: int
+    close: int
+    higher: int
+    lower: int
+    apart: int
+    median: str
+
+    @property
+    def compared(self) -> int:
+        """How many may be compared."""
+        return self.close + self.higher + self.lower
+
+
+def closeness(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Closeness:
+    """Counts over the cells of all tables with a printed number each; the median is of percentages alone."""
+    found = [
+        (cell, own.statistic)
+        for table, of in shown
+        if table.counted
+        for cell, own in zip(table.cells, of, strict=True)
+        if cell.row["published"]
+    ]
+    kinds = [cell.kind for cell, _ in found]
+    points = [abs(float(cell.row["difference"])) for cell, statistic in found
+              if cell.kind in ("close", "higher", "lower") and statistic.scale == 100]  # fmt: skip
+    return Closeness(
+        printed=len(found),
+        run=len(kinds) - kinds.count("open"),
+        close=kinds.count("close"),
+        higher=kinds.count("higher"),
+        lower=kinds.count("lower"),
+        apart=kinds.count("apart") + kinds.count("diverged"),
+        median=f"{statistics.median(points):.1f}" if points else "",
+    )
+
+
+def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
+    """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests on."""
+    own = [one for one in found if one.by == "paper"]
+    run = [one for one in own if one.run]
+    if not done:
+        return [f"None of the {planned} planned runs stands yet, so nothing is said of {label}'s claims or numbers."]
+    outcomes = (
+        ("yes", "holds", "hold"),
+        ("part", "holds in part", "hold in part"),
+        ("no", "does not hold", "do not hold"),
+        ("diverged", "diverged", "diverged"),
+    )
+    counted = [(sum(one.kind == kind for one in run), one, several) for kind, one, several in outcomes]
+    counts = [f"{count} {one if count == 1 else several}" for count, one, several in counted if count]
+    words = []
+    if run:
+        first = run[0]
+        line = first.lines[0] if len(first.lines) == 1 else None
+        said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
+        words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
+    rest = f"{done} of {planned} planned runs stand"
+    words.append(f"{rest}: a first word, no verdict." if done < planned else f"All {planned} planned runs stand.")
+    others = sum(one.apart for one in run)
+    told = f"{'has' if len(run) == 1 else 'have'} been tested"
+    if others:
+        told += (
+            f"{f', {others} of them' if others < len(run) else ''} on other data, or by other runs, than the paper's"
+        )
+    words.append(
+        f"Of the paper's {len(own)} claims {len(run)} {told}: {', '.join(counts)}."
+        if run
+        else f"None of the paper's {len(own)} claims has been tested yet."
+    )
+    if numbers.printed:
+        told = f"{numbers.run} of its {numbers.printed} printed numbers have a run beside them"
+        if numbers.compared:
+            told += f": {numbers.close} within a point, {numbers.higher} higher, {numbers.lower} lower"
+            told += f"; half of them are within {numbers.median} points" if numbers.median else ""
+        told += f"; {numbers.apart} cannot be compared" if numbers.apart and numbers.run else ""
+        words.append(f"{told}.")
+    return words

@@ -1,0 +1,165 @@
+"""The page: everything that a plan's finished runs say, in one HTML file without a request to anywhere."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair
+import jinja2
+import vl_convert
+
+from bayesfed import __version__, files
+from bayesfed import plan as planning
+from bayesfed.report import answers, crate, sections, stories
+from bayesfed.report.answers import Answer, Closeness
+from bayesfed.report.charts import Chart, of_figure
+from bayesfed.report.tables import Plain, Table, of_paper
+from bayesfed.results import cells, claims, compare, glance
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's tab: all that the templates show of it."""
+
+    name: str
+    label: str
+    title: str
+    reference: str
+    lead: list[str]
+    done: int
+    planned: int
+    seeds: str
+    budget: list[str]
+    hours: str
+    hardware: str
+    closeness: Closeness
+    answers: list[Answer]
+    claims: Plain
+    tables: list[Table]
+    against: Chart | None
+    figures: list[Chart]
+    calibration: Plain | None
+    reliability: list[Chart]
+    logged: Plain | None
+    diagnostics: list[Chart]
+    terms: list[tuple[str, str]]
+    partitions: list[Chart]
+    without_partition: int
+    cost: Plain | None
+    runs: Plain | None
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts of the tab."""
+        alone = [self.against] if self.against else []
+        return [*alone, *self.figures, *self.reliability, *self.diagnostics, *self.partitions]
+
+
+def write(plan: Path, out: Path, papers: Path = planning.PAPERS) -> list[Path]:
+    """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns both files.
+
+    `papers` holds `<paper>.published.csv`. Reads the plan's results folder: runs, and where they stand, tables of partitions
+    and benchmarks. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
+    InputError for a missing plan or a damaged run folder.
+    """
+    studies = cells.studies(plan)
+    content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
+    held = sections.held(content, results)
+    runs = [stories.of_study(study, content) for study in studies]
+    shown = [paper(study, own, held, papers) for study, own in zip(studies, runs, strict=True)]
+    workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), crate.path(out)
+    page = (
+        templates()
+        .get_template("page.html")
+        .render(
+            name=out.stem,
+            title=content.get("title", out.stem),
+            notice=content["notice"],
+            version=__version__,
+            papers=shown,
+            speed=sections.speed(results / "speed"),
+            data={
+                "charts": {chart.name: chart.data() for one in shown for chart in one.charts},
+                "papers": {study.paper: list(own) for study, own in zip(studies, runs, strict=True)},
+                "runs": {name: run for own in runs for name, run in own.items()},
+                "partitions": held,
+                "specs": stories.specs(),
+            },
+            libraries=libraries(),
+            workflow=workflow.name if workflow.exists() else "",
+            crate=metadata.relative_to(out.parent).as_posix(),
+        )
+    )
+    files.write_text(out, page)
+    crate.write(metadata, out, content, results, studies)
+    return [out, metadata]
+
+
+def templates() -> jinja2.Environment:
+    """The page's templates; whatever a value holds is shown as text."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("bayesfed.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+@functools.cache
+def libraries() -> str:
+    """Vega, Vega-Lite and Vega-Embed, in the version that Altair writes for, as a script that a page may hold."""
+    version = altair.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version).replace("</script", r"<\/script")
+
+
+def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], papers: Path) -> Paper:
+    """A paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
+    spec = study.spec
+    published = compare.read_published(study.folder(papers) / f"{study.paper}.published.csv")
+    pairs = [of_paper(study, name, table, published) for name, table in spec.get("tables", {}).items()]
+    known, numbers = answers.printed(pairs), answers.closeness(pairs)
+    asked = [(claim, claims.tests(study, claim)) for claim in spec.get("claims", [])]
+    claim_rows = [claims.rows_of(study, claim, tests) for claim, tests in asked]
+    found = [answers.answer(*one, rows, known) for one, rows in zip(asked, claim_rows, strict=True)]
+    finished = [record for record in study.records if record.done]
+    done = len({record.folder for record in finished})
+    planned = len({record.folder for record in study.records})
+    logged, diagnostics = sections.logged(study)
+    partitions, without = sections.partitions(study, own, held)
+    shown: Sequence[Table] = [table for table, _ in pairs]
+    return Paper(
+        name=study.paper,
+        label=study.own_method,
+        title=spec.get("title", study.paper),
+        reference=spec.get("reference", ""),
+        lead=answers.lead(study.own_method, found, numbers, done, planned),
+        done=done,
+        planned=planned,
+        seeds=", ".join(cells.unique(record.seed for record in finished)),
+        budget=cells.unique(study.budget([record]) for record in finished),
+        hours=sections.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values())),
+        hardware="; ".join(cells.unique(glance.place(one["provenance"]) for one in own.values() if one["provenance"])),
+        closeness=numbers,
+        answers=found,
+        claims=sections.claim_table(study, [row for rows in claim_rows for row in rows]),
+        tables=list(shown),
+        against=sections.against(study, shown),
+        figures=[of_figure(study, name, figure) for name, figure in spec.get("figures", {}).items()],
+        calibration=sections.calibration(study),
+        reliability=sections.reliability(study),
+        logged=logged,
+        diagnostics=diagnostics,
+        terms=stories.terms(own.values()),
+        partitions=partitions,
+        without_partition=without,
+        cost=sections.cost(study, own),
+        runs=sections.run_list(study, own),
+    )

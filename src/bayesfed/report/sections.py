@@ -1,0 +1,245 @@
+"""What a paper's tab shows below its tables: what runs took, calibration, what servers log, who holds what, and every run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bayesfed.report import charts, stories
+from bayesfed.report.charts import Chart, Panel
+from bayesfed.report.tables import Plain, Table, plain, run_id
+from bayesfed.results import breakdown, cells, claims, glance
+
+Json = dict[str, Any]
+CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
+                 "of", "planned", "difference", "verdict", "budget"]  # fmt: skip
+HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
+
+
+def spoken(name: object) -> str:
+    """A name of the code as people write it."""
+    return str(name).replace("_", " ")
+
+
+def mean_and_sd(values: pd.Series, form: str = ".4f") -> str:
+    """`0.1234 ± 0.0012`, the first alone for one value, "" for none."""
+    mean, sd = values.mean(), values.std()
+    return "" if pd.isna(mean) else f"{mean:{form}}" + ("" if pd.isna(sd) else f" ± {sd:{form}}")
+
+
+def link_to(names: Collection[str]) -> str:
+    """Where the page tells of these runs."""
+    return f"#runs={','.join(dict.fromkeys(names))}"
+
+
+def claim_table(study: cells.Study, rows: Sequence[Mapping[str, str]]) -> Plain:
+    """Every claim, over all its cells and in each, as in claims.csv."""
+    frame = pd.DataFrame(rows, columns=list(claims.COLUMNS)).fillna("")
+    kept = [name for name in CLAIM_COLUMNS if name in ("claim", "holds", "of") or frame[name].any()]
+    return plain(f"{study.paper}-claims", f"{study.paper}: claims", frame[kept])
+
+
+def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
+    """Every percentage that may be compared with print, as a point; None without any."""
+    rows = []
+    for table in shown:
+        for keys, of_row in table.rows:
+            for column, cell in zip(table.columns, of_row, strict=True):
+                if table.counted and cell.percent and cell.kind in ("close", "higher", "lower"):
+                    row, name = cell.row, ", ".join([spoken(table.name), *keys, column])
+                    said = f"{row['difference']} ({row['verdict']})"
+                    rows.append((name, float(row["published"]), float(row["mean"]), cell.kind, said, cell.runs))
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows, columns=["cell", "x", "value", "kind", "verdict", "run"])
+    limits = charts.bounds(pd.concat([frame["x"], frame["value"]]), True)
+    words = "; ".join(f"{name}: print {there:g}, here {here:g}" for name, there, here, *_ in rows[:12])
+    words += f"; and {len(rows) - 12} more, all in the tables above" if len(rows) > 12 else ""
+    small = "A point: a printed percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
+    panel = Panel("", charts.csv(frame), words, limits, limits)
+    title = "Our numbers against the printed ones"
+    return Chart(f"{study.paper}-against", "", title, small, [], [panel], charts.beside_print())
+
+
+def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
+    """What the runs took, by experiment, data, method and hardware."""
+    rows = [
+        {
+            "experiment": spoken(one["columns"]["experiment"]),
+            "dataset": one["columns"].get("dataset_used", ""),
+            "method": one["columns"]["method"],
+            "hardware": glance.place(one["provenance"]),
+            "seconds": one["provenance"]["train_seconds"],
+            "images": one["provenance"].get("samples_per_second", 0.0),
+        }
+        for one in own.values()
+        if "train_seconds" in one["provenance"]
+    ]
+    if not rows:
+        return None
+    found = []
+    for keys, of_group in pd.DataFrame(rows).groupby(["experiment", "dataset", "method", "hardware"], sort=False):
+        minutes = of_group["seconds"] / 60
+        numbers = [
+            str(len(of_group)),
+            f"{minutes.mean():.1f}",
+            f"{minutes.sum():.1f}",
+            f"{of_group['images'].mean():.0f}",
+        ]
+        found.append([*map(str, keys), *numbers])
+    heads = [
+        "experiment",
+        "dataset",
+        "method",
+        "hardware",
+        "runs",
+        "minutes a run",
+        "minutes in all",
+        "images a second",
+    ]
+    return plain(f"{study.paper}-cost", f"{study.paper}: what its runs took", pd.DataFrame(found, columns=heads))
+
+
+def calibration(study: cells.Study) -> Plain | None:
+    """NLL, Brier, ECE and MCE of each evaluated predictor in the last round, mean and sd over seeds; None without any."""
+    frame = pd.DataFrame(breakdown.uncertainty(study)[1])
+    if frame.empty:
+        return None
+    where = [name for name in (*breakdown.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
+    measured = [name for name in HEADS if name in frame]
+    frame[measured] = frame[measured].apply(pd.to_numeric, errors="coerce")
+    rows, links = [], []
+    for keys, own in frame.groupby(where, sort=False):
+        row = dict(zip(where, keys, strict=True)) | {name: mean_and_sd(own[name]) for name in measured}
+        rows.append(row | {"experiment": spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
+        links.append(link_to(own["run"]))
+    table = pd.DataFrame(rows)
+    plain_values = {"stragglers": "0", "budget": cells.PAPERS}  # where all have these, they need no column
+    shown = [name for name in [*where[:-1], *measured, "budget", "seeds"] if table[name].any()]
+    kept = [name for name in shown if (table[name] != plain_values.get(name, "")).any()]
+    title = f"{study.paper}: calibration after the last round"
+    return plain(f"{study.paper}-calibration", title, table[kept].rename(columns=HEADS), links)
+
+
+def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
+    """What the servers logged of themselves: in the last round as a table, and over rounds as charts."""
+    last, over = [], []
+    for record in study.records:
+        if record.level != "global" or not record.done:
+            continue
+        for name, values in stories.diagnostics(record.folder).items():
+            of = name, record.experiment, charts.cell_name(study, record), record.method
+            last.append((*of, record.seed, list(values.values())[-1], run_id(record.folder)))
+            if len(values) > 1:
+                over += [(*of, record.seed, at, value, run_id(record.folder)) for at, value in values.items()]
+    if not last:
+        return None, []
+    rows, links = [], []
+    by = ["name", "experiment", "panel", "curve"]
+    for keys, own in pd.DataFrame(last, columns=[*by, "seed", "value", "run"]).groupby(by, sort=False):
+        name, experiment, cell, method = map(str, keys)
+        number = mean_and_sd(own["value"], ".4g")
+        rows.append([spoken(name), spoken(experiment), cell, method, number, str(own["seed"].nunique())])
+        links.append(link_to(own["run"]))
+    frame = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
+    found = []
+    for what, own in pd.DataFrame(over, columns=[*by, "seed", "x", "value", "run"]).groupby("name", sort=False):
+        found += charts.by_experiment(study, own.drop(columns="name"), str(what), spoken(what), "round", spoken(what))
+    return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
+
+
+def reliability(study: cells.Study) -> list[Chart]:
+    """Reliability diagrams of the last round, a chart an experiment, a panel a cell, of records that hold bins."""
+    rows = [
+        (record.experiment, charts.cell_name(study, record), record.method, record.seed, at, 100 * accuracy, run_id(record.folder))
+        for record in study.records
+        if record.level == "global" and record.done
+        for at, accuracy in record.reliability().items()
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["experiment", "panel", "curve", "seed", "x", "value", "run"])
+    words = "confidence (%)", "accuracy (%)"
+    return charts.by_experiment(study, frame, "reliability", "Reliability", *words, diagonal=True)
+
+
+def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
+    """How many images of each class each client holds for training, and how many images for tests, by partition; of those
+    whose table stands, and has the classes."""
+    found = {}
+    for name in cells.unique(run["partition"] for run in content["runs"] if run.get("partition")):
+        path = results / Path(name).with_suffix(".csv")
+        frame = pd.read_csv(path) if path.exists() else pd.DataFrame()
+        counts = frame.filter(regex=r"^class_\d+$")
+        if len(counts.columns):
+            train = frame["split"] == "train"
+            found[name] = {"train": counts[train].to_numpy().tolist(), "test": frame[~train]["images"].tolist()}
+    return found
+
+
+def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
+    """Heat maps of the partitions of a paper's finished runs, a chart a dataset; and how many of them have no table."""
+    used = cells.unique(one["partition"] for one in own.values() if one["partition"])
+    panels: dict[str, list[Panel]] = {}
+    for name in used:
+        if name not in known:
+            continue
+        clients, path = known[name]["train"], Path(name)
+        sizes, classes = [sum(row) for row in clients], [sum(count > 0 for count in row) for row in clients]
+        text = "client,class,images\n" + "".join(
+            f"{client},{number},{count}\n"
+            for client, row in enumerate(clients, 1)
+            for number, count in enumerate(row)
+            if count
+        )
+        words = f"{len(sizes)} clients with {min(sizes)} to {max(sizes)} training images, of {min(classes)} to {max(classes)} classes each"
+        title = path.stem.replace("~", " ").replace("-", ", ").replace("_", " ")
+        panels.setdefault(path.parent.name, []).append(Panel(title, text, words))
+    small = "Training images of each class at each client: the brighter, the more; nothing where a client has none of a class."
+    found = [
+        Chart(f"{study.paper}-partitions-{dataset}", "", study.label(dataset), small, [], of_dataset, charts.heat_map())
+        for dataset, of_dataset in panels.items()
+    ]
+    return found, sum(name not in known for name in used)
+
+
+def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
+    """Every finished run, with a link to what the page tells of it; None without any."""
+    rows = []
+    for name, one in own.items():
+        columns, server = one["columns"], one["server"]
+        means = [row[3] for row in one["clients"] if row[0] == "mean"]
+        stragglers = columns.get("stragglers", "0")
+        more = [columns.get("axes", ""), f"stragglers {stragglers}" if stragglers != "0" else ""]
+        best = f"{server['best']:.2f}" if "best" in server else ""
+        rows.append(
+            {
+                "experiment": spoken(columns["experiment"]),
+                "dataset": columns["dataset"],
+                "alpha": columns.get("alpha", ""),
+                "more": ", ".join(filter(None, more)),
+                "method": columns["method"],
+                "seed": columns["seed"],
+                "server, best (%)": cells.DIVERGED if one["diverged"] else best,
+                "clients' mean, best (%)": "".join(means),
+                "took": duration(one["provenance"].get("train_seconds", 0)),
+                "run": name.rpartition("-")[2],
+            }
+        )
+    links = [link_to([name]) for name in own]
+    return plain(f"{study.paper}-runs", f"{study.paper}: finished runs", pd.DataFrame(rows), links) if rows else None
+
+
+def speed(folder: Path) -> list[Plain]:
+    """The tables of the benchmarks, as they stand in the results."""
+    return [
+        plain(path.stem, path.stem, pd.read_csv(path, dtype=str).fillna("")) for path in sorted(folder.glob("*.csv"))
+    ]

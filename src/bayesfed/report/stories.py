@@ -1,0 +1,154 @@
+"""What the page tells of one run: where it stands in the papers, how it was made, and all that its record holds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesfed.errors import InputError
+from bayesfed.report import charts
+from bayesfed.report.tables import run_id
+from bayesfed.results import breakdown, cells, runs
+
+POINTS = 50  # of a client's curve at most, evenly spaced, and the last; the server's has four times as many
+
+DIAGNOSTICS = {
+    "log_precision_spread": "largest difference of log precision between two clients, over all parameters; 0 where all"
+    " clients are as sure, and the average by precisions is the plain one",
+    "sigma_mean": "mean of the server's sigma over all parameters",
+    "omega_mean": "mean of the server's precisions over all parameters",
+    "omega_below_epsilon": "share of the server's precisions that epsilon outweighs",
+    "precision_cosine": "cosine of the two clients' precisions",
+}
+"""What servers log, in words. Records hold these over all parameters together, none by layer."""
+
+Json = dict[str, Any]
+
+
+def of_study(study: cells.Study, plan: Mapping[str, Any]) -> dict[str, Json]:
+    """The finished runs of a paper, by their names on the page."""
+    entries = {run["folder"]: run for run in plan["runs"]}
+    client_rows: dict[str, list[dict[str, str]]] = {}
+    for row in breakdown.clients(study)[1]:
+        client_rows.setdefault(row["run"], []).append(row)
+    return {
+        run_id(records[0].folder): story(study, columns, records, client_rows[columns["run"]], entries)
+        for columns, records in breakdown.by_run(study)
+    }
+
+
+def story(
+    study: cells.Study,
+    columns: Mapping[str, str],
+    records: Sequence[cells.Record],
+    client_rows: Sequence[Mapping[str, str]],
+    entries: Mapping[str, Mapping[str, Any]],
+) -> Json:
+    """One run, as JSON: accuracies in percent."""
+    first = records[0]
+    folder, name = first.folder, place_of(first.folder, entries)
+    provenance, summary = read_json(folder / "provenance.json"), runs.summary(folder)
+    assert summary is not None  # these are finished runs
+    curves = runs.curves(folder)
+    return {
+        "columns": {key: value for key, value in columns.items() if value and key != "run"},
+        "folder": folder.as_posix(),
+        "partition": entries.get(name, {}).get("partition") or "",
+        "diverged": first.diverged,
+        "file": (folder / "run.yaml").read_text(encoding="utf-8"),
+        "provenance": provenance,
+        "command": command(folder, entries.get(name, {}), provenance),
+        "images": summary.get("test_images", []),
+        "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
+        "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
+        if first.level == "global"
+        else {},
+        "curves": {
+            series: thin(values, 4 * POINTS if series in ("global", "mean") else POINTS)
+            for series, values in curves.items()
+            if not series.startswith("global on")
+        },
+        "calibration": {
+            model: {metric: round(value, 4) for metric, value in values.items() if runs.number(value) is not None}
+            for model, values in summary.get("uncertainty", {}).items()
+        },
+        "reliability": {
+            model: [
+                [round(middle, 2), round(100 * accuracy, 2)] for middle, accuracy in first.reliability(model).items()
+            ]
+            for model in summary.get("uncertainty", {})
+            if first.reliability(model)
+        },
+        "diagnostics": {name: thin(values, 4 * POINTS, scale=1) for name, values in diagnostics(folder).items()},
+    }
+
+
+CLIENT_COLUMNS = (
+    "client",
+    "model",
+    "dataset",
+    *breakdown.ACCURACIES,
+    *map(breakdown.on_shard, breakdown.ACCURACIES),
+    "note",
+)
+
+
+def place_of(folder: Path, entries: Mapping[str, Any]) -> str:
+    """The folder of a run as the plan has it: below the folder of runs."""
+    path = folder.as_posix()
+    return next((name for name in entries if path.endswith(f"/{name}")), "")
+
+
+def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[list[float]]:
+    """[round, value] of every n-th round, and the last, so that there are at most so many and one."""
+    rounds = sorted(values)
+    every = max(1, -(-len(rounds) // points))
+    kept = rounds if every == 1 else sorted({*rounds[::every], rounds[-1]})
+    return [[round_, float(f"{scale * values[round_]:.4g}")] for round_ in kept]
+
+
+def diagnostics(folder: Path) -> dict[str, dict[int, float]]:
+    """What the method's server has logged, by name and round, where it is finite."""
+    found = {name: values for (model, name), values in runs.of_server(folder).items() if model == "server"}
+    finite = {name: {at: v for at, v in values.items() if runs.number(v) is not None} for name, values in found.items()}
+    return {name: values for name, values in finite.items() if values}
+
+
+def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """The commands that make a run again, from its own run file, on the same kind of device and in the same precision."""
+    run_file = shlex.quote(f"{folder.as_posix()}/run.yaml")
+    threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
+    given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
+    lines = [f"bayesfed fetch {' '.join(map(shlex.quote, entry['datasets']))}"] if entry.get("datasets") else []
+    return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {shlex.quote(f'again/{folder.name}')}{given}"])
+
+
+def read_json(path: Path) -> Json:
+    """A JSON file of a record; nothing where it is empty."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        return json.loads(text) if text else {}
+    except ValueError as error:
+        raise InputError(
+            f"{path}: not readable as JSON ({error}); restore the record, or delete the run folder"
+        ) from None
+
+
+def terms(runs: Iterable[Json]) -> list[tuple[str, str]]:
+    """What is logged by the servers of these runs, with what it means."""
+    known = {name for run in runs for name in run["diagnostics"]}
+    return [(name, words) for name, words in DIAGNOSTICS.items() if name in known]
+
+
+def specs() -> dict[str, Json]:
+    """The charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server logged."""
+    return {
+        "heat": charts.heat_map(),
+        "clients": charts.clients(),
+        "curve": charts.of_run("round", "accuracy (%)"),
+        "reliability": charts.of_run("confidence (%)", "accuracy (%)", diagonal_line=True),
+        "logged": charts.of_run("round", "value"),
+    }
