@@ -428,13 +428,14 @@ def run_mapping(
 
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
-    rule, over what holds for all."""
+    rule, over what holds for all; key by key, but for a partition of another scheme, which is another partition."""
     run: Tree = spec["run"]
     options: dict[str, Any] = {}
     for rule in spec.get("given", []):
         if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
             for key, value in rule.get("run", {}).items():
-                run = {**run, key: {**run.get(key, {}), **value} if isinstance(value, Mapping) else value}
+                whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
+                run = {**run, key: value if whole else {**run.get(key, {}), **value}}
             options |= rule.get("methods", {}).get(point["method"], {})
     return run, options
 
