@@ -67,7 +67,14 @@ def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of FedPPD, one shared, without FEMNIST and its Table 3. 60 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 4 + 4 + 7 + 4 of pFedBayes, of
     which 9, 4 and eight times 1 are shared."""
     full = of_project("paper", monkeypatch)
-    assert all(not cell["changes"] and cell["used"] == cell["dataset"] for cell in full["cells"])
+    assert all(cell["used"] == cell["dataset"] for cell in full["cells"])
+    changed = [cell for cell in full["cells"] if cell["changes"]]
+    assert {(cell["paper"], cell["dataset"], cell["model"]) for cell in changed} == {("fedppd", "cifar100", "resnet18")}
+    told = {words for cell in changed for words in cell["changes"]}
+    assert told == {
+        "weights global from scratch (paper resnet18-f37072fd.pth)",
+        "weights student from scratch (paper resnet34-b627a593.pth)",
+    }
     cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
     assert len(runs["hbfl"]) == len(cells["hbfl"]) == 3 * (8 + 8 + 3 + 80 + 40)

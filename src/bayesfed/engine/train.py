@@ -11,10 +11,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 import yaml
 
 import bayesfed
-from bayesfed import files, runfile, runfolder
+from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, store
 from bayesfed.data.sources import source
 from bayesfed.engine import checkpoint, device, lease
@@ -32,6 +32,9 @@ from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.summary import summarise
 from bayesfed.errors import InputError
+from bayesfed.methods.base import GLOBAL
+from bayesfed.models import weights
+from bayesfed.models.weights import SCRATCH
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
@@ -54,6 +57,7 @@ class Place:
     precision: str = "auto"
     gpu_slots: int = 1  # jobs that may share a GPU
     executor: str = "auto"  # another than the device's own one is for debugging
+    weights: Path = parts.WEIGHTS  # with the files of pretrained weights that run files name
 
 
 class Process:
@@ -158,7 +162,8 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
         compute = device.compute(on, record.precision, place.gpu_slots)
-        federation = assemble(run, place, compute, process.load(run, place.data))
+        pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
+        federation = assemble(run, place, compute, process.load(run, place.data), pretrained)
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
@@ -167,13 +172,15 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         report.write(f"checkpoint: {place.checkpoint}")
 
 
-def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
-    """The run's federation from its datasets and the cached partition, which is made where it is missing."""
+def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset],
+             pretrained: Mapping[str, Path] = MappingProxyType({})) -> Federation:  # fmt: skip
+    """The run's federation from its datasets, the files that its networks start from, and the cached partition, which is
+    made where it is missing."""
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:
         partition.build(*cell)
-    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute, foreign)
+    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute, foreign, pretrained)
 
 
 def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
@@ -245,6 +252,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "executor": record.executor,
         "threads": torch.get_num_threads(),
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
+        "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
         "partition_fingerprint": partition_fingerprint(run, place.data),
         "train_seconds": round(record.seconds, 3),
