@@ -1,6 +1,5 @@
 """What most tests need: real digits on disk, a small run file, and one thread so that results repeat."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import torch
 from networks import modules as modules
 
-from bayesfed import methods
+from bayesfed import files, methods
 from bayesfed.data import store
 from bayesfed.data.fetch import _record, fetch
 from bayesfed.data.sources import SOURCES
@@ -48,7 +47,7 @@ def data_dir(digits_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for split, count in (("train", FEW[0]), ("test", FEW[1])):
                 with np.load(digits_dir / name / f"{split}.npz") as arrays:
                     store.write_npz(folder / f"{split}.npz", {key: arrays[key][:count] for key in ("images", "labels")})
-            (folder / "dataset.json").write_text(json.dumps(_record(few, folder)))
+            (folder / "dataset.json").write_text(files.sealed_json(_record(few, folder)))
     return digits_dir
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,7 +204,8 @@ class LoadedRun:
         """The federation with images."""
         self._take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
-        return assemble(self.run, Place(self.folder, self.folder, self.data), HOST, datasets)
+        trained = replace(self.run, weights=())  # its networks have begun: the files that they started from may be gone
+        return assemble(trained, Place(self.folder, self.folder, self.data), HOST, datasets)
 
     def _take_parts(self) -> None:
         """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""

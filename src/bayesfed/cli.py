@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bayesfed import parts
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, fault
 from bayesfed.parts import DATA, WEIGHTS
 
 
@@ -48,6 +48,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
     sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
     sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
+
+    text = "Train the first rounds of finished runs again, and say whether they are as recorded and what has changed since."
+    sub = command("verify", verify, text)
+    sub.add_argument("folders", type=Path, nargs="+", metavar="RUN_FOLDER")
+    sub.add_argument("--rounds", type=int, default=1, metavar="N", help="default: 1")
+    sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
+    sub.add_argument("--weights", type=Path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
+    sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
     sub.add_argument("config", type=Path, metavar="CONFIG.yaml")
@@ -125,6 +133,18 @@ def train(args: argparse.Namespace) -> None:
         sys.exit(f"bayesfed: {text}")
 
 
+def verify(args: argparse.Namespace) -> None:
+    """bayesfed verify"""
+    from bayesfed.engine.verify import verify_all
+
+    if args.rounds < 1:
+        raise InputError(f"--rounds {args.rounds}: expected 1 or more")
+    if wrong := verify_all(args.folders, args.rounds, args.data, args.device, args.weights):
+        sys.exit(
+            f"bayesfed: {len(wrong)} of {len(args.folders)} runs are not as recorded: {', '.join(map(str, wrong))}"
+        )
+
+
 def plan(args: argparse.Namespace) -> None:
     """bayesfed plan"""
     from bayesfed import plan
@@ -163,6 +183,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"bayesfed: {error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if not (text := fault(error)):
+            raise
+        print(f"bayesfed: {text}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("bayesfed: interrupted", file=sys.stderr)
         return 1

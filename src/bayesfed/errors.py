@@ -1,4 +1,4 @@
-"""The error of a user's mistake, and the hint that names what would be right."""
+"""The error of a user's mistake, the hint that names what would be right, and what is said of a machine's faults."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,19 @@ from collections.abc import Iterable
 
 class InputError(Exception):
     """Input that is refused before any work; the command line prints its one line and exits with 2."""
+
+
+def fault(error: Exception) -> str | None:
+    """One line about a fault of the machine, a full disk, a folder that is not writable, memory that ran out, and what to do;
+    None for any other error, which is ours and wants its traceback."""
+    again = "what is finished is kept; start the same command again once that is mended"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}; {again}"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "allocation failed"
+        return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once"
+    return None
 
 
 def nearest(value: object, valid: Iterable[object]) -> str:

@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,21 @@ def json_text(value: Any) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole, indented."""
     write_text(path, json_text(value))
+
+
+def sealed_json(content: Mapping[str, Any]) -> str:
+    """The one text of a sealed mapping: its JSON with the sha256 of that JSON as the last key, `digest`."""
+    content = {key: value for key, value in content.items() if key != "digest"}
+    return json_text({**content, "digest": hashlib.sha256(json_text(content).encode()).hexdigest()})
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    """What `sealed_json` made. Raises ValueError where a byte of it is another now, FileNotFoundError."""
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    if not isinstance(content, dict) or text != sealed_json(content):
+        raise ValueError(f"{path} is not as it was written")
+    return content
 
 
 def sha256(path: Path) -> str:

@@ -6,8 +6,6 @@ mixed with another is noticed by whoever reads it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,8 @@ SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a 
 
 def seal(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write `summary.json`: the summary, the digests of the folder's other files, and its own."""
-    content = {key: value for key, value in summary.items() if key != "digest"}
-    content["files"] = {name: files.sha256(folder / name) for name in SEALED}
-    files.write_text(folder / SUMMARY, text_of(content))
-
-
-def text_of(content: Mapping[str, Any]) -> str:
-    """The one text of a summary: its JSON with the digest of that JSON as the last key."""
-    digest = hashlib.sha256(files.json_text(content).encode()).hexdigest()
-    return files.json_text({**content, "digest": digest})
+    digests = {name: files.sha256(folder / name) for name in SEALED}
+    files.write_text(folder / SUMMARY, files.sealed_json({**summary, "files": digests}))
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -41,17 +32,12 @@ def read(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        recorded = content["files"]
-        whole = text == text_of({key: value for key, value in content.items() if key != "digest"})
-        wrong = [name for name in SEALED if recorded[name] != files.sha256(folder / name)]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        whole, wrong = False, []
+        content = files.read_sealed_json(path)
+        wrong = [name for name in SEALED if content["files"][name] != files.sha256(folder / name)]
+    except (ValueError, KeyError, TypeError):
+        raise refused(path, "not as the run wrote it") from None
     except FileNotFoundError as error:
         raise refused(Path(error.filename), "missing in a finished run") from None
-    if not whole:
-        raise refused(path, "not as the run wrote it")
     if wrong:
         raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
     return content

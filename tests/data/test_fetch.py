@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import pickle
+import random
 import tarfile
 import threading
 from pathlib import Path
@@ -218,6 +219,20 @@ def test_damaged_cache(file, damage, mirror, tmp_path):
         flip(path, 0)
     with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx`"):
         store.load("toy-idx", tmp_path / "data")
+
+
+@pytest.mark.parametrize("file", ["train.npz", "test.npz", "dataset.json"])
+def test_every_flipped_byte_of_a_cache_is_noticed(file, mirror, tmp_path):
+    """All of the record, a sample of the arrays; one bit of a byte, which differs from byte to byte."""
+    path = fetch("toy-idx", tmp_path / "data", mirror) / file
+    wanted, whole = sources.source("toy-idx"), path.read_bytes()
+    every = range(len(whole))
+    for at in every if file == "dataset.json" else [0, len(whole) - 1, *random.Random(1).sample(every, 60)]:
+        path.write_bytes(bytes([*whole[:at], whole[at] ^ 1 << at % 8, *whole[at + 1 :]]))
+        with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx`"):
+            store.check(wanted, tmp_path / "data")
+    path.write_bytes(whole)
+    store.check(wanted, tmp_path / "data")
 
 
 def test_cache_of_other_data_is_refused(mirror, tmp_path, monkeypatch):

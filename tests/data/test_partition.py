@@ -269,7 +269,7 @@ def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
         with np.load(path) as arrays:
             changed = dict(arrays)
         changed["train_indices"][1] = changed["train_indices"][0]
-        np.savez(path, **changed)
+        store.write_npz(path, changed)
         with pytest.raises(InputError, match="does not deal each image once"):
             partition.load("digits", spec, 0, tmp_path)
 
@@ -396,7 +396,7 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
             changed = dict(arrays)
         index = parts.server_indices[0] if "server's" in wrong else parts.train(1)[0]
         changed["train_indices"][0] = index
-        np.savez(path, **changed)
+        store.write_npz(path, changed)
         with pytest.raises(InputError, match="does not deal each image once"):
             partition.load("digits", spec, 0, tmp_path)
 
@@ -540,6 +540,17 @@ def test_damaged_partition(damage, data):
     for use in (partition.load, partition.build):
         with pytest.raises(InputError, match=r"truncated or changed: delete it and run `bayesfed partition`"):
             use("toy-idx", SPEC, 0, data)
+
+
+def test_every_flipped_byte_and_every_cut_of_a_partition_is_noticed(data):
+    """One bit of each byte, which differs from byte to byte."""
+    path = partition.build("toy-idx", SPEC, 0, data)
+    whole = path.read_bytes()
+    for at, byte in enumerate(whole):
+        for content in (bytes([*whole[:at], byte ^ 1 << at % 8, *whole[at + 1 :]]), whole[:at]):
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match="not as it was written"):
+                store.read_npz(path)
 
 
 def test_partition_of_other_parameters_or_missing(data):

@@ -62,6 +62,7 @@ def test_a_replay_does_what_the_step_does() -> None:
     (plain, generator), (found, other) = fresh(), fresh()
     noted = recorded(lambda: step(found, other))
     assert noted.whole
+    assert not noted.calls
     for _ in range(3):
         noted.replay()
     for _ in range(4):
@@ -89,7 +90,25 @@ X = torch.linspace(-1, 1, 128 * 1024).view(8, 16, 32, 32)
 def test_what_cannot_be_replayed_is_not_recorded(step: Callable[[], object]) -> None:
     noted = recorded(step)
     assert not noted.whole
-    assert not noted.calls
+    assert not noted.replays
+
+
+def test_results_that_are_not_needed_together_share_memory() -> None:
+    x, y = torch.linspace(0, 1, 1000), torch.zeros(1000)
+
+    def step() -> None:
+        one = x + 1
+        two, three = one * 2, one.view(10, 100).sum(1)
+        four = two.exp() + 1
+        y.copy_((four - 3).view(10, 100).sub_(three[:, None]).flatten())
+
+    noted = recorded(step)
+    step()
+    expected = y.clone()
+    y.zero_()
+    noted.replay()
+    assert torch.equal(y, expected)
+    assert noted.size == 2 * 4000 + 40  # two of them at once, and the ten sums
 
 
 @pytest.mark.usefixtures("toys")
@@ -100,8 +119,7 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     models = {key: ["mlp"] * 4 if key == "local" else "mlp" for key in mapping(name)["models"]}
     # A softmax regression, and a network of one hidden layer, as they are.
     changes = {} if name in ("fola_full", "bnfed") else {"models": models}
-    for bound in ("LARGEST", "MEMORY"):
-        monkeypatch.setattr(tape, bound, 2**30)
+    monkeypatch.setattr(tape, "MEMORY", 2**30)
     of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
     found, desks = on_desks(of, 2)
     steps = [step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values()]
@@ -110,12 +128,9 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     assert_equal(found, play(of, 2))
 
 
-@pytest.mark.parametrize("bound", ["MEMORY", "LARGEST"])
-def test_a_desk_takes_no_more_memory_than_it_may(
-    bound: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
-    monkeypatch.setattr(tape, bound, 1000)
+    monkeypatch.setattr(tape, "MEMORY", 1000)
     found, desks = on_desks(of, 2)
     assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
     assert_equal(found, play(of, 2))

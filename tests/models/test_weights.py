@@ -176,7 +176,13 @@ def test_a_run_says_what_it_started_from(
     assert train(asked, "with", "--weights", str(tmp_path / "mine")) == train(plain, "scratch") == 0
     told = [json.loads((tmp_path / out / "provenance.json").read_text())["weights"] for out in ("with", "scratch")]
     assert told == [{"global": "from scratch", "student": name}, dict.fromkeys(("global", "student"), "from scratch")]
+    again = ["verify", str(tmp_path / "with"), "--data", str(data_dir), "--weights"]
+    assert cli.main([*again, str(tmp_path / "mine")]) == 0
+    with pytest.raises(SystemExit):
+        cli.main([*again, str(tmp_path)])
+    assert f"there is no file {tmp_path / name}" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "mine")
+    assert len(bayesfed.load_run(tmp_path / "with", data=data_dir).images("train", client=0)[1])
     with_it, scratch = (
         bayesfed.load_run(tmp_path / out, data=data_dir).server["global"].network.state_dict()
         for out in ("with", "scratch")

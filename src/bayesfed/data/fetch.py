@@ -64,7 +64,7 @@ def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
         for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
         record = _record(wanted, scratch) | {"fingerprints": dict(measured)}
-        (scratch / "dataset.json").write_text(json.dumps(record, indent=2) + "\n")
+        (scratch / "dataset.json").write_text(files.sealed_json(record))
         folder.mkdir(exist_ok=True)
         # An old record goes first and the new one comes last: with a dataset.json, the folder is whole.
         (folder / "dataset.json").unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def _is_sound(wanted: Source, data_dir: Path) -> bool:
 
 def _pinned(folder: Path) -> str:
     """The preparation for which a record holds mean and standard deviation."""
-    return str(json.loads((folder / "dataset.json").read_text()).get("preparation"))
+    return str(files.read_sealed_json(folder / "dataset.json").get("preparation"))
 
 
 def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Records]:

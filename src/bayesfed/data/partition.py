@@ -7,7 +7,6 @@ arrays (a fifth where it sets images aside for the server) and `parameters`, the
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,14 +54,14 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
     wanted = source(dataset)
     again = "delete it and run `bayesfed partition` again"
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            parameters = str(arrays["parameters"])
-            names = ["train_indices", "train_offsets", "test_indices", "test_offsets"]
-            names += [SERVER] if sets_aside(spec) else []
-            partition = Partition(*(arrays[name] for name in names))
+        arrays = store.read_npz(path)
+        parameters = str(arrays["parameters"])
+        names = ["train_indices", "train_offsets", "test_indices", "test_offsets"]
+        names += [SERVER] if sets_aside(spec) else []
+        partition = Partition(*(arrays[name] for name in names))
     except FileNotFoundError:
         raise InputError(f"no partition {path}: run `bayesfed partition` first") from None
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+    except (OSError, KeyError, ValueError):
         raise InputError(f"partition {path} is truncated or changed: {again}") from None
     if parameters != _parameters(wanted, spec, seed):
         raise InputError(f"partition {path} was made from other data or parameters ({parameters}): {again}")

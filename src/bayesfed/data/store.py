@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import io
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from bayesfed.errors import InputError
 
 SPLITS = ("train", "test")
 LUMA = np.array([0.299, 0.587, 0.114])
+SEAL = 64  # hexadecimal digits of a sha256
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
@@ -94,7 +96,7 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
         raise InputError(
             f"dataset {wanted.name}: channel {std.index(0)} of all training images is constant; give mean and std"
         )
-    record = json.loads((data_dir / wanted.name / "dataset.json").read_text())
+    record = files.read_sealed_json(data_dir / wanted.name / "dataset.json")
     same = record.get("preparation") == prepare.identity(wanted)
     if same and not np.allclose([mean, std], [record["mean"], record["std"]], rtol=0, atol=DRIFT):
         raise InputError(
@@ -109,7 +111,7 @@ def check(wanted: Source, data_dir: Path) -> None:
     folder = data_dir / wanted.name
     again = f"delete the folder {folder} and run `bayesfed fetch {wanted.name}`"
     try:
-        record = json.loads((folder / "dataset.json").read_text())
+        record = files.read_sealed_json(folder / "dataset.json")
         if record["fingerprint"] != wanted.fingerprint:
             raise other_data(wanted, record["fingerprints"], folder)
         for split in SPLITS:
@@ -150,6 +152,22 @@ def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write `arrays` uncompressed to `path`, whole or not at all. Equal arrays give equal bytes."""
-    with files.replacing(path) as scratch, scratch.open("wb") as file:
+    """Write `arrays` uncompressed to `path`, whole or not at all, sealed: the archive's comment, its last 64 bytes, is the
+    sha256 of all before. Equal arrays give equal bytes."""
+    with files.replacing(path) as scratch, scratch.open("w+b") as file:
         np.savez(file, **arrays)
+        file.seek(-2, os.SEEK_END)  # the length of the comment
+        file.write(SEAL.to_bytes(2, "little"))
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0, os.SEEK_END)
+        file.write(digest.encode())
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays that `write_npz` wrote. Raises ValueError where a byte of the file is another now, FileNotFoundError."""
+    content = path.read_bytes()
+    if hashlib.sha256(content[:-SEAL]).hexdigest().encode() != content[-SEAL:]:
+        raise ValueError(f"{path} is not as it was written")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)

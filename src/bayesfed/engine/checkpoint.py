@@ -1,9 +1,18 @@
-"""A run's progress as one safetensors file: states, metric history, and how it has been computed so far."""
+"""A run's progress as one safetensors file: states, metric history, and how it has been computed so far.
+
+The file's metadata hold the sha256 of the whole file, taken with zeros in its place, and every byte is checked when it is
+read. The checkpoint before stays beside it, until the run is done: where the newest one is damaged or missing, a run goes
+on from that one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import os
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +27,9 @@ from bayesfed.errors import InputError
 from bayesfed.methods.base import State
 
 FILE = "checkpoint.safetensors"  # its name in a run folder, unless it is kept elsewhere
+NO_DIGEST = "0" * 64
+LARGEST_HEADER = 100 * 2**20  # bytes, as safetensors has it
+PIECE = 2**20  # bytes read at once
 
 
 @dataclass
@@ -31,25 +43,84 @@ class Record:
     samples: int = 0
 
 
+def before(path: Path) -> Path:
+    """Where the checkpoint before the one at `path` is kept."""
+    return path.with_name(f"{path.stem}.before{path.suffix}")
+
+
+def found(path: Path) -> bool:
+    """Whether there is a checkpoint to go on from."""
+    return path.exists() or before(path).exists()
+
+
+def done(path: Path) -> None:
+    """A finished run needs no other checkpoint than its last."""
+    before(path).unlink(missing_ok=True)
+
+
 def save(path: Path, progress: Progress, record: Record) -> None:
-    """Write a checkpoint, whole or not at all."""
+    """Write a checkpoint, whole or not at all, and keep the one that was there."""
     tensors = progress.tensors()
     history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
     tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record))}
+    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record)), "digest": NO_DIGEST}
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
     with files.replacing(path) as scratch:
-        save_file(tensors, scratch, metadata)
+        try:
+            save_file(tensors, scratch, metadata)
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from None
+        _, at, digest = sealed(scratch)
+        with scratch.open("r+b") as file:
+            file.seek(at)
+            file.write(digest.encode())
+        if sealed(scratch)[0] != digest:
+            raise OSError(f"{path}: what was written is not what is read; is the disk in order?")
+        if path.exists():
+            os.replace(path, before(path))
+
+
+def sealed(path: Path) -> tuple[str, int, str]:
+    """The digest that a file holds, where it stands, and the one that it should hold. Raises ValueError where there is no
+    place for one."""
+    with path.open("rb") as file:
+        size = file.read(8)
+        length = int.from_bytes(size, "little")
+        header = file.read(length) if length <= LARGEST_HEADER else b""
+        place = re.search(rb'"digest":"([0-9a-f]{64})"', header)
+        if not place:
+            raise ValueError("it holds no digest of its own")
+        start, end = place.span(1)
+        whole = hashlib.sha256(size + header[:start] + NO_DIGEST.encode() + header[end:])
+        while piece := file.read(PIECE):
+            whole.update(piece)
+    return place[1].decode(), 8 + start, whole.hexdigest()
 
 
 def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
-    """Read the checkpoint of the run `key`, the server's state to `device`; raises InputError for a damaged file or another run's."""
+    """Read the checkpoint of the run `key`, the server's state to `device`, or, with a warning, the one before where that is
+    damaged or missing. Raises InputError where both are, and for another run's."""
+    try:
+        return load_one(path, key, device)
+    except InputError as error:
+        older = before(path)
+        if not older.exists():
+            raise
+        print(f"{error}; going on from the one before, {older}", file=sys.stderr)
+        return load_one(older, key, device)
+
+
+def load_one(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
+    """The checkpoint in this file."""
     server: State = {}
     clients: dict[int, State] = {}
     labelled: Labelled = {}
     try:
+        digest, _, own = sealed(path)
+        if digest != own:
+            raise ValueError("its sha256 is not the one that it holds")
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata()
             record = Record(**json.loads(metadata["record"]))
@@ -64,7 +135,7 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
                 elif owner == "client":
                     client, _, rest = rest.partition("/")
                     clients.setdefault(int(client), {})[rest] = stored.get_tensor(name)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: this checkpoint is damaged ({error}); delete it to train from the start") from None
     if record.key != key:
         raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")

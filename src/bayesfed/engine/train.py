@@ -11,10 +11,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.summary import summarise
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, fault
 from bayesfed.methods.base import GLOBAL
 from bayesfed.models import weights
 from bayesfed.models.weights import SCRATCH
@@ -100,6 +100,7 @@ def train(run: Run, place: Place, process: Process) -> None:
     ):
         refuse_other_run(run, place.out)
         if (place.out / runfolder.SUMMARY).exists():
+            checkpoint.done(place.checkpoint)
             print(f"{place.out}: done already", file=sys.stderr)
             return
         process.lease(place)
@@ -125,8 +126,10 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 print(f"{path}: {error}", file=sys.stderr)
             except Exception as error:
                 failed[path] = error
-                print(f"{path}:", file=sys.stderr)
-                traceback.print_exc()
+                text = fault(error)
+                print(f"{path}: {text or ''}", file=sys.stderr)
+                if not text:
+                    traceback.print_exc()
     return failed
 
 
@@ -149,7 +152,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
-    if place.checkpoint.exists():
+    if checkpoint.found(place.checkpoint):
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
         for option, asked, begun in (
             ("precision", place.precision, record.precision),
@@ -162,20 +165,20 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
         compute = device.compute(on, record.precision, place.gpu_slots)
-        pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
-        federation = assemble(run, place, compute, process.load(run, place.data), pretrained)
+        federation = assemble(run, place, compute, process.load(run, place.data))
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
         assert progress is not None
         write_results(run, place, on, progress, record)
+        checkpoint.done(place.checkpoint)
         report.write(f"checkpoint: {place.checkpoint}")
 
 
-def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset],
-             pretrained: Mapping[str, Path] = MappingProxyType({})) -> Federation:  # fmt: skip
+def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
     """The run's federation from its datasets, the files that its networks start from, and the cached partition, which is
     made where it is missing."""
+    pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
@@ -28,42 +28,48 @@ LAYOUT = {"dtype", "layout", "device", "pin_memory"}
 # What depends on the values of tensors, or on more than the arguments.
 LOOSE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
-# Bytes of a step's results: where they are more, that a step as it is uses memory again while it is in the cache counts for
-# more than what a recording saves. And bytes of all recordings of a desk.
-LARGEST = 16 * 2**20
-MEMORY = 128 * 2**20
+MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings of a desk hold
+Call = tuple[Callable[..., object], Any, dict[str, Any]]  # a function and its arguments
 
 
 class Tape(TorchDispatchMode):
     """Notes the operators that run inside, with the memory that they work on.
 
     `whole`: whether all of them can be replayed. Not so where one depends on the values of tensors, draws from no
-    generator of the step's, has a large result and no way to compute it into given memory (convolutions), or where the
-    results have more than `room` bytes.
+    generator of the step's, has a large result and no way to compute it into given memory (convolutions), or where all
+    results together have more than `room` bytes. `size`: the bytes that a recording keeps.
     """
 
     def __init__(self, room: int) -> None:
         super().__init__()
-        self.calls: list[Callable[[], object]] = []
+        self.calls: list[Call] = []
+        self.fresh: dict[int, torch.UntypedStorage] = {}  # memory that the step made, by its place
         self.room, self.size = room, 0
         self.whole = True
+        self.replays: list[Callable[[], object]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch would load its compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.whole:
-            call = self.again(func, args, kwargs or {}, result)
-            if self.size > self.room or call is None:
-                self.whole = False
-                self.calls.clear()
-            else:
-                self.calls += call
+            calls = self.again(func, args, kwargs or {}, result)
+            self.whole = calls is not None and self.size <= self.room
+            self.calls += calls or []
         return result
 
-    def again(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> list[Callable[[], object]] | None:
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.whole:
+            self.settle()
+        self.calls.clear()
+        self.fresh.clear()
+
+    def again(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Call] | None:
         """What computes a result anew into its memory: no call for views and memory alone; None where that cannot be."""
-        given = {place(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        given = {place(tensor) for tensor in tensors_of(args, kwargs)}
         results = [each for each in tree_leaves(result) if each is not None]
         if LOOSE.intersection(func.tags) or func.overloadpacket == aten.lift_fresh:
             return None
@@ -73,39 +79,82 @@ class Tape(TorchDispatchMode):
             return None
         fresh = [each for each in results if place(each) not in given]
         if func._schema.is_mutable:
-            return None if fresh else [functools.partial(func, *args, **kwargs)]
-        size = sum(each.nbytes for each in fresh)
-        self.size += size
+            return None if fresh else [(bound(func), args, kwargs)]
+        for each in fresh:
+            if each.nbytes:
+                self.fresh[place(each)] = each.untyped_storage()
+                self.size += each.untyped_storage().nbytes()
         if not fresh or func.overloadpacket in ALLOCATE:
             return []
         if func.overloadpacket in COPY:
-            return [functools.partial(results[0].copy_, args[0])]
+            return [(Tensor.copy_, (results[0], args[0]), {})]
         if len(fresh) != len(results):
             return None
         if found := into(func):
             out, names, drop = found
             kwargs = {name: value for name, value in kwargs.items() if name not in drop}
-            return [functools.partial(out, *args, **kwargs, **dict(zip(names, results, strict=True)))]
-        if size > SMALL:
+            return [(bound(out), args, kwargs | dict(zip(names, results, strict=True)))]
+        if sum(each.nbytes for each in fresh) > SMALL:
             return None
+        return [(compute_and_copy, (results, func, *args), kwargs)]
 
-        def compute_and_copy() -> None:
-            computed = [each for each in tree_leaves(func(*args, **kwargs)) if each is not None]
-            for old, new in zip(results, computed, strict=True):
-                old.copy_(new)
+    def settle(self) -> None:
+        """Give results that are not needed at the same time the same memory, as they mostly had it in the step."""
+        last = {place(tensor): at for at, (_, *given) in enumerate(self.calls) for tensor in tensors_of(given)}
+        homes: dict[int, torch.UntypedStorage] = {}
+        idle: dict[int, list[torch.UntypedStorage]] = {}
+        self.size = 0
 
-        return [compute_and_copy]
+        def settled(each: Any) -> Any:
+            if not isinstance(each, Tensor) or place(each) not in homes:
+                return each
+            return each.new_empty(0).set_(homes[place(each)], each.storage_offset(), each.shape, each.stride())
+
+        for at, (function, args, kwargs) in enumerate(self.calls):
+            used = {place(tensor) for tensor in tensors_of(args, kwargs)} & self.fresh.keys()
+            for where in used - homes.keys():
+                own = self.fresh[where]
+                if room := idle.get(own.nbytes()):
+                    homes[where] = room.pop()
+                else:
+                    homes[where] = own
+                    self.size += own.nbytes()
+            self.replays.append(functools.partial(function, *tree_map(settled, args), **tree_map(settled, kwargs)))
+            for where in used:
+                if last[where] == at:
+                    idle.setdefault(homes[where].nbytes(), []).append(homes[where])
 
     @torch.no_grad()
     def replay(self) -> None:
         """Do all of it again."""
-        for call in self.calls:
+        for call in self.replays:
             call()
+
+
+def tensors_of(*found: Any) -> list[Tensor]:
+    """All tensors in arguments."""
+    return [each for each in tree_leaves(found) if isinstance(each, Tensor)]
+
+
+def compute_and_copy(results: list[Tensor], func: Any, *args: Any, **kwargs: Any) -> None:
+    """An operator that makes memory of its own, with its results where they belong."""
+    computed = [each for each in tree_leaves(func(*args, **kwargs)) if each is not None]
+    for old, new in zip(results, computed, strict=True):
+        old.copy_(new)
 
 
 def place(tensor: Tensor) -> int:
     """Where a tensor's memory begins."""
     return tensor.untyped_storage().data_ptr()
+
+
+def bound(func: Any) -> Callable[..., object]:
+    """An operator by torch's own function or method of that name, which takes half the time to get to it, if there is one."""
+    name = func.overloadpacket.__name__
+    if any(argument.is_out and argument.name != "out" for argument in func._schema.arguments):
+        return func  # type: ignore[no-any-return]
+    found = getattr(torch, name, None) or (getattr(Tensor, name, None) if name.endswith("_") else None)
+    return found or func  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -198,11 +247,13 @@ class Desk:
         )
         fill(own, batch)
         before = [tensor.data_ptr() for tensor in self.learner.state.values()]
-        with Tape(min(LARGEST, self.room)) as tape:
+        with Tape(MEMORY) as tape:
             phase.step(self.learner, own)
-        if not tape.whole or before != [tensor.data_ptr() for tensor in self.learner.state.values()]:
+        moved = before != [tensor.data_ptr() for tensor in self.learner.state.values()]
+        size = tape.size + own.x.nbytes
+        if not tape.whole or moved or size > self.room:
             return None
-        self.room -= tape.size + own.x.nbytes
+        self.room -= size
         return Recorded(own, tape)
 
 

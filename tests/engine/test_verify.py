@@ -1,0 +1,104 @@
+"""`bayesfed verify`: a record as the code gives it, one that it does not give, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from bayesfed import cli, runfolder
+from bayesfed.engine import verify
+
+Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(mapping: Make, data_dir: Path, tmp_path: Path) -> Path:
+    """A finished run of three rounds."""
+    path, out = tmp_path / "run.yaml", tmp_path / "out"
+    path.write_text(yaml.safe_dump(mapping("hbfl", rounds=3)))
+    assert cli.main(["train", str(path), "--out", str(out), "--data", str(data_dir)]) == 0
+    return out
+
+
+@pytest.fixture
+def verified(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What `verify` prints and how it ends."""
+
+    def call(*args: str) -> str:
+        capsys.readouterr()
+        try:
+            code: Any = cli.main(["verify", *args, "--data", str(data_dir)])
+        except SystemExit as stop:
+            code = stop.code
+        printed = capsys.readouterr()
+        return f"{printed.out}{printed.err}{code}"
+
+    return call
+
+
+def edit(run: Path, name: str, change: Callable[[str], str]) -> None:
+    """Change a file of a record and seal it again: a forger who knows the format."""
+    summary = json.loads((run / runfolder.SUMMARY).read_text())
+    (run / name).write_text(change((run / name).read_text()))
+    runfolder.seal(run, summary)
+
+
+def other_accuracy(by: float) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        return re.sub(
+            r"^(2,global,global,test_accuracy,)(.*)$", lambda m: f"{m[1]}{float(m[2]) + by:.6g}", text, flags=re.M
+        )
+
+    return change
+
+
+def test_a_record_holds(run: Path, verified: Callable[..., str]) -> None:
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    assert re.search(r"out: all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "2"))
+    assert re.search(r"all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "99"))
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_a_number_that_is_not_the_runs_is_found(run: Path, verified: Callable[..., str]) -> None:
+    edit(run, "metrics.csv", other_accuracy(0.001))
+    assert "all" in verified(str(run))
+    found = verified(str(run), "--rounds", "2")
+    assert "accuracies differ by 0.0010 at most (round 2, global, global, test_accuracy); DIFFERENT" in found
+    assert found.endswith(f"bayesfed: 1 of 1 runs are not as recorded: {run}")
+
+
+def test_rounding_explains_little(run: Path, verified: Callable[..., str]) -> None:
+    edit(run, "provenance.json", lambda text: re.sub('"hardware": ".*"', '"hardware": "another"', text))
+    edit(run, "metrics.csv", other_accuracy(0.001))
+    assert verified(str(run), "--rounds", "2").endswith("within rounding; otherwise than in the record: hardware\n0")
+    edit(run, "metrics.csv", other_accuracy(0.1))
+    assert "DIFFERENT; otherwise than in the record: hardware" in verified(str(run), "--rounds", "2")
+
+
+def test_other_code_and_versions_are_named(run: Path, verified: Callable[..., str]) -> None:
+    edit(run, "provenance.json", lambda text: text.replace(torch.__version__, "0.1").replace('"code": "', '"code": "x'))
+    assert verified(str(run)).endswith("recorded ones; otherwise than in the record: code, versions\n0")
+
+
+def test_a_line_less_is_found(run: Path, verified: Callable[..., str]) -> None:
+    edit(run, "metrics.csv", lambda text: re.sub(r"^1,0,local.*\n", "", text, flags=re.M))
+    assert "DIFFERENT" in verified(str(run))
+
+
+def test_what_is_no_record_is_refused(
+    run: Path, verified: Callable[..., str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    assert "no finished run here" in verified(str(tmp_path / "nothing"))
+    assert "--rounds 0: expected 1 or more" in verified(str(run), "--rounds", "0")
+    monkeypatch.setattr("bayesfed.runfile.ENGINE_REVISION", 99)
+    monkeypatch.setattr(verify, "ENGINE_REVISION", 99)
+    assert "engine_revision was 1 and is 99" in verified(str(run))
+    (run / "metrics.csv").write_text("")
+    assert "metrics.csv: not as the run wrote it" in verified(str(run))

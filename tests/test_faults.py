@@ -1,0 +1,184 @@
+"""A disk that is full or may not be written to, and memory that runs out: one line, nothing lost, and a rerun succeeds."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from bayesfed import cli
+from bayesfed.engine import checkpoint, rounds
+from bayesfed.engine import train as training
+
+Make = Callable[..., dict[str, Any]]
+FAULTS = {"a full disk": errno.ENOSPC, "no inodes left": errno.EDQUOT, "a disk that is read only": errno.EROFS}
+
+
+class Disk:
+    """Counts what is written under a folder, opening, renaming and checkpoints, and fails at the one with this number."""
+
+    def __init__(self, root: Path, at: int, code: int) -> None:
+        self.root, self.at, self.code, self.count = root, at, code, 0
+
+    def used(self, path: Any) -> None:
+        if not isinstance(path, str | os.PathLike) or not Path(path).absolute().is_relative_to(self.root):
+            return
+        self.count += 1
+        if self.count == self.at:
+            raise OSError(self.code, os.strerror(self.code), str(path))
+
+    @property
+    def failed(self) -> bool:
+        return self.count >= self.at
+
+
+@contextmanager
+def failing(root: Path, at: int, code: int) -> Iterator[Disk]:
+    disk = Disk(root, at, code)
+    plain_open, replace, save_file = io.open, os.replace, checkpoint.save_file
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if set(mode) & set("wax+"):
+            disk.used(file)
+        return plain_open(file, mode, *args, **kwargs)
+
+    def replaced(source: Any, target: Any) -> None:
+        disk.used(target)
+        replace(source, target)
+
+    def saved(tensors: Any, path: Any, metadata: Any) -> None:
+        disk.used(path)
+        save_file(tensors, path, metadata)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io, "open", opened)
+        patch.setattr(builtins, "open", opened)
+        patch.setattr(os, "replace", replaced)
+        patch.setattr(checkpoint, "save_file", saved)
+        yield disk
+
+
+def quick_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
+
+
+def digest(folder: Path) -> dict[str, bytes]:
+    """What a run leaves that must not depend on its faults."""
+    return {name: (folder / name).read_bytes() for name in ("metrics.csv", "run.yaml")}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_write_that_fails_anywhere_in_a_run_loses_nothing(
+    fault: str,
+    mapping: Make,
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quick_checkpoints(monkeypatch)
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg", rounds=2)))
+
+    def train(out: Path) -> int:
+        return cli.main(["train", str(runfile), "--out", str(out), "--data", str(data_dir)])
+
+    assert train(tmp_path / "whole") == 0
+    wanted = digest(tmp_path / "whole")
+    tried = 0
+    for at in range(1, 100):
+        out = tmp_path / f"out{at}"
+        capsys.readouterr()
+        with failing(out, at, FAULTS[fault]) as disk:
+            code = train(out)
+        if not disk.failed:
+            assert code == 0
+            break
+        tried += 1
+        lines = capsys.readouterr().err.splitlines()
+        assert code == 1
+        assert os.strerror(FAULTS[fault]) in lines[-1]
+        assert "start the same command again" in lines[-1]
+        assert not any("Traceback" in line for line in lines)
+        assert not [path for path in out.rglob(".*") if path.is_file() and path.name != ".lock"]
+        assert not (out / "summary.json").exists()
+        assert train(out) == 0
+        assert digest(out) == wanted
+    assert tried >= 9  # the lock, the log, two checkpoints, the record's files
+
+
+@pytest.mark.parametrize("command", ["partition", "fetch", "plan"])
+def test_a_write_that_fails_anywhere_in_other_commands_loses_nothing(
+    command: str, mapping: Make, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg", seed=77)))
+    config = Path(__file__).parents[1] / "config/test.yaml"
+
+    def call(at: int) -> int:
+        to = tmp_path / f"to{at}"
+        if command == "fetch":
+            return cli.main(["fetch", "digits", "--data", str(to)])
+        if command == "partition":
+            to.mkdir(exist_ok=True)
+            link = to / "few"
+            if not link.exists():
+                link.symlink_to(data_dir / "few")
+            return cli.main(["partition", str(runfile), "--data", str(to)])
+        return cli.main(["plan", str(config), "--out", str(to)])
+
+    for at in range(1, 12):
+        with failing(tmp_path / f"to{at}", at, errno.ENOSPC) as disk:
+            code = call(at)
+        printed = capsys.readouterr()
+        if not disk.failed:
+            break
+        assert (code, "No space left on device" in printed.err) == (1, True), printed
+        assert "Traceback" not in printed.err
+        assert call(at) == 0
+    assert disk.count > 1
+    assert code == 0 or at == 11
+
+
+def test_memory_that_runs_out_is_told_of_and_the_run_goes_on(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick_checkpoints(monkeypatch)
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg", rounds=2)))
+    command = ["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)]
+    play = rounds.Trainer.play
+
+    def hungry(self: rounds.Trainer, progress: rounds.Progress) -> rounds.Progress:
+        if progress.round == 1:
+            torch.empty(2**50)
+        return play(self, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds.Trainer, "play", hungry)
+        assert cli.main(command) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("bayesfed: memory ran out (")
+    assert checkpoint.found(tmp_path / "out" / checkpoint.FILE)
+    assert cli.main(command) == 0
+    assert "round 1 of 2 done" in (tmp_path / "out/run.log").read_text()
+
+
+def test_an_error_of_ours_keeps_its_traceback(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg")))
+    monkeypatch.setattr(rounds.Trainer, "play", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)])
