@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,8 @@ HOST = Compute(torch.device("cpu"))
 
 
 def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
-          device: str = "auto", precision: str = "auto", executor: str = "auto") -> LoadedRun:  # fmt: skip
+          device: str = "auto", precision: str = "auto", executor: str = "auto",
+          weights: AnyPath = parts.WEIGHTS) -> LoadedRun:  # fmt: skip
     """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
 
     The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. Raises
@@ -47,7 +48,8 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     folder, data = Path(out), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     with Process() as process:
-        train_run(runfile.resolve(run, data), Place(folder, where, data, device, precision, executor=executor), process)
+        place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights))
+        train_run(runfile.resolve(run, data), place, process)
     return load_run(folder, checkpoint=where, data=data)
 
 
@@ -202,7 +204,8 @@ class LoadedRun:
         """The federation with images."""
         self._take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
-        return assemble(self.run, Place(self.folder, self.folder, self.data), HOST, datasets)
+        trained = replace(self.run, weights=())  # its networks have begun: the files that they started from may be gone
+        return assemble(trained, Place(self.folder, self.folder, self.data), HOST, datasets)
 
     def _take_parts(self) -> None:
         """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""

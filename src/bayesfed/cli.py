@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bayesfed import parts
 from bayesfed.errors import InputError, fault
-from bayesfed.parts import DATA
+from bayesfed.parts import DATA, WEIGHTS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--checkpoint", type=Path, metavar="FILE", help="of --out; default: in the run folder")
     where.add_argument("--checkpoints", type=Path, metavar="DIR", help="of --runs; default: in the run folders")
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
+    sub.add_argument("--weights", type=Path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
     sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("folders", type=Path, nargs="+", metavar="RUN_FOLDER")
     sub.add_argument("--rounds", type=int, default=1, metavar="N", help="default: 1")
     sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
+    sub.add_argument("--weights", type=Path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
@@ -115,7 +117,7 @@ def train(args: argparse.Namespace) -> None:
         raise InputError(f"{given}: --checkpoint FILE goes with --out, --checkpoints DIR with --runs")
 
     def place(out: Path, stored: Path) -> Place:
-        return Place(out, stored, args.data, args.device, args.precision, args.gpu_slots, args.executor)
+        return Place(out, stored, args.data, args.device, args.precision, args.gpu_slots, args.executor, args.weights)
 
     def own_place(run: runfile.Run) -> Place:
         out = args.runs / run.folder
@@ -143,7 +145,7 @@ def verify(args: argparse.Namespace) -> None:
 
     if args.rounds < 1:
         raise InputError(f"--rounds {args.rounds}: expected 1 or more")
-    if wrong := verify_all(args.folders, args.rounds, args.data, args.device):
+    if wrong := verify_all(args.folders, args.rounds, args.data, args.device, args.weights):
         sys.exit(
             f"bayesfed: {len(wrong)} of {len(args.folders)} runs are not as recorded: {', '.join(map(str, wrong))}"
         )

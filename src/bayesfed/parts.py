@@ -33,6 +33,7 @@ from bayesfed.errors import InputError, nearest
 KINDS = ("methods", "networks", "datasets", "preparations")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
 DATA = Path("data")  # where datasets are fetched to, unless a command is told otherwise
+WEIGHTS = Path("weights")  # where files of pretrained weights are, likewise
 NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
 
 

@@ -44,8 +44,8 @@ WORKFLOW_KEYS = (
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "parts", "seeds", "run", "methods", "datasets", "experiments", *OUTPUTS,
-    *WORKFLOW_KEYS,
+    "name", "title", "notice", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
+    *OUTPUTS, *WORKFLOW_KEYS,
 )  # fmt: skip
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
@@ -117,6 +117,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         for cell, run in paper_cells(paper, spec, config):
             runs.setdefault(run.folder, run)
             cells.append(cell)
+    check_weights(runs.values(), config)
     plan: dict[str, Any] = {
         "config": config["name"],
         "hash": asked,
@@ -139,6 +140,14 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def check_weights(runs: Iterable[Run], config: Tree) -> None:
+    """Look for the files of pretrained weights that runs name: a mistake must not wait until their turn has come."""
+    from bayesfed.models import weights
+
+    for name in sorted({name for run in runs for _, name in run.weights}):
+        weights.find(Path(config.get("weights") or parts.WEIGHTS), name)
 
 
 def paper_folder(name: str, config: Tree) -> Path:
@@ -257,6 +266,8 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             with naming(paper, name, point):
                 mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
                 theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
+                if not config.get("weights") and mapping.get("weights") == theirs.get("weights"):
+                    mapping.pop("weights", None)  # nobody has the paper's: from scratch, which is told as a difference
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
             used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
@@ -335,11 +346,14 @@ def frozen(point: Tree) -> str:
 
 def differences(run: Run, printed: Run) -> list[str]:
     """How a run differs from the one that the paper's file asks for, but for its data: `lr 0.001 (paper 0.01)`."""
+    from bayesfed.models.weights import SCRATCH
+
     ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
     found = []
     for key in dict.fromkeys([*ours, *theirs]):
         if key != "dataset" and ours.get(key) != theirs.get(key):
-            words = ["none" if one.get(key) is None else shown(one[key]) for one in (ours, theirs)]
+            none = SCRATCH if key.startswith("weights.") else "none"
+            words = [none if one.get(key) is None else shown(one[key]) for one in (ours, theirs)]
             name = key.removeprefix("partition.").removeprefix("method.").replace("_", " ").replace(".", " ")
             found.append(f"{name} {words[0]} (paper {words[1]})")
     return found
@@ -423,19 +437,22 @@ def run_mapping(
         if axis not in point and not known:
             raise InputError(f"{axis}: no case and no axis names one")
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
-    mapping["models"] = {key: value for key, value in mapping["models"].items() if key in had}
+    for block in ("models", "weights"):
+        if block in mapping:
+            mapping[block] = {key: value for key, value in mapping[block].items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
 
 
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
-    rule, over what holds for all."""
+    rule, over what holds for all; key by key, but for a partition of another scheme, which is another partition."""
     run: Tree = spec["run"]
     options: dict[str, Any] = {}
     for rule in spec.get("given", []):
         if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
             for key, value in rule.get("run", {}).items():
-                run = {**run, key: {**run.get(key, {}), **value} if isinstance(value, Mapping) else value}
+                whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
+                run = {**run, key: value if whole else {**run.get(key, {}), **value}}
             options |= rule.get("methods", {}).get(point["method"], {})
     return run, options
 

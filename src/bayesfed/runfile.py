@@ -17,7 +17,9 @@ from bayesfed.data.partition import filename
 from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
-from bayesfed.methods.base import Method
+from bayesfed.methods.base import GLOBAL, Method
+from bayesfed.models import weights as pretraining
+from bayesfed.models.module import ModuleNetwork
 from bayesfed.options import option
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.schedule import CONSTANT, Schedule
@@ -91,6 +93,9 @@ class Run:
     others: tuple[tuple[str, str], ...] = ()  # for each of the method's `networks` its name there, and the network's
     tasks: Tasks = Tasks()
     active: Active | None = None
+    weights: tuple[
+        tuple[str, str], ...
+    ] = ()  # by `global` or a name of the method's `networks`: the file it starts from
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -117,9 +122,11 @@ class Run:
         """The method with this run's hyperparameters."""
         return methods.get(self.method)(self.options)
 
-    def build_model(self, name: str, source: Source) -> models.AnyNetwork:
-        """The network of that name as the run has it for a dataset's images: with as many outputs as its method wants."""
-        return models.build(name, self.build_method().outputs(source.classes), source.channels, source.side)
+    def build_model(self, name: str, source: Source, weights: Path | None = None) -> models.AnyNetwork:
+        """The network of that name as the run has it for a dataset's images: with as many outputs as its method wants, and
+        from a file of `weights` where there is one."""
+        outputs = self.build_method().outputs(source.classes)
+        return models.build(name, outputs, source.channels, source.side, weights)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """The run file as a mapping, complete, or what decides the result without the values that equal their defaults."""
@@ -141,6 +148,7 @@ class Run:
             | ({"schedule": rates} if (rates := fields(self.schedule)) else {})
             | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
             | ({"active": fields(self.active)} if self.active else {})
+            | ({"weights": dict(self.weights)} if self.weights else {})
             | ({"parts": self.parts} if self.parts and defaults else {})
         )
 
@@ -212,7 +220,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "parts"]
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
@@ -244,8 +252,9 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(f"schedule.epoch_decay: {why}; leave it out")
     networks = (global_model, local)
     run = Run(
-        datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks, active
-    )
+        datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks, active,
+        read_weights(mapping.get("weights", {}), method),
+    )  # fmt: skip
     check_fit(run, method)
     return run
 
@@ -331,6 +340,17 @@ def read_models(
     return str(name), tuple(models.check(one, "models.local") for one in local), others
 
 
+def read_weights(value: object, method: type[Method]) -> tuple[tuple[str, str], ...]:
+    """The `weights` block: for networks that travel, by their names, the files that they start from."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"weights: expected networks and their files, found {value!r}")
+    known = (GLOBAL, *method.networks)
+    for key in value:
+        if key not in known:
+            raise InputError(f"weights.{key}: unknown key; {nearest(key, known)}")
+    return tuple((key, pretraining.check(value[key], f"weights.{key}")) for key in known if key in value)
+
+
 def check_fit(run: Run, method: type[Method]) -> None:
     """Refuse networks that do not fit the images, and shared convolutions that are not alike."""
     shared = run.global_model == models.CONVOLUTIONS
@@ -346,6 +366,9 @@ def check_fit(run: Run, method: type[Method]) -> None:
     if aside is not None and needed > aside:
         raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
     sizes, sources = {}, run.sources
+    pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
+    if models.CONVOLUTIONS in pretrained:
+        raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
     # Clients without models of their own are alike.
     for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
         one = sources[k if run.multi_task else 0]
@@ -357,6 +380,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
             with a_way_out(one):
                 network = run.build_model(str(name), one)
             sizes[k] = network.convolution_parameters
+            if name in pretrained and not isinstance(network, ModuleNetwork):
+                raise InputError(
+                    f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
+                )
             for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
                 if network.batchwise and value < 2:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")

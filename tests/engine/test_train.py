@@ -109,7 +109,7 @@ def test_two_runs_of_one_file_are_identical(train: Train, mapping: Make, tmp_pat
     assert (tmp_path / "a/metrics.csv").read_bytes() == (tmp_path / "b/metrics.csv").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["hbfl", "fml", "abavg"])
+@pytest.mark.parametrize("method", ["hbfl", "fml", "abavg", "fedppd", "fedppd_distill", "fedswag", "fedpa"])
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
 def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: Train, mapping: Make, tmp_path: Path,
                                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip

@@ -172,6 +172,24 @@ def test_resnet_18() -> None:
     assert torch.autograd.grad(logits.sum(), theta)[0].isfinite().all()
 
 
+def test_grey_images_stay_channels_last() -> None:
+    """Also those that were computed with, whose strides no longer tell."""
+    seen: list[tuple[int, ...]] = []
+
+    class Watching(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.stride())
+            return super().forward(x)
+
+    of = ModuleNetwork("w", lambda *_: Watching(nn.Flatten(), nn.Linear(784, 10)), 10, 1, 28)
+    theta, statistics, x = start(of)
+    x = x.contiguous(memory_format=torch.channels_last)
+    expected = own(of, theta)(x + 1)
+    for images in (x + 1, (x + 1).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)):
+        torch.testing.assert_close(of.logits(theta, images, theta.dtype, statistics, generator()), expected)
+        assert seen[-1] == (784, 1, 28, 1)
+
+
 class Rebinding(nn.Module):
     """Replaces a buffer where it should change it."""
 

@@ -66,6 +66,10 @@ def claim(spec: Spec, **change: Any) -> None:
         (lambda s: claim(s, method="Independent", than=["FedAvg Adam"], experiments=["multitask", "ablation"],
                          metric="client_accuracy_best"),
          "no cell of these experiments can test it"),
+        (lambda s: s["claims"].append({"claim": "x", "by": "us", "kind": "higher at", "experiments": ["stragglers"],
+                                       "metric": "global_accuracy_best", "methods": ["HBFL"], "along": "stragglers",
+                                       "at": 0.6, "than": [0.5]}),
+         "claim 'x': no cell has stragglers '0.6'"),
         (lambda s: s.update(glance=["tabel1"]), "hbfl.yaml, glance: no table is named 'tabel1'; did you mean 'table1'?"),
     ],
 )  # fmt: skip

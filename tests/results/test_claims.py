@@ -62,6 +62,27 @@ def test_lower_on_the_stability_of_a_curve(lab, stored):
     assert cell["alpha"] == "0.05"
 
 
+def test_higher_at_a_value_of_an_axis(lab, stored):
+    """Each method with itself, cell by cell and seed by seed."""
+    for (method, level), of_seeds in {
+        ("HBFL", "0"): [0.6, 0.7], ("HBFL", "0.5"): [0.5, 0.75], ("HBFL", "0.9"): [0.1, 0.1],
+        ("FML", "0"): [0.5], ("FML", "0.5"): [0.4], ("FedAvg", "0"): [0.9], ("FedAvg", "0.5"): [0.1],
+    }.items():  # fmt: skip
+        for seed, value in enumerate(of_seeds):
+            stored(lab.cell("stragglers", method, stragglers=level, seed=seed), [value])
+    claim = {
+        "claim": "stragglers cost", "by": "us", "kind": "higher at", "experiments": ["stragglers"],
+        "metric": "global_accuracy_best", "methods": ["HBFL", "FML"], "along": "stragglers", "at": 0, "than": [0.5],
+    }  # fmt: skip
+    total, hbfl, fml = outcome(lab, claim)
+    assert counts(hbfl) == ("1", "2", "2", "+2.50", "holds in part")
+    assert counts(fml) == ("1", "1", "1", "+10.00", "holds")
+    assert counts(total)[:3] == ("2", "3", "3")
+    assert (hbfl["method"], hbfl["than"], hbfl["stragglers"], total["than"]) == (
+        "HBFL", "stragglers 0 > 0.5", "", "0.5"
+    )  # fmt: skip
+
+
 def test_falls_needs_every_step(lab, stored):
     values = {"100": [0.9, 0.9], "1": [0.8, 0.95], "0.1": [0.7, 0.7], "0.05": [0.6, 0.6]}
     for alpha, of_seeds in values.items():

@@ -150,3 +150,8 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     assert dict(zip(data.curves["round"], data.curves["accuracy"], strict=True)) == {100: 40, 200: 45, 300: 60}
     (axes,) = figures.draw(study, figure).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
+    stored(lab.cell("heterogeneous", "FML"), [0.9])
+    (study,) = cells.studies(lab.plan)
+    columns = [{"title": "height", "metric": "global_accuracy_labelled"}]
+    _, (hbfl, fml) = tables.layout(study, {**TABLE, "columns": columns})
+    assert (hbfl["height"], fml["height"]) == (f"{(40 + 45 + 60) / 3:.2f}", "no active learning")

@@ -117,9 +117,11 @@ rule train:
         device=lambda wildcards, resources: "cpu" if resources.gpu == 0 else "auto",
         slots=config.get("gpu_slots", 1),
         precision=config.get("precision", "auto"),
+        weights=config.get("weights") or "weights",
     shell:
         "exec bayesfed train {input.run} --data data --out {params.out} --checkpoint {params.checkpoint}"
-        " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} > {log} 2>&1"
+        " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} --weights {params.weights:q}"
+        " > {log} 2>&1"
 
 
 # Its runs are trained one after another, each as by `train`; one that fails leaves the others alone. Their summaries are
@@ -150,6 +152,8 @@ rule train_batch:
         device=lambda wildcards, resources: "cpu" if resources.gpu == 0 else "auto",
         slots=config.get("gpu_slots", 1),
         precision=config.get("precision", "auto"),
+        weights=config.get("weights") or "weights",
     shell:
         "exec bayesfed train {input.run} --data data --runs {params.runs} --checkpoints {params.checkpoints}"
-        " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} > {log} 2>&1"
+        " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} --weights {params.weights:q}"
+        " > {log} 2>&1"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -67,13 +69,14 @@ class Federation:
     """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
 
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
-                 foreign: Sequence[np.ndarray] = ()) -> None:  # fmt: skip
+                 foreign: Sequence[np.ndarray] = (), weights: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
-        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`.
+        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`. weights: the files
+        of `run.weights`, which only a run that begins needs.
 
         Raises InputError when the server's images cannot be set aside.
         """
-        self.run, self.compute = run, compute
+        self.run, self.compute, self.weights = run, compute, weights
         self.method = run.build_method()
         self.clients = run.partition.clients
         if partition is not None:
@@ -138,12 +141,12 @@ class Federation:
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
-        def build(name: str) -> AnyNetwork:
-            return run.build_model(name, source)
+        def build(name: str, key: str) -> AnyNetwork:
+            return run.build_model(name, source, self.weights.get(key))
 
-        own = {LOCAL: build(run.local_models[client])} if run.local_models else {}
-        shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model)
-        return {GLOBAL: shared} | own | {name: build(network) for name, network in run.other_models.items()}
+        own = {LOCAL: build(run.local_models[client], LOCAL)} if run.local_models else {}
+        shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model, GLOBAL)
+        return {GLOBAL: shared} | own | {name: build(network, name) for name, network in run.other_models.items()}
 
     def node(self, client: int, round: int, epochs: int = 0) -> Node:
         """A client, or the server, in a round (0: before the first), with an empty state."""

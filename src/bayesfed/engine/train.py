@@ -22,7 +22,7 @@ import torch
 import yaml
 
 import bayesfed
-from bayesfed import files, runfile, runfolder
+from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, store
 from bayesfed.data.sources import source
 from bayesfed.engine import checkpoint, device, lease
@@ -32,6 +32,9 @@ from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.summary import summarise
 from bayesfed.errors import InputError, fault
+from bayesfed.methods.base import GLOBAL
+from bayesfed.models import weights
+from bayesfed.models.weights import SCRATCH
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
@@ -54,6 +57,7 @@ class Place:
     precision: str = "auto"
     gpu_slots: int = 1  # jobs that may share a GPU
     executor: str = "auto"  # another than the device's own one is for debugging
+    weights: Path = parts.WEIGHTS  # with the files of pretrained weights that run files name
 
 
 class Process:
@@ -172,12 +176,14 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
 
 
 def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
-    """The run's federation from its datasets and the cached partition, which is made where it is missing."""
+    """The run's federation from its datasets, the files that its networks start from, and the cached partition, which is
+    made where it is missing."""
+    pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
     if not run.multi_task:
         partition.build(*cell)
-    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute, foreign)
+    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute, foreign, pretrained)
 
 
 def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
@@ -249,6 +255,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "executor": record.executor,
         "threads": torch.get_num_threads(),
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
+        "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
         "partition_fingerprint": partition_fingerprint(run, place.data),
         "train_seconds": round(record.seconds, 3),

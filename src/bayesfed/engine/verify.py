@@ -19,6 +19,7 @@ from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.rounds import Row, Trainer, begin
 from bayesfed.engine.train import Place, Process, assemble, code_hash, partition_fingerprint, versions
 from bayesfed.errors import InputError
+from bayesfed.parts import WEIGHTS
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
@@ -56,8 +57,9 @@ class Verdict:
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
 
-def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process) -> Verdict:
+def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path = WEIGHTS) -> Verdict:
     """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and compare.
+    `weights`: the folder with the files that its networks start from, where it has any.
 
     Raises InputError where there is no whole record, or where the run file gives another run today.
     """
@@ -67,7 +69,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process) 
     run = runfile.load(folder / "run.yaml", data)
     then = json.loads((folder / "provenance.json").read_text())
     check_key(folder, run, summary, then)
-    place = Place(folder, folder / checkpoint.FILE, data, asked)
+    place = Place(folder, folder / checkpoint.FILE, data, asked, weights=weights)
     process.lease(place)
     on = device.choose_device(then["device"] if asked == "auto" and then["device"] == "cpu" else asked)
     as_then = on == then["device"]
@@ -127,13 +129,13 @@ def compare(then: Mapping[Key, str], history: list[Row], differs: tuple[str, ...
     return Verdict(len(then), same, len(now.keys() - then.keys()), far, where, differs)
 
 
-def verify_all(folders: list[Path], rounds: int, data: Path, asked: str) -> list[Path]:
+def verify_all(folders: list[Path], rounds: int, data: Path, asked: str, weights: Path = WEIGHTS) -> list[Path]:
     """Verify runs one after another, saying what was found of each; gives those that do not hold."""
     wrong = []
     with Process() as process:
         for folder in folders:
             try:
-                verdict = verify(folder, rounds, data, asked, process)
+                verdict = verify(folder, rounds, data, asked, process, weights)
             except InputError as error:
                 print(error, file=sys.stderr)
                 wrong.append(folder)

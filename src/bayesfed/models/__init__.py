@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from bayesfed import parts
 from bayesfed.models import fedppd
+from bayesfed.models import weights as pretraining
 from bayesfed.models.module import Build as ModuleBuilder
 from bayesfed.models.module import ModuleNetwork, naming
 from bayesfed.models.network import Chain, Conv, Linear, Network
@@ -89,18 +91,21 @@ def check(name: object, key: str) -> str:
     return str(name)
 
 
-def build(name: str, classes: int, channels: int, size: int) -> AnyNetwork:
+def build(name: str, classes: int, channels: int, size: int, weights: Path | None = None) -> AnyNetwork:
     """The network `name` for images of channels x size x size and that many classes; one object for each request.
 
-    Raises InputError for an unknown name and for images that the network cannot take.
+    `weights`: a file that it starts from. Raises InputError for an unknown name, for images that the network cannot take,
+    and for weights that are not its own.
     """
-    return built(name, registry.part(name, "model").value(), classes, channels, size)
+    return built(name, registry.part(name, "model").value(), classes, channels, size, weights)
 
 
 @cache
-def built(name: str, builder: Builder, classes: int, channels: int, size: int) -> AnyNetwork:
+def built(name: str, builder: Builder, classes: int, channels: int, size: int, weights: Path | None) -> AnyNetwork:
     """The network that a builder gives."""
     with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
+        if weights is not None:
+            builder = pretraining.pretrained(cast(ModuleBuilder, builder), weights)
         made = builder(classes, channels, size)
     if isinstance(made, tuple):
         made = Chain(made)

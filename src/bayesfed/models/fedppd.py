@@ -75,7 +75,7 @@ def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
 
 
 def resnet(layers: int, classes: int) -> nn.Module:
-    """torchvision's ResNet, with ImageNet's stem, from scratch: for CIFAR-100. The paper's numbers need pretrained weights."""
+    """torchvision's ResNet, with ImageNet's stem: for CIFAR-100. From scratch, but for a run with `weights`, as the paper's."""
     import torchvision
 
     build = {18: torchvision.models.resnet18, 34: torchvision.models.resnet34}[layers]

@@ -180,6 +180,9 @@ class ModuleNetwork:
         makes it a training pass; its random numbers come from the generator.
         """
         training = torch.is_grad_enabled()
+        if images.shape[1] == 1:
+            # A sum of grey images is no longer channels-last, and so a CPU pools several times faster.
+            images = images.reshape(len(images), *images.shape[2:], 1).permute(0, 3, 1, 2)
         drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()
         parts = zip(self.shapes.items(), theta.split(self.sizes), strict=True)
         tensors = {key: part.view(shape) for (key, shape), part in parts} | dict(statistics)

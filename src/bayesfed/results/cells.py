@@ -30,7 +30,7 @@ model on that shard, the mean of the clients' models on the full test set, weigh
 runs that test clients there every round, and the clients' best models on their own shards together: the images that they
 label right among all of them (pFedBayes' PM)."""
 
-STATISTICS = ("best", "last", "last5", "early", "jitter")
+STATISTICS = ("best", "last", "last5", "early", "jitter", "labelled")
 """What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
@@ -45,6 +45,7 @@ FOREIGN = "auroc_foreign_"
 OF_KIND = ("first", "best_within", "at_best_of")
 NEVER = "never reached"
 TOO_SHORT = "no such rounds"  # what a run says that ended before them
+ALL_LABELLED = "no active learning"
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,15 @@ class Record:
         best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
         early: mean over the first tenth of the rounds, at least one.
         jitter: standard deviation of the change from round to round over the second half (needs two changes).
+        labelled: mean over the numbers of labelled images of `along_labelled`, the height of a curve of active learning.
         """
         if not self.done or self.diverged:
             return None
         if statistic.of != "accuracy":
             values = list(self.measured(statistic.of).values())[-5 if statistic.name == "last5" else -1 :]
             return statistics.fmean(values) if values else None
+        if statistic.name == "labelled":
+            return statistics.fmean(found) if (found := self.along_labelled().values()) else None
         if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level not in CURVES_ALONE:
             return self.summary.get(statistic.name)
         curve = self.curve()
@@ -194,6 +198,12 @@ class Record:
         bins = len(last["images"])
         each = enumerate(zip(last["images"], last["right"], strict=True))
         return {100 * (number + 0.5) / bins: right / images for number, (images, right) in each if images}
+
+    def along_labelled(self) -> dict[float, float]:
+        """In active learning, accuracy in [0, 1] by the labelled images that all clients together trained on: of the last
+        round with so many. Nothing for an unfinished run."""
+        labelled = runs.diagnostic(self.folder, "labelled_images") if self.done else {}
+        return {labelled[round]: value for round, value in self.curve().items() if round in labelled}
 
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
@@ -319,7 +329,8 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
         why = record.missing
         if value is None and record.done and not record.diverged:
-            why = why or {"first": NEVER, "best_within": TOO_SHORT}.get(statistic.kind, "")
+            known = {"first": NEVER, "best_within": TOO_SHORT, "labelled": ALL_LABELLED}
+            why = why or known.get(statistic.kind or statistic.name, "")
             why = UNRECORDED if statistic.of != "accuracy" else why
         reasons.setdefault(record.seed, []).extend([why] if why else [])
         diverged |= {record.seed} if record.diverged else set()

@@ -16,6 +16,7 @@ SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
+    "higher at": ("methods", "along", "at", "than"),
     "falls": ("methods", "along"),
     "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
@@ -159,7 +160,10 @@ def check_claim(study: cells.Study, claim: object) -> None:
     claim = keys(claim, CLAIM + OF_KIND[str(kind)])
     own = study.spec.get("statistics", {})
     records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"], own)
-    methods = [*claim.get("methods", []), *claim.get("than", []), *([claim["method"]] if "method" in claim else [])]
+    if "at" in claim:
+        values(records, {"method": claim["methods"], claim["along"]: [claim["at"], *claim["than"]]})
+    than = [] if "at" in claim else claim.get("than", [])
+    methods = [*claim.get("methods", []), *than, *([claim["method"]] if "method" in claim else [])]
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
     cells.select(records, {axis: [] for axis in claim.get("apart", [])})
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})

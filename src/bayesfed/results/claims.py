@@ -6,6 +6,7 @@ compared may differ (each method with its best number of local epochs); with a `
 with best. Kinds:
 
 - `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
+- `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, likewise;
 - `falls`, `rises`: the metric of each of `methods` falls (rises) at each step from the largest value of `along` down;
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
@@ -13,7 +14,7 @@ with best. Kinds:
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,18 +71,38 @@ def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
     """`higher` (sign 1) and `lower` (sign -1): one test a baseline and cell."""
     found = []
     for than in claim["than"]:
-        pair = cells.select(records, {"method": [claim["method"], than]})
-        for of_cell in _groups(pair, MATCH, claim.get("apart", [])).values():
-            if {record.method for record in of_cell} != {claim["method"], than}:
-                continue  # the plan has not both
-            differences = []
-            for of_seed in _groups(of_cell, ["seed"]).values():
-                ours = _value([record for record in of_seed if record.method == claim["method"]], statistic)
-                theirs = _value([record for record in of_seed if record.method == than], statistic)
-                differences.append(None if ours is None or theirs is None else ours - theirs)
+        for of_cell, differences in _pairs(records, MATCH, "method", claim["method"], than, claim, statistic):
             holds = [difference is not None and sign * difference > 0 for difference in differences]
             found.append(Test(claim["method"], than, of_cell, differences, holds, statistic))
     return found
+
+
+def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
+    """`higher at`: one test a method, other value of `along` and cell."""
+    found, along, at = [], claim["along"], cells.text(claim["at"])
+    chosen = cells.select(records, {"method": claim["methods"]})
+    for than in map(cells.text, claim["than"]):
+        for of_cell, differences in _pairs(chosen, ("method", *MATCH), along, at, than, claim, statistic):
+            holds = [difference is not None and difference > 0 for difference in differences]
+            found.append(Test(of_cell[0].method, f"{along} {at} > {than}", of_cell, differences, holds, statistic))
+    return found
+
+
+def _pairs(
+    records: Sequence[cells.Record], match: Sequence[str], field: str, one: str, other: str, claim: Claim,
+    statistic: cells.Statistic,
+) -> Iterator[tuple[list[cells.Record], list[float | None]]]:  # fmt: skip
+    """The cells, alike in `match`, that the plan has with both values of a field; and for each seed the statistic at `one`
+    minus that at the other."""
+    both = cells.select(records, {field: [one, other]})
+    for of_cell in _groups(both, match, [field, *claim.get("apart", [])]).values():
+        if {record.field(field) for record in of_cell} != {one, other}:
+            continue
+        differences: list[float | None] = []
+        for of_seed in _groups(of_cell, ["seed"]).values():
+            ours, theirs = (_value(cells.select(of_seed, {field: value}), statistic) for value in (one, other))
+            differences.append(None if ours is None or theirs is None else ours - theirs)
+        yield of_cell, differences
 
 
 def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
@@ -135,6 +156,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
 KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
+    "higher at": _higher_at,
     "falls": lambda records, claim, statistic: _falls(records, claim, statistic, -1),
     "rises": lambda records, claim, statistic: _falls(records, claim, statistic, 1),
     "smaller gain": _smaller_gain,
@@ -170,7 +192,7 @@ def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dic
         "metric": claim["metric"],
         "experiment": "+".join(claim["experiments"]),
     }
-    sides = {"method": claim.get("method", ""), "than": ", ".join(claim.get("than", []))}
+    sides = {"method": claim.get("method", ""), "than": ", ".join(map(cells.text, claim.get("than", [])))}
     total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
     whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
     if "search" in claim:

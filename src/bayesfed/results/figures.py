@@ -107,8 +107,7 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
         round = record.rounds if shows["round"] == -1 else shows["round"]
         return runs.along(record.folder, shows["predictors"], round) if record.done else {}
     if "labelled" in shows:
-        labelled, curve = runs.diagnostic(record.folder, "labelled_images") if record.done else {}, record.curve()
-        return {labelled[round]: value for round, value in curve.items() if round in labelled}  # the last round's stays
+        return record.along_labelled()
     if "reliability" in shows:
         return record.reliability(shows["reliability"])
     if "against" in shows:
