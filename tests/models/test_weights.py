@@ -201,6 +201,8 @@ given:
   - {where: {model: tiny}, run: {weights: {global: FILE, student: FILE}}}
 experiments:
   first: {cases: [{dataset: digits, model: tiny}, {dataset: digits, model: lenet5}], axes: {alpha: [1], method: [FedAvg]}}
+tables: {}
+figures: {}
 """
 
 
@@ -210,7 +212,7 @@ def test_a_paper_that_is_pretrained(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     name = store(tmp_path / "mine", tensors_of(tiny(1000, 1, 32)))
     plan.PAPERS.mkdir(parents=True)
     (plan.PAPERS / "small.yaml").write_text(PAPER.replace("FILE", name))
-    config = {"name": "x", "papers": ["small"], "seeds": [0]}
+    config = {"name": "tiny", "papers": ["small"], "seeds": [0]}
 
     def made(**changes: Any) -> tuple[list[list[str]], list[dict[str, str]]]:
         planned, runs = plan.make(config | changes)
