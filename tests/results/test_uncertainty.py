@@ -1,6 +1,7 @@
 """Calibration, detection and reliability diagrams in tables, comparison with print, and figures."""
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def measure(folder: Path, rows: list[tuple[int, str, float]]) -> None:
     """Add rows of the server's model to a stored run, and seal it again."""
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([round, "global", "global", metric, value] for round, metric, value in rows)
-    summary = runfolder.json.loads((folder / "summary.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text())
     runfolder.seal(folder, summary)
 
 
@@ -142,7 +143,7 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         rows = [(round, "global", "server", "labelled_images", 100 * (1 + (round - 1) // 2)) for round in range(1, 6)]
         csv.writer(file).writerows(rows)
-    runfolder.seal(folder, runfolder.json.loads((folder / "summary.json").read_text()))
+    runfolder.seal(folder, json.loads((folder / "summary.json").read_text()))
     (study,) = cells.studies(lab.plan)
     figure = {**DIAGRAM, "methods": ["HBFL"], "shows": {"labelled": True, "label": "labelled images"}}
     check.check_figure(study, figure)
