@@ -49,6 +49,7 @@ def test_a_replay_does_what_the_step_does() -> None:
         loss = (
             F.log_softmax((theta * noise).view(2, 3) @ state["x"], -1).std()
             + torch.stack([theta.sum(), theta[0]]).sum()
+            + torch.where(theta > 2, 0, theta).square().sum()
         )
         (g,) = torch.autograd.grad(loss, theta)
         state["theta"].sub_(0.1 * g)

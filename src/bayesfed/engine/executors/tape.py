@@ -149,9 +149,12 @@ def place(tensor: Tensor) -> int:
 
 
 def bound(func: Any) -> Callable[..., object]:
-    """An operator by torch's own function or method of that name, which takes half the time to get to it, if there is one."""
-    name = func.overloadpacket.__name__
-    if any(argument.is_out and argument.name != "out" for argument in func._schema.arguments):
+    """An operator by torch's own function or method of that name, which takes half the time to get to it, if there is one.
+
+    Not so what makes a tensor from numbers alone: torch's own need not take `out`."""
+    name, arguments = func.overloadpacket.__name__, func._schema.arguments
+    outs = [argument.name for argument in arguments if argument.is_out]
+    if set(outs) - {"out"} or not any("Tensor" in str(each.type) for each in arguments if not each.is_out):
         return func  # type: ignore[no-any-return]
     found = getattr(torch, name, None) or (getattr(Tensor, name, None) if name.endswith("_") else None)
     return found or func  # type: ignore[no-any-return]
