@@ -24,8 +24,6 @@ title: A small paper
 reference: nobody, 2026
 run: {partition: {scheme: dirichlet_class_shared, clients: 3}, rounds: 2, local_epochs: 1, batch_size: 64}
 settings: {"100": IID}
-tables: {}
-figures: {}
 methods:
   FedAvg: {name: fedavg}
   FML: {name: fml}

@@ -232,7 +232,7 @@ def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
     Path("run.yaml").write_text(yaml.safe_dump(mapping(models={"global": "cnn2"})))
     Path("own/papers").mkdir()
     spec = {
-        "paper": "one", "run": {"partition": {"clients": 2}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
+        "paper": "one", "title": "One", "reference": "none", "run": {"partition": {"clients": 2}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
         "methods": {"FedAvg": {"name": "fedavg"}}, "experiments": {"one": {"axes": {"dataset": ["mine"], "alpha": [10], "model": ["cnn2"], "method": ["FedAvg"]}}},
     }  # fmt: skip
     Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))

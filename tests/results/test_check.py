@@ -61,7 +61,7 @@ def claim(spec: Spec, **change: Any) -> None:
          "hbfl.yaml, figure4: no accuracy is named 'globl'; did you mean 'global'?"),
         (lambda s: claim(s, kind="higer"), "no kind of claim is named 'higer'; did you mean 'higher'?"),
         (lambda s: claim(s, than=["FMl"]), "no cell has method 'FMl'; did you mean 'FML'?"),
-        (lambda s: claim(s, experiments="heterogeneous"), "claims[0].experiments: 'heterogeneous' is not of type 'array'"),
+        (lambda s: claim(s, experiments="heterogeneous"), "experiments: 'heterogeneous' is not of type 'array'"),
         (lambda s: claim(s, experiments=["grit"]), "no experiment is named 'grit'"),
         (lambda s: claim(s, method="Independent", than=["FedAvg Adam"], experiments=["multitask", "ablation"],
                          metric="client_accuracy_best"),
