@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from damage import cuts, flip
 
 from bayesfed import runfolder
 from bayesfed.errors import InputError
@@ -33,11 +34,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(record: Path, name: str) -> 
     """All of them, one after another; and a file that is gone."""
     path = record / name
     whole = path.read_bytes()
-    damaged = [whole[:at] for at in range(len(whole))]
-    damaged += [
-        bytes([*whole[:at], whole[at] ^ 1 << bit, *whole[at + 1 :]]) for at in range(len(whole)) for bit in range(8)
-    ]
-    for content in damaged:
+    for content in (*cuts(whole), *(flip(whole, at, bit) for at in range(len(whole)) for bit in range(8))):
         path.write_bytes(content)
         with pytest.raises(InputError, match=rf"{name}: not as the run wrote it.*delete the run folder"):
             runfolder.read(record)

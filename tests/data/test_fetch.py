@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip
 
 from bayesfed import files
 from bayesfed.data import sources, store
@@ -28,10 +29,8 @@ def tree(folder: Path) -> list[str]:
     return sorted(name for name in found if not name.endswith(".lock"))
 
 
-def flip(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
+def damage(path: Path, position: int) -> None:
+    path.write_bytes(flip(path.read_bytes(), position))
 
 
 def pack(mirror: Path, members: dict[str, bytes]) -> Path:
@@ -129,7 +128,7 @@ def test_one_flipped_byte(name, file, place, mirror, records, tmp_path):
     if file == "toy.tar.gz":
         pack(mirror, honest(records))
     path = mirror / file
-    flip(path, int(path.stat().st_size * place))
+    damage(path, int(path.stat().st_size * place))
     with pytest.raises(InputError, match=r"(fingerprint|md5) [0-9a-f]+, .*; replace") as error:
         fetch(name, tmp_path / "data", mirror)
     assert file in str(error.value)
@@ -196,7 +195,7 @@ def test_fetched_data_are_left_alone_and_damaged_ones_replaced(mirror, tmp_path)
     before = (folder / "train.npz").stat().st_mtime_ns
     fetch("toy-idx", tmp_path / "data", tmp_path / "no mirror needed")
     assert (folder / "train.npz").stat().st_mtime_ns == before
-    flip(folder / "train.npz", 5000)
+    damage(folder / "train.npz", 5000)
     fetch("toy-idx", tmp_path / "data", mirror)
     store.load("toy-idx", tmp_path / "data")
 
@@ -210,13 +209,13 @@ def test_missing_dataset_names_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["train.npz", "test.npz", "dataset.json"])
-@pytest.mark.parametrize("damage", ["truncate", "flip"])
-def test_damaged_cache(file, damage, mirror, tmp_path):
+@pytest.mark.parametrize("how", ["truncate", "flip"])
+def test_damaged_cache(file, how, mirror, tmp_path):
     path = fetch("toy-idx", tmp_path / "data", mirror) / file
-    if damage == "truncate":
+    if how == "truncate":
         path.write_bytes(path.read_bytes()[:-100])
     else:
-        flip(path, 0)
+        damage(path, 0)
     with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx`"):
         store.load("toy-idx", tmp_path / "data")
 
@@ -228,7 +227,7 @@ def test_every_flipped_byte_of_a_cache_is_noticed(file, mirror, tmp_path):
     wanted, whole = sources.source("toy-idx"), path.read_bytes()
     every = range(len(whole))
     for at in every if file == "dataset.json" else [0, len(whole) - 1, *random.Random(1).sample(every, 60)]:
-        path.write_bytes(bytes([*whole[:at], whole[at] ^ 1 << at % 8, *whole[at + 1 :]]))
+        path.write_bytes(flip(whole, at))
         with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx`"):
             store.check(wanted, tmp_path / "data")
     path.write_bytes(whole)
@@ -317,7 +316,7 @@ def test_download_falls_back_to_the_next_url(server, tmp_path):
 
 
 def test_download_with_a_wrong_checksum_is_refused(server, tmp_path):
-    flip(server / "toy.tar.gz", 500)
+    damage(server / "toy.tar.gz", 500)
     with pytest.raises(InputError, match=r"cannot download toy\.tar\.gz .*gone.*hash.*--mirror") as error:
         fetch("toy-cifar", tmp_path / "data")
     assert "\n" not in str(error.value)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from damage import cuts, flips
 
 from bayesfed.engine import checkpoint
 from bayesfed.engine.rounds import Progress, Row
@@ -23,12 +24,6 @@ def progress(round: int, entries: int = 3) -> Progress:
     return Progress(round, {"theta": theta}, {0: {"phi": theta + 1}}, history, labelled={0: torch.tensor([4, 2])})
 
 
-def flips(whole: bytes) -> Iterator[bytes]:
-    """One bit of each byte, which differs from byte to byte."""
-    for at, byte in enumerate(whole):
-        yield bytes([*whole[:at], byte ^ 1 << at % 8, *whole[at + 1 :]])
-
-
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "one.safetensors"
     checkpoint.save(path, progress(2), RECORD)
@@ -42,7 +37,7 @@ def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "one.safetensors"
     checkpoint.save(path, progress(1), RECORD)
     whole = path.read_bytes()
-    for content in (*flips(whole), *(whole[:at] for at in range(len(whole))), whole + b"\0"):
+    for content in (*flips(whole), *cuts(whole), whole + b"\0"):
         path.write_bytes(content)
         with pytest.raises(InputError, match="this checkpoint is damaged"):
             checkpoint.load(path, "abc", HOST)
