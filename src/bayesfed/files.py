@@ -38,6 +38,14 @@ def read_yaml(path: Path) -> Any:
         raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
 
 
+def write_yaml(path: Path, value: Any, *, flow: bool | None = False) -> None:
+    """Write YAML whole, keys as they come; `flow`: as `default_flow_style` of PyYAML."""
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # five times as fast where it was built
+    write_text(path, yaml.dump(value, Dumper=dumper, sort_keys=False, default_flow_style=flow))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text whole."""
     with replacing(path) as scratch:

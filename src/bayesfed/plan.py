@@ -72,9 +72,7 @@ def load(config: Tree) -> dict[str, Any]:
         plan = {}
     if plan.get("hash") == content_hash(config):
         return plan
-    import yaml
-
-    files.write_text(into / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    files.write_yaml(into / "config.yaml", config)
     command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -87,14 +85,12 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
 
     Raises InputError, naming the key, its value and what would be right, before anything is written.
     """
-    import yaml
-
     config = read_mapping(config_file)
     plan, runs = make(config)
     into = out or folder(config["name"])
     for entry, run in zip(plan["runs"], runs, strict=True):
         run_file = into / "runs" / f"{run.key}.yaml"
-        files.write_text(run_file, yaml.safe_dump(run.to_dict(), sort_keys=False))
+        files.write_yaml(run_file, run.to_dict())
         entry["runfile"] = run_file.as_posix()
     files.write_json(into / "plan.json", plan)
     return plan

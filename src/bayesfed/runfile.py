@@ -163,7 +163,7 @@ class Run:
         found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
         return {name: digest for name, digest in sorted(found.items()) if digest}
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """12 hex digits over what decides the result: the run file without defaults, the data, the revisions, and the
         sources of parts that are not ours."""
@@ -177,7 +177,7 @@ class Run:
         text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    @property
+    @functools.cached_property
     def folder(self) -> str:
         """The run's folder below `runs/`: dataset/partition/method/seed~S-key."""
         return f"{'+'.join(self.datasets)}/{self.partition.label}/{self.method}/seed~{self.budget.seed}-{self.key}"

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 import bayesfed
 from bayesfed import files, parts, runfile, runfolder
@@ -241,7 +240,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
     header = "round,client,model,metric,value\n"
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
     files.write_text(place.out / "metrics.csv", header + "".join(lines))
-    files.write_text(place.out / "run.yaml", yaml.safe_dump(run.to_dict(), sort_keys=False, default_flow_style=None))
+    files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method = run.build_method()
     provenance = {
         "key": run.key,

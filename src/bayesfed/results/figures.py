@@ -414,12 +414,15 @@ def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequenc
 def save(made: Figure, path: Path) -> list[Path]:
     """Write `<path>.svg` and `<path>.png` (160 dots an inch) whole; the same figure gives the same bytes."""
     written = []
-    for suffix in (".png", ".svg"):
-        target = path.with_name(path.name + suffix)
-        with matplotlib.rc_context(STYLE), replacing(target) as scratch:
-            made.savefig(scratch, format=suffix[1:], dpi=160, metadata={"Date": None} if suffix == ".svg" else None)
-        made.set_layout_engine("none")  # arranged once, so that both files agree and the second takes half the time
-        written.append(target)
+    with matplotlib.rc_context(STYLE):
+        if engine := made.get_layout_engine():  # arranged once, not twice for each file
+            engine.execute(made)
+            made.set_layout_engine("none")
+        for suffix in (".png", ".svg"):
+            target = path.with_name(path.name + suffix)
+            with replacing(target) as scratch:
+                made.savefig(scratch, format=suffix[1:], dpi=160, metadata={"Date": None} if suffix == ".svg" else None)
+            written.append(target)
     return written
 
 
