@@ -125,12 +125,12 @@ def test_whatever_decides_a_result_changes_the_key(changes: dict[str, Any], mapp
 
 
 def test_revisions_change_the_key(mapping: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = runfile.resolve(mapping("hbfl", dataset="digits"))
-    keys = {run.key}
+    asked = mapping("hbfl", dataset="digits")
+    keys = {runfile.resolve(asked).key}
     monkeypatch.setattr(methods.get("hbfl"), "revision", 99)
-    keys.add(run.key)
+    keys.add(runfile.resolve(asked).key)
     monkeypatch.setattr(runfile, "ENGINE_REVISION", revision.ENGINE_REVISION + 1)
-    keys.add(run.key)
+    keys.add(runfile.resolve(asked).key)
     assert len(keys) == 3
 
 
