@@ -345,9 +345,11 @@ def ends_of_axes() -> list[Any]:
 
 
 def diagonal(x: Any, y: Any) -> Any:
-    """The line on which both axes are equal."""
-    line = alt.Chart(alt.InlineData([{"x": 0, "value": 0}, {"x": 100, "value": 100}]))
-    return line.mark_line(strokeDash=[4, 4], strokeWidth=1, color="#888", clip=True).encode(x, y)
+    """The line on which both axes are equal, from end to end of the panel."""
+    ends = alt.Chart(alt.InlineData([{"last": False}, {"last": True}])).transform_calculate(
+        x="datum.last ? min(right, high) : max(left, low)", value="datum.x"
+    )
+    return ends.mark_line(strokeDash=[4, 4], strokeWidth=1, color="#888", clip=True).encode(x, y)
 
 
 def finished(chart: Any, height: int = HEIGHT) -> Json:
