@@ -2,6 +2,7 @@
 #   make demo      sets up, then runs the whole pipeline on digits, report included: minutes on two cores
 #   make test      sets up, then runs all tests, side by side on the cores
 #   make test-long                          odd input, two thousand of each kind: a quarter of an hour on two cores
+#   make test-kills                         every method killed fifty times, and Snakemake and DVC: an hour on two cores
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
 #   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
@@ -15,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
 
-.PHONY: demo test test-long test-report setup lint bench report
+.PHONY: demo test test-long test-kills test-report setup lint bench report
 
 demo: $(STAMP)
 	$(SNAKEMAKE) --configfile config/demo.yaml
@@ -26,6 +27,10 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_fuzz.py --hypothesis-profile=long
+
+test-kills: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_kills.py tests/workflow/test_killed.py \
+		--hypothesis-profile=long
 
 test-report: $(STAMP)
 	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }

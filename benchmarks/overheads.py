@@ -28,12 +28,12 @@ ROUNDS, EPOCHS = 100, 5
 def measure(method: str, model: str, data: common.Dataset, device: str, precision: str) -> dict[str, Any]:
     """One row."""
     of = common.federation(method, common.models(model, method), data, devices.compute(device, precision))
-    train = common.local_training(of, EXECUTORS[DEFAULT[device]](of, lambda: None))
+    train = common.local_training(of, EXECUTORS[DEFAULT[device]](of))
     if device == "cuda":
         train()  # recording
     training = EPOCHS * timed(train)
     of.method.phases = lambda c: []  # type: ignore[method-assign]
-    trainer = Trainer(of, DEFAULT[device], lambda: None, lambda: None)
+    trainer = Trainer(of, DEFAULT[device])
     progress = trainer.play(begin(of))
     plain = timed(lambda: trainer.play(progress))
     progress.round = DETAILED_EVERY - 1

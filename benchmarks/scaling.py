@@ -47,7 +47,7 @@ def trainer(case: tuple[int, float, int, int, int], compute: Compute, epochs: in
     progress = begin(of)
     states = {k: of.method.init_client(of.node(k, 0)) for k in range(clients)}
     progress.clients = {k: copy(state, torch.device("cpu")) for k, state in states.items()}
-    return Trainer(of, DEFAULT[compute.device.type], lambda: None, lambda: None), progress
+    return Trainer(of, DEFAULT[compute.device.type]), progress
 
 
 def rates(device: str, precision: str) -> list[list[float]]:

@@ -193,7 +193,7 @@ def engine(case: tuple[str, str, int], data: Dataset, precision: str, device: st
     method, model, size = case
     compute = devices.compute(device, precision)
     of = common.federation(method, common.models(model, method), data, compute, batch_size=size)
-    block = common.local_training(of, EXECUTORS[executor](of, lambda: None))
+    block = common.local_training(of, EXECUTORS[executor](of))
     return block, [len(of.shards[k].train) for k in range(of.clients)]
 
 

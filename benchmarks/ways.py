@@ -111,11 +111,11 @@ def main() -> None:
         of = common.federation("fedavg", {"global": model}, data, compute, batch_size=size)
         if device == "cuda":
             ways = {
-                f"graphs, {lanes} lanes": common.local_training(of, GraphExecutor(of, lambda: None, lanes))
+                f"graphs, {lanes} lanes": common.local_training(of, GraphExecutor(of, lanes))
                 for lanes in (1, 2, 4, 8, 16)
-            } | {"eager": common.local_training(of, EXECUTORS["eager"](of, lambda: None))}
+            } | {"eager": common.local_training(of, EXECUTORS["eager"](of))}
         else:
-            ways = {name: common.local_training(of, EXECUTORS[name](of, lambda: None)) for name in ("eager", "threads")}
+            ways = {name: common.local_training(of, EXECUTORS[name](of)) for name in ("eager", "threads")}
         ways["stacked"], whole = stacked(of)
         seconds = common.alternate(ways, TURNS)
         for way, values in seconds.items():

@@ -1,7 +1,6 @@
 """What most tests need: real digits on disk, a small run file, and one thread so that results repeat."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 from networks import modules as modules
+from playing import FEW, few_of
 
 from bayesfed import files, methods
 from bayesfed.data import store
@@ -20,7 +20,6 @@ torch.set_num_threads(1)
 settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("long", deadline=5000, max_examples=2000)
 settings.load_profile("short")
-FEW = (250, 60)  # training and test images
 TOYS = Path(__file__).parent / "methods" / "toys"
 
 
@@ -38,13 +37,7 @@ def data_dir(digits_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same folder with `few` and `few-parity`: the first digits of each split, for tests that train a lot."""
     for name in ("digits", "digits-parity"):
         whole = SOURCES[name]
-        few = replace(
-            whole,
-            name=name.replace("digits", "few"),
-            train=FEW[0],
-            test=FEW[1],
-            fingerprints={"train": "few", "test": name},
-        )
+        few = few_of(whole)
         monkeypatch.setitem(SOURCES, few.name, few)
         folder = digits_dir / few.name
         if not (folder / "dataset.json").exists():

@@ -1,5 +1,6 @@
 """A few rounds of a small run in memory, for tests of methods and executors."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,18 @@ from torch import Tensor
 
 from bayesfed import runfile
 from bayesfed.data import partition, store
+from bayesfed.data.sources import Source
 from bayesfed.engine import device as devices
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
+
+FEW = (250, 60)  # training and test images
+
+
+def few_of(whole: Source) -> Source:
+    """The first images of a split of digits, under a name of their own."""
+    name, (train, test) = whole.name.replace("digits", "few"), FEW
+    return replace(whole, name=name, train=train, test=test, fingerprints={"train": "few", "test": whole.name})
 
 
 def federation(
@@ -31,7 +41,7 @@ def federation(
 
 def play(of: Federation, rounds: int, progress: Progress | None = None, executor: str = "eager") -> Progress:
     """So many more rounds."""
-    trainer, progress = Trainer(of, executor, lambda: None, lambda: None), progress or begin(of)
+    trainer, progress = Trainer(of, executor), progress or begin(of)
     for _ in range(rounds):
         progress = trainer.play(progress)
     return progress

@@ -48,9 +48,10 @@ def with_options(method: str, images: int) -> dict[str, Any]:
 
 def play(of: Federation, executor: str, rounds: int, check: Callable[[], None], lanes: int | None = None) -> Progress:
     """A run of so many rounds."""
-    trainer, progress = Trainer(of, executor, check, lambda: None), begin(of)
+    of.check = check
+    trainer, progress = Trainer(of, executor), begin(of)
     if lanes:
-        trainer.executor = GraphExecutor(of, check, lanes)
+        trainer.executor = GraphExecutor(of, lanes)
     for _ in range(rounds):
         progress = trainer.play(progress)
     return progress

@@ -163,7 +163,8 @@ def rounds(task: Task) -> None:
         for precision in task.scale.precisions:
             where = compare.compute(task.device, precision)
             of = compare.paper_run(method, model, 0.05, images, where, task.scale.epochs)
-            trainer, progress, took = Trainer(of, "graphs", task.in_time, lambda: None), begin(of), list[float]()
+            of.check = task.in_time
+            trainer, progress, took = Trainer(of, "graphs"), begin(of), list[float]()
             for _ in range(task.scale.short_rounds):
                 started = time.perf_counter()
                 progress = trainer.play(progress)

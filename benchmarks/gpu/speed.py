@@ -110,7 +110,8 @@ def profile(method: str, model: str, precision: str, task: Task) -> None:
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
     for executor in ("graphs", "eager"):
         of = compare.paper_run(method, model, 100.0, images, compare.compute(task.device, precision), epochs=1)
-        block = common.local_training(of, EXECUTORS[executor](of, task.in_time))
+        of.check = task.in_time
+        block = common.local_training(of, EXECUTORS[executor](of))
         block()
         started = time.perf_counter()
         block()
@@ -166,7 +167,8 @@ def whole_run(method: str, model: str, alpha: float, precision: str, long: bool,
     of = compare.paper_run(method, model, alpha, images, compare.compute(task.device, precision), task.scale.epochs)
     if task.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    trainer, progress, took = Trainer(of, "graphs", task.in_time, lambda: None), begin(of), list[float]()
+    of.check = task.in_time
+    trainer, progress, took = Trainer(of, "graphs"), begin(of), list[float]()
     wanted = task.scale.rounds if long else task.scale.other_rounds
     eager_seconds, over = None, False
     try:
@@ -176,7 +178,7 @@ def whole_run(method: str, model: str, alpha: float, precision: str, long: bool,
             took.append(time.perf_counter() - started)
         memory = memory_now(task, before)
         if precision == "fp32" and alpha == 0.05:
-            eager = Trainer(of, "eager", task.in_time, lambda: None)
+            eager = Trainer(of, "eager")
             started = time.perf_counter()
             eager.play(progress)
             eager_seconds = time.perf_counter() - started
@@ -216,8 +218,9 @@ def lanes(task: Task) -> None:
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
     for alpha in (100.0, 0.05):
         of = compare.paper_run("hbfl", "mixed", alpha, images, compare.compute(task.device, "fp32"), epochs=1)
+        of.check = task.in_time
         # No more lanes in all than torch has streams, 32: the end of one's graphs would spoil another's on its stream.
-        ways = {str(n): common.local_training(of, GraphExecutor(of, task.in_time, n)) for n in task.scale.lanes}
+        ways = {str(n): common.local_training(of, GraphExecutor(of, n)) for n in task.scale.lanes}
         for n, values in common.alternate(ways, 3 if task.device == "cuda" else 1).items():
             task.row(f"hbfl mixed alpha {alpha:g}, {n} lanes", seconds=statistics.median(values))
         ways.clear()

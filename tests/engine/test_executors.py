@@ -126,8 +126,8 @@ def test_results_come_for_every_client_and_the_largest_starts_first(mapping: Mak
             begun.extend(clients)
             return super().run(clients, begin, end)
 
-    trainer = Trainer(of, "eager", lambda: None, lambda: None)
-    trainer.executor = Noting(of, lambda: None)
+    trainer = Trainer(of, "eager")
+    trainer.executor = Noting(of)
     trainer.play(begin(of))
     sizes = [len(of.shards[k].train) for k in begun]
     assert sorted(begun) == [0, 1, 2, 3]
@@ -221,8 +221,8 @@ def test_statistics_are_averaged_by_the_weights_of_the_clients(mapping: Make, da
 
             return super().run(clients, begin, noting)
 
-    trainer = Trainer(of, "eager", lambda: None, lambda: None)
-    trainer.executor = Noting(of, lambda: None)
+    trainer = Trainer(of, "eager")
+    trainer.executor = Noting(of)
     after = trainer.play(begin(of))
     n = [len(of.shards[k].train) for k in range(4)]
     expected = sum(count / sum(n) * sent[k] for k, count in enumerate(n))

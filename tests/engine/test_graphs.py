@@ -84,7 +84,7 @@ def test_all_is_recorded_at_the_start(
 def test_the_largest_client_comes_first(uneven: Callable[..., Federation], cuda: FakeCuda) -> None:
     """Its lane's stream has priority over all others, in every round."""
     of = uneven("hbfl", stragglers=0.0)
-    trainer, progress, first = Trainer(of, "graphs", lambda: None, lambda: None), begin(of), []
+    trainer, progress, first = Trainer(of, "graphs"), begin(of), []
     executor = cast(GraphExecutor, trainer.executor)
     idle_lane = executor.idle_lane
 
@@ -106,7 +106,7 @@ def test_a_checkpoints_order_of_names_needs_no_new_recordings(
     uneven: Callable[..., Federation], cuda: FakeCuda
 ) -> None:
     of = uneven("hbfl", partition={"alpha": 1.0, "clients": 4}, stragglers=0.0)
-    trainer = Trainer(of, "graphs", lambda: None, lambda: None)
+    trainer = Trainer(of, "graphs")
     progress = trainer.play(begin(of))
     recorded = cuda.recordings
     for client, state in progress.clients.items():

@@ -29,7 +29,7 @@ def recorded(step: Callable[[], object], room: int = ROOM) -> Tape:
 
 def on_desks(of: Federation, rounds: int) -> tuple[Progress, list[Desk]]:
     """Rounds on one thread, and the desks with what they have recorded."""
-    trainer, progress = Trainer(of, "threads", lambda: None, lambda: None), begin(of)
+    trainer, progress = Trainer(of, "threads"), begin(of)
     for _ in range(rounds):
         progress = trainer.play(progress)
     assert isinstance(trainer.executor, ThreadExecutor)

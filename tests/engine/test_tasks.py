@@ -141,7 +141,8 @@ def test_foreign_data_change_the_key_where_they_are_asked_for(mapping: Make, mon
     keys = plain.key, asked.key
     other = replace(SOURCES["digits-parity"], fingerprints={"train": "", "test": ""})
     monkeypatch.setitem(SOURCES, "digits-parity", other)
-    assert (plain.key == keys[0], asked.key == keys[1]) == (True, False)
+    again = runfile.resolve(plain.to_dict()), runfile.resolve(asked.to_dict())
+    assert (again[0].key == keys[0], again[1].key == keys[1]) == (True, False)
 
 
 @pytest.mark.parametrize(

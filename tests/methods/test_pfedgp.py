@@ -188,8 +188,8 @@ def test_a_client_predicts_by_the_embedding_as_it_was_sent(mapping: Make, data_d
 
             return super().run(clients, begin, looking)
 
-    trainer = Trainer(of, "eager", lambda: None, lambda: None)
-    trainer.executor = Looking(of, lambda: None)
+    trainer = Trainer(of, "eager")
+    trainer.executor = Looking(of)
     trainer.play(begin(of))
     assert sorted(visited) == [0, 1, 2, 3]
 

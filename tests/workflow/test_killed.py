@@ -1,12 +1,17 @@
-"""Killed without warning, and started again plainly: Snakemake and DVC go on and train no finished run again."""
+"""Killed without warning, and started again plainly: Snakemake and DVC go on and train no finished run again.
+
+Once each, when one run is done or is being trained; `make test-long` does it fifty times, from there at random moments.
+"""
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from clone import BIN, Clone, copy
 
 TWO_RUNS = """
@@ -24,32 +29,49 @@ experiments:
 """
 
 
-def kill_when(process: subprocess.Popen[str], path: Path) -> None:
-    """SIGKILL a process, and it alone, once a file of that pattern exists."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("kills", [50 if metafunc.config.getoption("--hypothesis-profile") == "long" else 1])
+
+
+def kill_when(process: subprocess.Popen[str], path: Path, delay: float) -> None:
+    """SIGKILL a process, and it alone, so many seconds after a file of that pattern exists."""
     limit = time.monotonic() + 120
     with process:
         while not list(path.parent.rglob(path.name)):
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < limit
             time.sleep(0.05)
+        time.sleep(delay)
         process.kill()
 
 
-def test_snakemake(finished: Clone, tmp_path: Path) -> None:
+def metrics(clone: Clone, config: str) -> dict[Path, str]:
+    """The numbers of every finished run."""
+    return {path: path.with_name("metrics.csv").read_text() for path in clone.summaries(config)}
+
+
+def test_snakemake(finished: Clone, tmp_path: Path, kills: int) -> None:
     clone = Clone(tmp_path)
     copy(finished.folder / "data", tmp_path / "data")
     (tmp_path / "config" / "killed.yaml").write_text(TWO_RUNS)
     command = ("snakemake", "runs", "--cores", "1", "--configfile", "config/killed.yaml")
-    kill_when(clone.start(*command), tmp_path / "results" / "killed" / "runs" / "summary.json")
-    before = clone.summaries("killed")
-    assert len(before) == 1
-    clone.run(*command)
-    after = clone.summaries("killed")
-    assert len(after) == 2
-    assert before.items() <= after.items()
+    chance, expected = random.Random(1), {}
+    for number in range(kills):
+        delay = chance.uniform(0, 2) if number else 0
+        kill_when(clone.start(*command), tmp_path / "results" / "killed" / "runs" / "summary.json", delay)
+        before = clone.summaries("killed")
+        assert len(before) == 1 or delay
+        clone.run(*command)
+        after = clone.summaries("killed")
+        assert len(after) == 2
+        assert before.items() <= after.items()
+        expected = expected or metrics(clone, "killed")
+        assert metrics(clone, "killed") == expected
+        for part in ("runs", "checkpoints"):
+            shutil.rmtree(tmp_path / "results" / "killed" / part)
 
 
-def test_dvc(fresh: Clone) -> None:
+def test_dvc(fresh: Clone, kills: int) -> None:
     """`dvc repro` of finished results trains nothing; killed while it trains a lost run, it goes on."""
     subprocess.run(["git", "init", "--quiet"], cwd=fresh.folder, check=True)
     (fresh.folder / ".venv").symlink_to(BIN.parent)  # where dvc.yaml looks first
@@ -61,12 +83,15 @@ def test_dvc(fresh: Clone) -> None:
     lost = next(path.parent for path in before if path.parts[-3] == "fedavg")
     results = fresh.folder / "results" / "test"
     run = lost.relative_to(results / "runs")
-    shutil.rmtree(lost)
-    (results / "checkpoints" / f"{run}.safetensors").unlink()
     log = results / "logs" / "train" / f"{run}.log"
-    log.unlink(missing_ok=True)  # runs of a batch have one together
-    kill_when(fresh.start("dvc", "repro", "tables@test"), log)
-    fresh.run("dvc", "repro", "tables@test")
-    after = fresh.summaries()
-    assert after.keys() == before.keys()
-    assert {path for path in before if before[path] != after[path]} == {lost / "summary.json"}
+    chance, expected = random.Random(1), metrics(fresh, "test")
+    for number in range(kills):
+        shutil.rmtree(lost)
+        (results / "checkpoints" / f"{run}.safetensors").unlink()
+        log.unlink(missing_ok=True)  # runs of a batch have one together
+        kill_when(fresh.start("dvc", "repro", "tables@test"), log, chance.uniform(0, 8) if number else 0)
+        fresh.run("dvc", "repro", "tables@test")
+        after = fresh.summaries()
+        assert after.keys() == before.keys()
+        assert {path for path in before if before[path] != after[path]} == {lost / "summary.json"}
+        assert metrics(fresh, "test") == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -77,6 +77,7 @@ class Federation:
         Raises InputError when the server's images cannot be set aside.
         """
         self.run, self.compute, self.weights = run, compute, weights
+        self.check: Callable[[], None] = lambda: None  # before each batch, of tests too; may raise, and ends a round
         self.method = run.build_method()
         self.clients = run.partition.clients
         if partition is not None:
@@ -237,7 +238,11 @@ class Federation:
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
         """Log class probabilities (n, classes) of the images at `indices` (n,)."""
         size = EVALUATION_BATCH[self.compute.device.type]
-        return torch.cat([predictor.log_probabilities(images.plain(part)) for part in indices.split(size)])
+        found = []
+        for part in indices.split(size):
+            self.check()
+            found.append(predictor.log_probabilities(images.plain(part)))
+        return torch.cat(found)
 
     def resamplings(self, n: int) -> list[Tensor]:
         """The random orders (n,) of a test's images by which tasks resample them: one for each resampling, the same for

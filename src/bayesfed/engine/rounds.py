@@ -111,13 +111,10 @@ class Visit:
 class Trainer:
     """Plays rounds. A round that is stopped midway leaves the progress as it was before it."""
 
-    def __init__(
-        self, federation: Federation, executor: str, check: Callable[[], None], tick: Callable[[], None]
-    ) -> None:
-        """`executor`: one of EXECUTORS. `check` is called between batches and tests, and may raise; `tick` once a client."""
+    def __init__(self, federation: Federation, executor: str, tick: Callable[[], None] = lambda: None) -> None:
+        """`executor`: one of EXECUTORS. `tick` is called once a client."""
         self.federation = federation
-        self.executor = EXECUTORS[executor](federation, check)
-        self.check = check
+        self.executor = EXECUTORS[executor](federation)
         self.tick = tick
         self.samples = 0  # training images of the last round, times epochs
 
@@ -181,7 +178,7 @@ class Trainer:
         for name in travelling:
             mean = weighted_mean(torch.stack(list(q.values())), torch.stack([visits[k].statistics[name] for k in q]))
             server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
-        run_plainly(federation, Job(server, method.server_phases(server)), self.check)
+        run_plainly(federation, Job(server, method.server_phases(server)))
         if server.predicts:
             on = list(range(federation.clients)) if detailed else participants
             readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True, on=on)
@@ -229,7 +226,6 @@ class Trainer:
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
         for predictor in predictors:
-            self.check()
             if predictor.name == GLOBAL and not is_server:
                 raise InputError(
                     f"method '{self.federation.method.name}': a client's predictor is named '{GLOBAL}', as the server's "
@@ -273,7 +269,6 @@ class Trainer:
         if asked.mistakes:
             found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
         for name, images in self.federation.foreign.items():
-            self.check()
             everything = torch.arange(len(images), device=own.device)
             scores = torch.cat([own, entropy(self.federation.predict(predictor, images, everything))])
             foreign = torch.arange(len(scores), device=own.device) >= len(own)
@@ -298,7 +293,6 @@ class Trainer:
             if on_test is not None and shard.test_images is images:
                 predicted = on_test[shard.test]
             else:
-                self.check()
                 predicted = self.federation.predict(predictor, shard.test_images, shard.test)
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))

@@ -190,7 +190,8 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
     total = federation.run.budget.rounds
     stop = StopFlag()
-    trainer = Trainer(federation, record.executor, stop.check, report.client_done)
+    federation.check = stop.check
+    trainer = Trainer(federation, record.executor, report.client_done)
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
     with stop:
         try:

@@ -78,7 +78,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     federation = assemble(run, place, device.compute(on, precision), process.load(run, data))
     now = facts(run, data, on, precision, executor)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
-    trainer = Trainer(federation, executor, lambda: None, lambda: None)
+    trainer = Trainer(federation, executor)
     progress = begin(federation)
     while progress.round < rounds and not progress.over(run.budget.rounds):
         progress = trainer.play(progress)

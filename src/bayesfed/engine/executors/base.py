@@ -38,10 +38,8 @@ class Executor(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, federation: Federation, check: Callable[[], None]) -> None:
-        """`check` is called before each mini-batch, on whatever thread, and may raise to stop a run."""
+    def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        self.check = check
 
     @abstractmethod
     def run(
@@ -153,9 +151,7 @@ def epoch_hooks(job: Job, phase: Phase) -> None:
         hook(job.node)
 
 
-def run_plainly(
-    federation: Federation, job: Job, check: Callable[[], None], step: Callable[[Phase, Batch], None] | None = None
-) -> None:
+def run_plainly(federation: Federation, job: Job, step: Callable[[Phase, Batch], None] | None = None) -> None:
     """Run a job's phases, one mini-batch after another; `step` does one, the phase's own step unless given."""
     mixer, learner = Mixer(federation, job.node, job.phases), job.node.learner()
     step = step or (lambda phase, batch: phase.step(learner, batch))
@@ -163,7 +159,7 @@ def run_plainly(
         for chunk in mixer.phase(phase_shard(federation, job.node, phase), phase):
             parts = (tensor.split(mixer.size) for tensor in (chunk.x, chunk.y, chunk.index))
             for x, y, index in zip(*parts, strict=True):
-                check()
+                federation.check()
                 step(phase, Batch(x, y, index=index if phase.indexed else None))
             if chunk.ends_epoch:
                 epoch_hooks(job, phase)

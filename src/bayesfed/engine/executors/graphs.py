@@ -254,9 +254,9 @@ class GraphExecutor(Executor):
 
     name = "graphs"
 
-    def __init__(self, federation: Federation, check: Callable[[], None], lanes: int | None = None) -> None:
+    def __init__(self, federation: Federation, lanes: int | None = None) -> None:
         """`lanes`: how many clients at once; what the device has room for, unless given."""
-        super().__init__(federation, check)
+        super().__init__(federation)
         self.most = lanes or lanes_of(federation.compute)
         self.lanes: list[Lane] = []
 
@@ -320,7 +320,7 @@ class GraphExecutor(Executor):
             for chunk in mixer.phase(phase_shard(self.federation, job.node, phase), phase):
                 lane.fill(chunk)
                 for part in chunk.y.split(mixer.size):
-                    self.check()
+                    self.federation.check()
                     lane.step(phase, len(part))
                     queued += 1
                     if queued % BURST == 0:

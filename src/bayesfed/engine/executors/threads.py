@@ -22,8 +22,8 @@ class ThreadExecutor(Executor):
 
     name = "threads"
 
-    def __init__(self, federation: Federation, check: Callable[[], None]) -> None:
-        super().__init__(federation, check)
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation)
         self.desks: list[Desk] = []  # that nobody is at
 
     def run(
@@ -34,7 +34,7 @@ class ThreadExecutor(Executor):
             desk = self.desks.pop() if self.desks else Desk()
             job = begin(client)
             desk.load(job.node, tuple(self.federation.networks[client].items()))
-            run_plainly(self.federation, job, self.check, desk.step)
+            run_plainly(self.federation, job, desk.step)
             result = end(job)
             self.desks.append(desk)
             return result
