@@ -58,7 +58,7 @@ def federation(
 ) -> Federation:
     """The clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run file."""
     method = {"name": method} if isinstance(method, str) else method
-    partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 1, "min_test": 0}
+    partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 2, "min_test": 0}
     run = runfile.resolve(
         {
             "dataset": data.source.name, "partition": partition, "method": method, "models": models, "rounds": 100,

@@ -89,7 +89,12 @@ def scores(v: Tensor, sums: Tensor, counts: Tensor, clients: int, sigma: float, 
 
 
 def assigned(gains: Tensor) -> Tensor:
-    """The columns (H,), all different, whose sum of gains (H, M) is the largest. Raises InputError without SciPy."""
+    """The columns (H,), all different, whose sum of gains (H, M) is the largest. Raises InputError without SciPy.
+
+    Where a gain is not finite, as after a neuron that is not, the run ends with this round, whatever is matched: the first.
+    """
+    if not gains.isfinite().all():
+        return torch.arange(len(gains), device=gains.device)
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:

@@ -1,0 +1,86 @@
+"""How long a run may go on after a signal: the longest time in which nothing looks whether one has come.
+
+    python -m benchmarks.signals [--config config/paper.yaml]
+
+Of each method the planned run whose networks are the dearest an image, on images of noise of its shape, few of them, since
+a signal is looked for before each mini-batch of training and testing: one round with all its tests, aggregation and the
+server's training, then the checkpoint. One thread. Writes benchmarks/signals-cpu.csv.
+"""
+
+import argparse
+import itertools
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesfed import plan
+from bayesfed.engine import checkpoint
+from bayesfed.engine.federation import Compute
+from bayesfed.engine.rounds import Trainer, begin
+from bayesfed.runfile import Run
+from benchmarks import common
+
+LARGE = 1e8  # multiply-adds an image, from where on few clients and test images do
+
+
+def dearest(runs: list[Run]) -> dict[str, tuple[Run, int]]:
+    """Of each method the run whose networks are the dearest an image, and its multiply-adds."""
+    found: dict[str, tuple[Run, int]] = {}
+    for run in runs:
+        names = {run.global_model, *run.local_models, *run.other_models.values()} - {"convolutions"}
+        operations = sum(run.build_model(name, run.sources[0]).operations for name in names)
+        if not run.multi_task and operations > found.get(run.method, (run, -1))[1]:
+            found[run.method] = run, operations
+    return found
+
+
+def measure(run: Run, operations: int) -> dict[str, Any]:
+    """Seconds between two looks at most, in a round that tests all it can, and of the checkpoint behind it."""
+    large = operations > LARGE
+    clients = 2 if large else min(run.partition.clients, 10)
+    asked = run.to_dict()
+    budget = {
+        "rounds": 1,
+        "local_epochs": 1,
+        "local_batches": 0,
+        "batch_size": run.budget.batch_size,
+        "server_images": 0,
+    }
+    local = {"local": list(run.local_models)[-clients:]} if run.local_models else {}
+    images = common.random_images(
+        clients * 2 * run.budget.batch_size + 2500, 1000 if large else 10_000, run.datasets[0]
+    )
+    of = common.federation(
+        asked["method"], asked["models"] | local, images, Compute(torch.device("cpu"), torch.float32, torch.float32),
+        clients=clients, images=asked.get("images", {}), **budget,
+    )  # fmt: skip
+    moments = [time.perf_counter()]
+    of.check = lambda: moments.append(time.perf_counter())
+    progress = Trainer(of, "threads").play(begin(of))
+    of.check()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Record(run.key, "fp32", "threads"))
+    of.check()
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
+    return {"longest_seconds": round(max(gaps[:-1]), 2), "checkpoint_seconds": round(gaps[-1], 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=Path("config/paper.yaml"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for method, (run, operations) in dearest(plan.make(plan.read_mapping(args.config))[1]).items():
+        names = " and ".join(dict.fromkeys([run.global_model, *run.local_models[-1:], *run.other_models.values()]))
+        row = {"method": method, "networks": names, "dataset": run.datasets[0]} | measure(run, operations)
+        rows.append(row | common.machine("cpu"))
+        common.show(row)
+    common.write(common.HERE / "signals-cpu.csv", rows)
+
+
+if __name__ == "__main__":
+    main()
