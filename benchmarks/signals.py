@@ -50,11 +50,11 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
         "server_images": 0,
     }
     local = {"local": list(run.local_models)[-clients:]} if run.local_models else {}
-    images = common.random_images(
-        clients * 2 * run.budget.batch_size + 2500, 1000 if large else 10_000, run.datasets[0]
-    )
+    of_server = {key: 200 for key in ("server_set", "validation_images") if key in asked["method"]}
+    train = clients * 2 * run.budget.batch_size + sum(of_server.values())
+    images = common.random_images(train, 500 if large else 10_000, run.datasets[0])
     of = common.federation(
-        asked["method"], asked["models"] | local, images, Compute(torch.device("cpu"), torch.float32, torch.float32),
+        asked["method"] | of_server, asked["models"] | local, images, Compute(torch.device("cpu"), torch.float32, torch.float32),
         clients=clients, images=asked.get("images", {}), **budget,
     )  # fmt: skip
     moments = [time.perf_counter()]

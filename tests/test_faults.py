@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import builtins
 import errno
+import fcntl
 import io
+import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,3 +185,45 @@ def test_an_error_of_ours_keeps_its_traceback(
     monkeypatch.setattr(rounds.Trainer, "play", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)])
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
+def test_a_file_system_without_locks_is_named(
+    code: int, mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As some that come over a network: nothing is trained there, since two processes could not keep apart."""
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg")))
+    command = ["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)]
+
+    def refused(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refused)
+        assert cli.main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bayesfed: {tmp_path / 'out/.lock'}: cannot be locked here ({os.strerror(code)})")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+    assert cli.main(command) == 0
+
+
+def test_a_clock_that_goes_back_changes_nothing(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour in every look at it; what is measured is measured by a clock that cannot."""
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg", rounds=3)))
+    now = [2e9]
+
+    def back() -> float:
+        now[0] -= 3600
+        return now[0]
+
+    for out in ("right", "back"):
+        if out == "back":
+            monkeypatch.setattr(time, "time", back)
+        assert cli.main(["train", str(runfile), "--out", str(tmp_path / out), "--data", str(data_dir)]) == 0
+    assert digest(tmp_path / "back") == digest(tmp_path / "right")
+    assert 0 < json.loads((tmp_path / "back/summary.json").read_text())["train_seconds"] < 3600

@@ -13,6 +13,8 @@ from typing import Any
 
 from bayesfed.errors import InputError
 
+YAML_PARTS = 1_000_000
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -27,15 +29,36 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; raises InputError where there is no file or no YAML in it."""
+    """What a YAML file holds; raises InputError where there is no file, no YAML in it, or more than is written there.
+
+    An alias of an alias of an alias may stand for more than any memory holds, or for itself.
+    """
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text())
+        value = yaml.safe_load(path.read_text())
+        if parts_of(value, {}) > YAML_PARTS:
+            raise InputError(f"{path}: its aliases stand for more than {YAML_PARTS} keys and values; write fewer")
+        return value
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply, or an alias that stands for itself") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+
+
+def parts_of(value: Any, known: dict[int, int]) -> int:
+    """How many keys and values a tree has, each alias written out; `known`: those of the mappings and lists seen so far.
+
+    Raises RecursionError for a tree that holds itself.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        below = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(parts_of(each, known) for each in below)
+    return known[id(value)]
 
 
 def write_yaml(path: Path, value: Any, *, flow: bool | None = False) -> None:
@@ -85,12 +108,19 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the kernel lock of a folder; where another process holds it, call `waiting` once and wait."""
+    """Hold the kernel lock of a folder; where another process holds it, call `waiting` once and wait.
+
+    Raises OSError with the lock's place where the file system cannot lock, as some that come over a network.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    path = folder / ".lock"
+    with path.open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot be locked here ({error.strerror})", str(path)) from None
         yield

@@ -538,7 +538,10 @@ def check_schema(value: object, kind: str, where: str) -> None:
         schemas[f"{kind}.schema.yaml"].contents, registry=referencing.Registry().with_resources(schemas.items())
     )
     if wrong := jsonschema.exceptions.best_match(validator.iter_errors(value)):
-        raise InputError(f"{where}{wrong.json_path.removeprefix('$')}: {' '.join(wrong.message.split())}")
+        said = wrong.message
+        if wrong.validator == "pattern":
+            said = f"{wrong.instance!r}: expected {wrong.schema['description']}"
+        raise InputError(f"{where}{wrong.json_path.removeprefix('$')}: {' '.join(said.split())}")
 
 
 def content_hash(config: Tree) -> str:

@@ -117,6 +117,7 @@ def test_wrong_arrays_are_refused(make: Make, train: dict[str, Any], message: st
     [
         ({"titel": "Mine"}, "dataset.yaml.titel: unknown key; did you mean 'title'?"),
         ({"title": None}, "dataset.yaml.title: expected text, found None"),
+        ({"title": "=1+1"}, "dataset.yaml.title: '=1+1' begins as a formula of a spreadsheet does"),
         ({"classes": 5}, "dataset.yaml.classes: 5, but there is a label 6"),
         ({"augment": "yes please"}, "dataset.yaml.augment: expected true or false"),
         ({"prepare": "pat"}, "dataset.yaml.prepare: no preparation is named 'pat'; did you mean 'pad'?"),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from playing import federation, play, tensors
 
 from bayesfed import methods

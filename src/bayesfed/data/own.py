@@ -95,6 +95,10 @@ def told(name: str, folder: Path) -> Source:
     """What the description of a dataset says; what only its arrays do is 0 or empty."""
     where = str(folder / DESCRIPTION)
     text: Description = options.read(Description, files.read_yaml(folder / DESCRIPTION), where)
+    if text.title[:1] in tuple("=+-@\t\r"):
+        raise InputError(
+            f"{where}.title: {text.title!r} begins as a formula of a spreadsheet does; begin with a letter"
+        )
     how, target = prepare.read(text.prepare, f"{where}.prepare")
     reader = (folder / READER).is_file()
     arrays = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
