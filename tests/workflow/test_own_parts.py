@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
 from pathlib import Path
 
-from clone import PROJECT, Clone, copy
+from clone import BIN, PROJECT, Clone, copy
 
 CONFIG = "examples/own_parts/config.yaml"
 SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha: [100]}}}\nseeds:"
@@ -44,3 +45,26 @@ def test_example(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert re.search(r"methods/feddyn\.py, line \d+: NameError: name 'FedDin' is not defined", output)
     assert len(output.splitlines()) <= 4
+
+
+def test_folders_of_any_name(tmp_path: Path) -> None:
+    """A project and a folder of parts whose names hold spaces, quotes and commands: through Snakemake and DVC.
+
+    Braces too, but not in the project's own name: there DVC itself fails.
+    """
+    odd = "it's $(touch pwned) {x}\" é"
+    clone = Clone(tmp_path / odd.replace("{x}", ""))
+    copy(PROJECT / "examples" / "own_parts", clone.folder / odd)
+    (clone.folder / odd / "config.yaml").rename(clone.folder / "config" / "odd.yaml")
+    clone.edit(
+        "config/odd.yaml", "parts: examples/own_parts", f"parts: {json.dumps(odd)}\ndata_mirror: {json.dumps(odd)}"
+    )
+    clone.run("snakemake", "datasets", "--cores", "2", "--configfile", "config/odd.yaml")
+    assert (clone.folder / "data" / "shapes" / "dataset.json").exists()
+
+    subprocess.run(["git", "init", "--quiet"], cwd=clone.folder, check=True)
+    (clone.folder / ".venv").symlink_to(BIN.parent)
+    clone.edit("dvc.yaml", "demo: {first", "test: {first")
+    clone.run("dvc", "repro", "data@test")
+    assert (clone.folder / "data" / "digits" / "dataset.json").exists()
+    assert not list(tmp_path.rglob("pwned"))
