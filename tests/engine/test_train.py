@@ -23,6 +23,7 @@ from bayesfed.engine import lease, rounds
 from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Node, State
+from bayesfed.methods.fedppd_distill import FedPPDDistill
 from bayesfed.methods.fml import FML
 
 Make = Callable[..., dict[str, Any]]
@@ -135,6 +136,40 @@ def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: 
         with safe_open(tmp_path / name / "checkpoint.safetensors", "np") as stored:
             tensors.append({key: stored.get_tensor(key).tobytes() for key in stored.keys()})  # noqa: SIM118
     assert tensors[0] == tensors[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("place", "name", "done"),
+    [
+        (Federation, "predict", 0),
+        (FedPPDDistill, "aggregate", 0),
+        (FedPPDDistill, "server_phases", 0),
+        (training.checkpoint, "save", 1),
+    ],
+)
+def test_a_signal_is_heard_at_any_moment(
+    place: Any, name: str, done: int, number: int, train: Train, mapping: Make, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """In a test, the aggregation, the server's training, a checkpoint: at the next batch at the latest."""
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
+    asked, original, sent = mapping("fedppd_distill", rounds=2), getattr(place, name), list[int]()
+
+    def signalled(*args: Any, **kwargs: Any) -> Any:
+        if not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, signalled)
+        with pytest.raises(SystemExit, match=f"stopped by a signal after round {done} of 2"):
+            train(asked, "parts")
+    assert train(asked, "parts") == train(asked, "whole") == 0
+    found = [record(tmp_path / one, tmp_path / one / "checkpoint.safetensors") for one in ("parts", "whole")]
+    assert found[0] == found[1]
 
 
 @pytest.fixture
