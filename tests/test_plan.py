@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import plan, runfile
+from bayesfed import grid, plan, runfile
 from bayesfed.errors import InputError
 
 PROJECT = Path(__file__).parents[1]
@@ -192,10 +192,10 @@ def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> 
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"given": rules}))
     spec = plan.read_paper("small", {})
     first = spec["run"]["partition"]["scheme"]
-    run, options = plan.given(spec, {"alpha": 0.05, "method": "FML"})
+    run, options = grid.given(spec, {"alpha": 0.05, "method": "FML"})
     assert (run["rounds"], run["batch_size"], options) == (7, 64, {"lr": 0.5})
     assert run["partition"] == {"scheme": first, "clients": 4}
-    run, options = plan.given(spec, {"alpha": 100, "method": "FedAvg"})
+    run, options = grid.given(spec, {"alpha": 100, "method": "FedAvg"})
     assert (run["rounds"], run["partition"], options) == (2, {"scheme": "dirichlet_client", "clients": 5}, {})
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from bayesfed.errors import InputError, nearest
@@ -88,3 +88,18 @@ def not_default(instance: Any) -> dict[str, Any]:
         for field in dataclasses.fields(instance)
         if getattr(instance, field.name) != field.default
     }
+
+
+def check_mapping(value: object, where: str) -> Mapping[str, Any]:
+    """The value, where it is a mapping; raises InputError otherwise."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: expected keys and values, found {value!r}")
+    return value
+
+
+def check_keys(value: object, valid: Iterable[str], where: str) -> None:
+    """Raises InputError for what is no mapping, and for its first key that is not valid."""
+    mapping, valid = check_mapping(value, where), list(valid)
+    for key in mapping:
+        if key not in valid:
+            raise InputError(f"{where}.{key}: unknown key; {nearest(key, valid)}")

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from bayesfed import files, parts
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
+from bayesfed.grid import Tree, at, frozen, given, grid, listed, put, unprinted
+from bayesfed.options import check_keys, check_mapping
 
 if TYPE_CHECKING:
     from bayesfed.methods.base import Method
     from bayesfed.runfile import Run
-
-Tree = Mapping[str, Any]  # what a YAML file holds
 
 PACKAGE = Path(__file__).parent
 SCHEMAS = PACKAGE / "schemas"
@@ -295,17 +295,6 @@ def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
     return change.get("seeds", own)
 
 
-def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
-    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
-    printed = list(grid(experiment, {}, where))
-    new = {
-        axis: value
-        for axis, value in point.items()
-        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
-    }
-    return new or point
-
-
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
     """The run of a mapping; raises InputError as `naming` says."""
     with naming(paper, experiment, point):
@@ -327,17 +316,6 @@ def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{paper}, experiment {experiment} ({at(point)}): {error}") from None
-
-
-def at(point: Tree) -> str:
-    """A point of a grid in words."""
-    return ", ".join(f"{axis} {value}" for axis, value in point.items())
-
-
-def frozen(point: Tree) -> str:
-    """A point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
-    plain = {key: float(value) if isinstance(value, int | float) else value for key, value in point.items()}
-    return json.dumps(plain, sort_keys=True)
 
 
 def differences(run: Run, printed: Run) -> list[str]:
@@ -389,17 +367,6 @@ def experiment_digest(paper: str, name: str, spec: Tree) -> str:
     return digest("\n".join(sorted(runs)), [])
 
 
-def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
-    """The points of an experiment: its cases crossed with its axes, as a config changes them."""
-    axes = dict(experiment.get("axes", {}))
-    check_keys(change.get("axes", {}), axes, f"{where}.axes")
-    axes |= change.get("axes", {})
-    cases: list[Tree] = change.get("cases") or experiment.get("cases") or [{}]
-    for case in cases:
-        for values in itertools.product(*axes.values()):
-            yield {**case, **dict(zip(axes, values, strict=True))}
-
-
 def run_mapping(
     spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
 ) -> tuple[dict[str, Any], Any]:
@@ -439,20 +406,6 @@ def run_mapping(
     return mapping, point.get("dataset", mapping.get("dataset"))
 
 
-def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
-    """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
-    rule, over what holds for all; key by key, but for a partition of another scheme, which is another partition."""
-    run: Tree = spec["run"]
-    options: dict[str, Any] = {}
-    for rule in spec.get("given", []):
-        if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
-            for key, value in rule.get("run", {}).items():
-                whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
-                run = {**run, key: value if whole else {**run.get(key, {}), **value}}
-            options |= rule.get("methods", {}).get(point["method"], {})
-    return run, options
-
-
 @functools.cache
 def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
@@ -479,19 +432,6 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     if axis not in places:
         raise InputError(f"axis '{axis}': no key of a run file of method '{method.name}'; {nearest(axis, places)}")
     return places[axis]
-
-
-def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
-    """Set a key of a mapping, or of a mapping in it, which is copied first."""
-    if len(place) == 1:
-        mapping[place[0]] = value
-    else:
-        mapping[place[0]] = {**mapping.get(place[0], {}), place[1]: value}
-
-
-def listed(value: Any) -> list[Any]:
-    """A list as it is, and anything else as a list of one."""
-    return value if isinstance(value, list) else [value]
 
 
 def cell_of(
@@ -579,21 +519,6 @@ def digest(text: str, paths: Iterable[Path]) -> str:
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
         total.update(f"\n{path.name} {content}".encode())
     return total.hexdigest()[:12]
-
-
-def check_mapping(value: object, where: str) -> Tree:
-    """The value, where it is a mapping; raises InputError otherwise."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where}: expected keys and values, found {value!r}")
-    return value
-
-
-def check_keys(value: object, valid: Iterable[str], where: str) -> None:
-    """Raises InputError for what is no mapping, and for its first key that is not valid."""
-    mapping, valid = check_mapping(value, where), list(valid)
-    for key in mapping:
-        if key not in valid:
-            raise InputError(f"{where}.{key}: unknown key; {nearest(key, valid)}")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bayesfed import plan
+from bayesfed import grid
 from bayesfed.results import cells
 
 Search = Mapping[str, Any]
@@ -91,7 +91,7 @@ def first_best(run: Mapping[Group, Sequence[cells.Record]], statistic: cells.Sta
 def printed(study: cells.Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
     """The choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
-    for point in plan.grid(study.spec["experiments"][experiment], {}, experiment):
+    for point in grid.grid(study.spec["experiments"][experiment], {}, experiment):
         values = {axis: cells.text(value) for axis, value in point.items()}
         rest = tuple(sorted((axis, value) for axis, value in values.items() if axis not in over))
         found.setdefault(rest, set()).add(tuple((axis, values.get(axis, "")) for axis in over))

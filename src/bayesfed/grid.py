@@ -1,0 +1,72 @@
+"""The grid of an experiment: its points, what a paper says holds at each, and points in words."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bayesfed.options import check_keys
+
+Tree = Mapping[str, Any]  # what a YAML file holds
+
+
+def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
+    """The points of an experiment: its cases crossed with its axes, as a config changes them."""
+    axes = dict(experiment.get("axes", {}))
+    check_keys(change.get("axes", {}), axes, f"{where}.axes")
+    axes |= change.get("axes", {})
+    cases: list[Tree] = change.get("cases") or experiment.get("cases") or [{}]
+    for case in cases:
+        for values in itertools.product(*axes.values()):
+            yield {**case, **dict(zip(axes, values, strict=True))}
+
+
+def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
+    """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
+    rule, over what holds for all; key by key, but for a partition of another scheme, which is another partition."""
+    run: Tree = spec["run"]
+    options: dict[str, Any] = {}
+    for rule in spec.get("given", []):
+        if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
+            for key, value in rule.get("run", {}).items():
+                whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
+                run = {**run, key: value if whole else {**run.get(key, {}), **value}}
+            options |= rule.get("methods", {}).get(point["method"], {})
+    return run, options
+
+
+def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
+    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    printed = list(grid(experiment, {}, where))
+    new = {
+        axis: value
+        for axis, value in point.items()
+        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
+    }
+    return new or point
+
+
+def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
+    """Set a key of a mapping, or of a mapping in it, which is copied first."""
+    if len(place) == 1:
+        mapping[place[0]] = value
+    else:
+        mapping[place[0]] = {**mapping.get(place[0], {}), place[1]: value}
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def at(point: Tree) -> str:
+    """A point of a grid in words."""
+    return ", ".join(f"{axis} {value}" for axis, value in point.items())
+
+
+def frozen(point: Tree) -> str:
+    """A point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
+    plain = {key: float(value) if isinstance(value, int | float) else value for key, value in point.items()}
+    return json.dumps(plain, sort_keys=True)
