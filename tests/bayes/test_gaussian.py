@@ -1,6 +1,9 @@
 """Products of diagonal Gaussians against dense solves, and their entropy against torch's."""
 
+import math
+
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 
@@ -49,6 +52,16 @@ def test_product_survives_precisions_of_any_size() -> None:
     )
     assert mean.item() == 1.0
     assert abs(sigma.item() / 1e-200 - 1) < 1e-12
+
+
+def test_a_sigma_that_left_float32_is_no_number_or_no_weight() -> None:
+    """Shrunk to 0: nothing is known of the product, and the run ends there by name. Grown to infinity: no weight."""
+    means, powers = torch.tensor([[1.0], [3.0]]), torch.ones(2)
+    for sigma, expected in ((0.0, (math.nan, math.nan)), (math.nan, (math.nan, math.nan)), (math.inf, (3.0, 1.0))):
+        found = [value.item() for value in product(means, torch.tensor([[sigma], [1.0]]), powers)]
+        assert found == pytest.approx(expected, nan_ok=True)
+    extreme = product(means, torch.tensor([[1.2e-38], [3e38]]), powers)
+    assert [value.item() for value in extreme] == pytest.approx([1.0, 1.2e-38], rel=1e-6)
 
 
 def test_entropy_and_its_gradient() -> None:
