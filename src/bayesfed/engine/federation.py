@@ -77,7 +77,8 @@ class Federation:
         Raises InputError when the server's images cannot be set aside.
         """
         self.run, self.compute, self.weights = run, compute, weights
-        self.check: Callable[[], None] = lambda: None  # before each batch, of tests too; may raise, and ends a round
+        # Called before each batch, and before each pass of a test; may raise, which ends the round.
+        self.check: Callable[[], None] = lambda: None
         self.method = run.build_method()
         self.clients = run.partition.clients
         if partition is not None:
@@ -201,6 +202,9 @@ class Federation:
         cast, dtype = self.compute.cast, self.compute.dtype
 
         def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
+            # An ensemble goes through many networks for one batch; what is recorded for a GPU must not end midway.
+            if not torch.is_grad_enabled() and (theta.is_cpu or not torch.cuda.is_current_stream_capturing()):
+                self.check()
             statistics = {name: c.state[prefix + name] for name in network.statistics}
             return network.logits(theta, x, cast, statistics, c.generator).to(dtype)
 
