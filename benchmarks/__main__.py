@@ -1,7 +1,7 @@
 """Every benchmark, one after another, and README's tables: `make bench`. Each says what it does and where its table is.
 
 Apart from these: `benchmarks.gpu`, what needs a GPU (`docs/gpu.md`), `benchmarks.precision`, an hour of
-training, and `benchmarks.startup`, on MNIST as it was fetched.
+training, `benchmarks.startup`, on MNIST as it was fetched, and `benchmarks.signals`, of `docs/reliability.md`.
 """
 
 import subprocess
