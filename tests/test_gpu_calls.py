@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from damage import flip
 
 from bayesfed.data.fetch import fetch
 from bayesfed.errors import InputError
@@ -228,9 +229,7 @@ def test_data_come_in_parts(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_damaged_part_is_seen(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parcel, "MIB", 2**15)
     parts = parcel.pack(["digits"], place / "data", tmp_path / "parts", 1)
-    content = bytearray(parts[1].read_bytes())
-    content[100] ^= 1
-    parts[1].write_bytes(content)
+    parts[1].write_bytes(flip(parts[1].read_bytes(), 100))
     for part in parts[:-1]:
         parcel.unpack(part, tmp_path / "there")
     with pytest.raises(InputError, match="is changed"):

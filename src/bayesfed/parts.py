@@ -20,6 +20,7 @@ import importlib.util
 import re
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -73,7 +74,7 @@ def use(folder: object, data: Path = DATA) -> None:
         in_use.folder, in_use.data, in_use.state, in_use.found = path, data, state, {}
 
 
-class Registry:
+class Registry(ABC):
     """All parts of a kind, by name. Subclasses say what a part of a folder or of an installed package is."""
 
     def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]]) -> None:
@@ -115,13 +116,13 @@ class Registry:
             if not path.name.startswith((".", "_")):
                 yield from self.lying(path)
 
+    @abstractmethod
     def installed(self, entry: EntryPoint) -> Part:
         """The part that an entry point names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
         """The parts in a file or folder of the user's."""
-        raise NotImplementedError
 
 
 class Modules(Registry):

@@ -247,17 +247,9 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "key": run.key,
         "method_revision": method.revision,
         "engine_revision": ENGINE_REVISION,
-        "code": code_hash(),
-        "versions": versions(),
-        "device": on,
-        "hardware": device.hardware(on),
-        "precision": record.precision,
-        "executor": record.executor,
-        "threads": torch.get_num_threads(),
-        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
+        **facts(run, place.data, on, record.precision, record.executor),
         "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
-        "partition_fingerprint": partition_fingerprint(run, place.data),
         "train_seconds": round(record.seconds, 3),
         "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
     }
@@ -279,6 +271,21 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
     } | summarise(progress.history, test_images(run, place.data))
     runfolder.seal(place.out, summary)
+
+
+def facts(run: Run, data: Path, on: str, precision: str, executor: str) -> dict[str, Any]:
+    """What a result depends on beside its key, as provenance.json has it and `bayesfed verify` compares it."""
+    return {
+        "code": code_hash(),
+        "versions": versions(),
+        "device": on,
+        "hardware": device.hardware(on),
+        "precision": precision,
+        "executor": executor,
+        "threads": torch.get_num_threads(),
+        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
+        "partition_fingerprint": partition_fingerprint(run, data),
+    }
 
 
 def test_images(run: Run, data: Path) -> list[int]:

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bayesfed import runfile, runfolder
-from bayesfed.data.sources import source
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.rounds import Row, Trainer, begin
-from bayesfed.engine.train import Place, Process, assemble, code_hash, partition_fingerprint, versions
+from bayesfed.engine.train import Place, Process, assemble, facts
 from bayesfed.errors import InputError
 from bayesfed.parts import WEIGHTS
 from bayesfed.revision import ENGINE_REVISION
@@ -93,21 +90,6 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
     changed = [f"{name} was {then[name]} and is {now}" for name, now in revisions.items() if then[name] != now]
     why = ", ".join(changed) or "its data, its parts or its format are other ones now"
     raise InputError(f"{folder}: this is run {summary['key']}, and its run file gives {run.key} now: {why}")
-
-
-def facts(run: Run, data: Path, on: str, precision: str, executor: str) -> dict[str, Any]:
-    """What a result depends on, as provenance.json has it."""
-    return {
-        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
-        "partition_fingerprint": partition_fingerprint(run, data),
-        "code": code_hash(),
-        "versions": versions(),
-        "device": on,
-        "hardware": device.hardware(on),
-        "precision": precision,
-        "executor": executor,
-        "threads": torch.get_num_threads(),
-    }
 
 
 def recorded(path: Path, rounds: int) -> dict[Key, str]:
