@@ -1,4 +1,5 @@
-"""How long a run may go on after a signal: the longest time in which nothing looks whether one has come.
+"""How long a run goes on after a signal: the longest time in which nothing looks whether one has come, or, where that is
+longer, the grace that a step is given, and the checkpoint behind it.
 
     python -m benchmarks.signals [--config config/paper.yaml]
 
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from bayesfed import plan
-from bayesfed.engine import checkpoint
+from bayesfed.engine import checkpoint, stop
 from bayesfed.engine.federation import Compute
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.runfile import Run
@@ -67,7 +68,13 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
         checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Record(run.key, "fp32", "threads"))
     of.check()
     gaps = [after - before for before, after in itertools.pairwise(moments)]
-    return {"longest_seconds": round(max(gaps[:-1]), 2), "checkpoint_seconds": round(gaps[-1], 2)}
+    step, save = max(gaps[:-1]), gaps[-1]
+    leaves = min(step, stop.GRACE) + save
+    return {
+        "longest_seconds": round(step, 2),
+        "checkpoint_seconds": round(save, 2),
+        "leaves_within_seconds": round(leaves, 2),
+    }
 
 
 def main() -> None:

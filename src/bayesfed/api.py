@@ -43,7 +43,7 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
 
     The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. Raises
-    InputError for wrong input or another run's folder, `bayesfed.engine.train.Stopped` on SIGTERM or SIGINT.
+    InputError for wrong input or another run's folder, `bayesfed.engine.stop.Stopped` on SIGTERM or SIGINT.
     """
     folder, data = Path(out), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE

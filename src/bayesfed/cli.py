@@ -104,7 +104,8 @@ def train(args: argparse.Namespace) -> None:
     """bayesfed train"""
     from bayesfed import runfile
     from bayesfed.engine import checkpoint
-    from bayesfed.engine.train import Place, Process, Stopped, train, train_all
+    from bayesfed.engine.stop import Stopped
+    from bayesfed.engine.train import Place, Process, train, train_all
 
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")

@@ -444,6 +444,47 @@ def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, t
     assert not list((tmp_path / "out").glob(".checkpoint*"))
 
 
+LONG_STEP = """
+import sys, time
+from bayesfed import cli
+from bayesfed.engine import stop
+from bayesfed.engine.federation import Federation
+
+def node(self, client, round, *rest):
+    if round == 2:
+        print("in it", flush=True)
+        time.sleep(600)
+    return original(self, client, round, *rest)
+
+original, Federation.node, stop.GRACE = Federation.node, node, 0.2
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_does_not_wait_for_a_step_of_minutes(
+    number: int, mapping: Make, digits_dir: Path, tmp_path: Path
+) -> None:
+    asked = call(mapping("fedavg", dataset="digits", rounds=2), digits_dir, tmp_path)
+    asked[1:3] = ["-c", LONG_STEP]
+    trainer = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    assert trainer.stdout.readline() == "in it\n"
+    trainer.send_signal(number)
+    _, told = trainer.communicate(timeout=60)
+    assert trainer.returncode == 1
+    assert told.splitlines()[-1] == "stopped by a signal after round 1 of 2; run it again to go on"
+    assert not list((tmp_path / "out").glob(".checkpoint*"))
+    log = (tmp_path / "out/run.log").read_text()
+    assert (
+        subprocess.run(
+            call(mapping("fedavg", dataset="digits", rounds=2), digits_dir, tmp_path), check=False
+        ).returncode
+        == 0
+    )
+    assert "round 1/" not in (tmp_path / "out/run.log").read_text()[len(log) :]
+
+
 def test_a_device_is_leased_before_torch_looks_for_one(
     train: Train, mapping: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

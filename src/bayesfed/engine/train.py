@@ -7,14 +7,13 @@ import dataclasses
 import hashlib
 import platform
 import re
-import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.engine.stop import Stop, Stopped
 from bayesfed.engine.summary import summarise
 from bayesfed.errors import InputError, fault
 from bayesfed.methods.base import GLOBAL
@@ -39,10 +39,6 @@ from bayesfed.runfile import Run
 
 CHECKPOINT_SECONDS = 30  # so much finished work may be lost to a kill; a signal loses none
 CHECKPOINT_SHARE = 0.02  # of the time at most goes into checkpoints: those of a thousand clients come more rarely
-
-
-class Stopped(Exception):
-    """A signal asked the run to stop; finished rounds are in its checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +185,17 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
            report: Reporter) -> Progress:  # fmt: skip
     """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
     total = federation.run.budget.rounds
-    stop = StopFlag()
+    saving = threading.Lock()
+
+    def save() -> None:
+        with saving:
+            checkpoint.save(place.checkpoint, progress, record)
+
+    def leave() -> str:
+        save()
+        return f"stopped by a signal after round {progress.round} of {total}; run it again to go on"
+
+    stop = Stop(leave)
     federation.check = stop.check
     trainer = Trainer(federation, record.executor, report.client_done)
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
@@ -203,37 +209,12 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                 report.round_done(progress)
                 if progress.over(total) or time.monotonic() - saved > wait:
                     started = time.monotonic()
-                    checkpoint.save(place.checkpoint, progress, record)
+                    save()
                     saved = time.monotonic()
                     wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
         except Stopped:
-            checkpoint.save(place.checkpoint, progress, record)
-            where = f"after round {progress.round} of {total}"
-            raise Stopped(f"stopped by a signal {where}; run it again to go on") from None
+            raise Stopped(leave()) from None
     return progress
-
-
-class StopFlag:
-    """Turns SIGTERM and SIGINT into `Stopped` at the next batch; further signals change nothing."""
-
-    def __init__(self) -> None:
-        self.raised = False
-
-    def __enter__(self) -> StopFlag:
-        def note(number: int, frame: FrameType | None) -> None:
-            self.raised = True
-
-        self.before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def check(self) -> None:
-        """Raise Stopped if a signal has come."""
-        if self.raised:
-            raise Stopped
 
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, record: checkpoint.Record) -> None:

@@ -1,0 +1,68 @@
+"""SIGTERM and SIGINT: a run leaves at the next mini-batch, or, from the middle of a longer step, after a few seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+GRACE = 5.0  # seconds that a step may go on: with a checkpoint behind them, fewer than schedulers wait before they kill
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop; finished rounds are in its checkpoint."""
+
+
+class Stop:
+    """While it is entered, a signal makes `check` raise Stopped; further signals change nothing.
+
+    Python hears a signal between two of its own steps only, and a decomposition of a large matrix is one step of minutes.
+    So the number of each signal also goes, as it comes, to a thread that waits GRACE seconds for the block to end, then
+    calls `leave`, which keeps what is finished and says so, and ends the process with exit code 1.
+    """
+
+    def __init__(self, leave: Callable[[], str]) -> None:
+        self.leave = leave
+        self.raised = False
+        self.ended = threading.Event()
+
+    def __enter__(self) -> Stop:
+        def note(number: int, frame: FrameType | None) -> None:
+            self.raised = True
+
+        reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
+        self.watcher = threading.Thread(target=self.watch, args=(reading,), daemon=True)
+        self.watcher.start()
+        self.woken_before = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
+        self.before = {number: signal.signal(number, note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        signal.set_wakeup_fd(self.woken_before)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        os.close(self.writing)  # which ends the watcher's reading
+        self.watcher.join()
+
+    def check(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self.raised:
+            raise Stopped
+
+    def watch(self, reading: int) -> None:
+        """Wait for a signal, then for the block's end, but no longer than GRACE."""
+        with os.fdopen(reading, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                if number[0] in SIGNALS:
+                    if not self.ended.wait(GRACE):
+                        try:
+                            print(self.leave(), file=sys.stderr, flush=True)
+                        finally:
+                            os._exit(1)
+                    return
