@@ -473,7 +473,7 @@ def test_a_signal_does_not_wait_for_a_step_of_minutes(
     trainer.send_signal(number)
     _, told = trainer.communicate(timeout=60)
     assert trainer.returncode == 1
-    assert told.splitlines()[-1] == "stopped by a signal after round 1 of 2; run it again to go on"
+    assert told.splitlines()[-1] == "bayesfed: stopped by a signal after round 1 of 2; run it again to go on"
     assert not list((tmp_path / "out").glob(".checkpoint*"))
     log = (tmp_path / "out/run.log").read_text()
     assert (

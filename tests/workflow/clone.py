@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dvcignore")
+PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dvcignore", ".gitignore")
 RESULTS = ("data", "results", "reports")
 BIN = Path(sys.executable).parent
 
@@ -22,7 +22,7 @@ class Clone:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for part in (*PARTS, Path(".dvc", "config")):
+        for part in (*PARTS, Path(".dvc", "config"), Path(".dvc", "plots"), Path(".dvc", ".gitignore")):
             if not (folder / part).exists():
                 copy(PROJECT / part, folder / part)
         # The copy's source comes before the installed package; nothing of the user's settings comes in.
@@ -55,6 +55,23 @@ class Clone:
         """(rule, first output) of every job that a dry run with these options lists."""
         listed = self.snakemake("-n", *options)
         return re.findall(r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", listed, re.M)
+
+    def track(self) -> None:
+        """Make the copy a repository, in which DVC knows the test config."""
+        self.git("init", "--quiet")
+        self.git("config", "user.email", "nobody@example.org")
+        self.git("config", "user.name", "nobody")
+        (self.folder / ".git" / "info" / "exclude").write_text(".venv\n")
+        (self.folder / ".venv").symlink_to(BIN.parent)  # where dvc.yaml looks first
+        self.edit(
+            "dvc.yaml", "demo: {datasets: digits digits-parity digits-turned}", "test: {datasets: digits digits-parity}"
+        )
+
+    def git(self, *command: str) -> None:
+        """Run git in the copy."""
+        subprocess.run(
+            ["git", *command], cwd=self.folder, env=self.environment | {"PATH": os.environ["PATH"]}, check=True
+        )
 
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace a text that a file holds."""

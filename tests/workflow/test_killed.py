@@ -71,14 +71,15 @@ def test_snakemake(finished: Clone, tmp_path: Path, kills: int) -> None:
             shutil.rmtree(tmp_path / "results" / "killed" / part)
 
 
-def test_dvc(fresh: Clone, kills: int) -> None:
-    """`dvc repro` of finished results trains nothing; killed while it trains a lost run, it goes on."""
-    subprocess.run(["git", "init", "--quiet"], cwd=fresh.folder, check=True)
-    (fresh.folder / ".venv").symlink_to(BIN.parent)  # where dvc.yaml looks first
-    fresh.edit("dvc.yaml", "demo: {first", "test: {first")
+def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int) -> None:
+    """`dvc repro` of finished results trains nothing, nor does it in another's clone after `dvc pull`; killed while it
+    trains a lost run, it goes on."""
+    fresh.track()
+    fresh.run("dvc", "pull")  # nothing has been made, and nothing is asked for
     before = fresh.summaries()
     fresh.run("dvc", "repro", "tables@test")
     assert fresh.summaries() == before
+    pulled_elsewhere(fresh, tmp_path_factory.mktemp("elsewhere") / "clone")
 
     lost = next(path.parent for path in before if path.parts[-3] == "fedavg")
     results = fresh.folder / "results" / "test"
@@ -95,3 +96,42 @@ def test_dvc(fresh: Clone, kills: int) -> None:
         assert after.keys() == before.keys()
         assert {path for path in before if before[path] != after[path]} == {lost / "summary.json"}
         assert metrics(fresh, "test") == expected
+
+
+def pulled_elsewhere(trained: Clone, folder: Path) -> None:
+    """Commit and push what was trained, as docs/cluster.md says, and use it in a clone, with DVC alone and with Snakemake."""
+    store = trained.folder / "store"
+    trained.run("dvc", "remote", "modify", "beside", "url", str(store))
+    trained.git("add", ".")
+    trained.git("commit", "--quiet", "--message", "Trained")
+    trained.run("dvc", "push")
+    trained.git("clone", "--quiet", ".", str(folder))
+    clone = Clone(folder)
+    (folder / ".venv").symlink_to(BIN.parent)
+    assert not (folder / "data" / "digits").exists()
+    clone.run("dvc", "pull")
+    stored = Path("results", "test", "checkpoints")
+    assert files_of(folder / stored) == files_of(trained.folder / stored)
+    before = clone.summaries()
+    assert len(before) == len(trained.summaries())
+    assert "Running stage" not in clone.run("dvc", "repro", "tables@test")
+    assert "up to date" in clone.run("dvc", "status", "tables@test")
+    assert "hbfl.table1.CIFAR10, Non-IID.HBFL" in clone.run("dvc", "metrics", "show")
+    assert "index.html" in clone.run("dvc", "plots", "show")
+
+    clone.edit("config/test.yaml", "batch_size: 64", "batch_size: 32")
+    assert "batch_size" in clone.run("dvc", "params", "diff")
+    clone.git("checkout", "--quiet", "config/test.yaml")
+    lost = next(iter(before)).parent
+    shutil.rmtree(lost)
+    shutil.rmtree(folder / stored)
+    clone.git("checkout", "--quiet", "results")  # the records are git's
+    clone.run("dvc", "checkout")  # the checkpoints are DVC's
+    assert clone.summaries().keys() == before.keys()
+    assert files_of(folder / stored) == files_of(trained.folder / stored)
+    assert "Running stage" not in clone.run("dvc", "repro", "tables@test")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The contents of a folder's files."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
 from pathlib import Path
 
-from clone import BIN, PROJECT, Clone, copy
+from clone import PROJECT, Clone, copy
 
 CONFIG = "examples/own_parts/config.yaml"
 SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha: [100]}}}\nseeds:"
@@ -62,9 +61,7 @@ def test_folders_of_any_name(tmp_path: Path) -> None:
     clone.run("snakemake", "datasets", "--cores", "2", "--configfile", "config/odd.yaml")
     assert (clone.folder / "data" / "shapes" / "dataset.json").exists()
 
-    subprocess.run(["git", "init", "--quiet"], cwd=clone.folder, check=True)
-    (clone.folder / ".venv").symlink_to(BIN.parent)
-    clone.edit("dvc.yaml", "demo: {first", "test: {first")
+    clone.track()
     clone.run("dvc", "repro", "data@test")
     assert (clone.folder / "data" / "digits" / "dataset.json").exists()
     assert not list(tmp_path.rglob("pwned"))

@@ -76,6 +76,8 @@ rule compare:
             for paper in PLAN["papers"]
         ],
         [f"<results>/tables/{paper}/glance.md" for paper in PLAN["papers"]],
+        "<results>/metrics.json",
+        "<results>/curves.csv",
         done=touch(f"{MADE}/compare-{PRODUCTS}"),
     log:
         "<logs>/compare.log",

@@ -62,7 +62,7 @@ class Stop:
                 if number[0] in SIGNALS:
                     if not self.ended.wait(GRACE):
                         try:
-                            print(self.leave(), file=sys.stderr, flush=True)
+                            print(f"bayesfed: {self.leave()}", file=sys.stderr, flush=True)
                         finally:
                             os._exit(1)
                     return
