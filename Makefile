@@ -3,6 +3,8 @@
 #   make test      sets up, then runs all tests, side by side on the cores
 #   make test-long                          odd input, two thousand of each kind: a quarter of an hour on two cores
 #   make test-kills                         every method killed fifty times, and Snakemake and DVC: an hour on two cores
+#   make test-remotes                       DVC over S3 and SSH; needs sshd (Debian: openssh-server)
+#   make test-slurm                         a sweep through a real Slurm, with faults: needs root, slurm-wlm and munge
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
 #   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
@@ -16,7 +18,7 @@ BIN := .venv/bin
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
 
-.PHONY: demo test test-long test-kills test-report setup lint bench report
+.PHONY: demo test test-long test-kills test-report test-remotes test-slurm setup lint bench report
 
 demo: $(STAMP)
 	$(SNAKEMAKE) --configfile config/demo.yaml
@@ -35,6 +37,16 @@ test-kills: $(STAMP)
 test-report: $(STAMP)
 	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
 	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest browser_tests
+
+test-remotes: $(STAMP)
+	@command -v sshd || test -x /usr/sbin/sshd || { echo "No sshd here (Debian: apt-get install openssh-server)" >&2; exit 2; }
+	$(BIN)/uv pip install --quiet --python $(BIN)/python "dvc[s3,ssh]" "moto[server]"
+	$(BIN)/python -m pytest cluster_tests/test_remotes.py
+
+test-slurm: $(STAMP)
+	@command -v slurmctld slurmd munged || { echo "No Slurm here (Debian: apt-get install slurm-wlm munge)" >&2; exit 2; }
+	@test "$$(id -u)" = 0 || { echo "Slurm's daemons and null devices for GPUs need root" >&2; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s cluster_tests/test_slurm.py
 
 setup: $(STAMP)
 

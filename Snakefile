@@ -30,8 +30,8 @@ os.environ.update(
 report: "workflow/report/workflow.rst"
 
 
-# Used only where `--software-deployment-method apptainer` asks for it.
-container: "docker://python:3.12-slim"
+# Used only where `--software-deployment-method apptainer` asks for it; built from bayesfed.def.
+container: "bayesfed.sif"
 
 
 try:
@@ -60,12 +60,15 @@ include: "workflow/rules/speed.smk"
 include: "workflow/rules/report.smk"
 
 
+# On a cluster, its login node does these: it has a network.
 localrules:
     all,
+    fetch,
     datasets,
     runs,
     results,
     report,
+    speed,
 
 
 rule datasets:

@@ -258,6 +258,7 @@ def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, 
         "methods": {"Mine": {"name": "fedavg", "momentum": 0.5}},
         "experiments": {
             "sweep": {
+                "seeds": [5],
                 "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
                 "axes": {"method": ["Mine"], "lr": [0.1, 0.01], "partition.clients": [3, 4], "participation": [0.5]},
             },
@@ -269,8 +270,9 @@ def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, 
     small, runs = plan.make(config)
     by_folder = {run.folder: run for run in runs}
     own = [(cell, by_folder[cell["folder"]]) for cell in small["cells"] if cell["experiment"] == "sweep"]
-    assert len(own) == 8
+    assert len(own) == 4
     for cell, run in own:
+        assert cell["seed"] == 5
         assert cell["axes"] == {"lr": run.options.lr, "partition.clients": run.partition.clients, "participation": 0.5}
         assert (run.options.momentum, run.budget.participation, run.global_model) == (0.5, 0.5, "mlp")
         assert cell["changes"] == ["experiment sweep is not the paper's"]

@@ -291,8 +291,8 @@ def foreign_of(mapping: Tree) -> list[str]:
 
 def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
     """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
-    own = range(experiment["seeds"]) if "seeds" in experiment else config["seeds"]
-    return change.get("seeds", own)
+    own = experiment.get("seeds", config["seeds"])
+    return change.get("seeds", range(own) if isinstance(own, int) else own)
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
