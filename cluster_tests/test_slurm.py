@@ -54,10 +54,21 @@ def project(folder: Path, config: str) -> Clone:
 
 def submitted(clone: Clone, *options: str) -> subprocess.Popen[bytes]:
     """Snakemake with the profile for Slurm; what it prints goes to the file `output`."""
-    asked = [*options, "--workflow-profile", "profiles/slurm", "--configfile", "config/sweep.yaml"]
+    asked = [
+        "--workflow-profile",
+        "profiles/slurm",
+        "--configfile",
+        "config/sweep.yaml",
+        "--slurm-status-command",
+        "squeue",
+    ]
     with (clone.folder / "output").open("w") as told:
         return subprocess.Popen(
-            [str(BIN / "snakemake"), *asked], cwd=clone.folder, env=clone.environment, stdout=told, stderr=told
+            [str(BIN / "snakemake"), *options, *asked],
+            cwd=clone.folder,
+            env=clone.environment,
+            stdout=told,
+            stderr=told,
         )
 
 
