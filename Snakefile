@@ -8,7 +8,9 @@
 What is run is decided in config/ and planned by the library (`bayesfed plan`); the rules say how and in what order.
 """
 
+import itertools
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,6 +35,18 @@ report: "workflow/report/workflow.rst"
 # Used only where `--software-deployment-method apptainer` asks for it; built from bayesfed.def.
 container: "bayesfed.sif"
 
+
+# Snakemake takes no notice of a profile that is not there, and would run everything here.
+for option, profile in itertools.pairwise(sys.argv):
+    if (
+        option == "--workflow-profile"
+        and profile != "none"
+        and not Path(profile).is_dir()
+    ):
+        known = ", ".join(
+            sorted(path.as_posix() for path in Path("profiles").iterdir())
+        )
+        raise WorkflowError(f"there is no profile {profile}; there are {known}")
 
 try:
     PLAN = planning.load(config)
@@ -69,6 +83,23 @@ localrules:
     results,
     report,
     speed,
+
+
+# Asked before there are jobs: sbatch goes on trying for minutes, without a word.
+onstart:
+    if workflow.executor_plugin.name == "slurm":
+        command = ["scontrol", "ping"]
+        try:
+            told = subprocess.run(
+                command, capture_output=True, text=True, timeout=20
+            )
+            answer = told.stdout + told.stderr
+        except (OSError, subprocess.TimeoutExpired) as error:
+            answer = str(error)
+        if " is UP" not in answer:
+            raise WorkflowError(
+                f"no Slurm answers here ({' '.join(answer.split())}); start it on a login node of the cluster"
+            )
 
 
 rule datasets:

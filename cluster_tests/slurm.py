@@ -150,7 +150,7 @@ class Slurm:
         for line in (self.folder / "tasks").read_text().splitlines():
             what, *task, moment = line.split(" ")
             job, step, node, gpu = task
-            if step:  # of a job's own script, which lasts as long as the job
+            if step or gpu == "none":  # a job's own script, without a step, lasts as long as the job
                 continue
             if what == "begin":
                 begun[tuple(task)] = float(moment)

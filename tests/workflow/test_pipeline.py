@@ -235,3 +235,15 @@ def test_wrong_config_is_refused_in_one_line(fresh: Clone, right: str, wrong: st
     assert process.returncode == 1
     assert words in output
     assert len(output.splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [("slrum", "there is no profile profiles/slrum; there are"), ("slurm", "no Slurm answers here")],
+)
+def test_a_wrong_profile_and_a_scheduler_that_does_not_answer(fresh: Clone, profile: str, words: str) -> None:
+    options = ("--workflow-profile", f"profiles/{profile}", "--configfile", "config/test.yaml")
+    process = fresh.start("snakemake", "tables", "--cores", "1", "--forcerun", "tables", *options)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert words in output
