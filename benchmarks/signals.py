@@ -54,7 +54,8 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
     }
     local = {"local": list(run.local_models)[-clients:]} if run.local_models else {}
     few = {key: value for key, value in FEW.items() if key in asked["method"]}
-    train = clients * 2 * run.budget.batch_size + few.get("server_set", 0) + few.get("validation_images", 0)
+    taken = few.get("server_set", 0) + few.get("validation_images", 0)  # half of a class at most
+    train = clients * 2 * run.budget.batch_size + 3 * taken
     images = common.random_images(train, 300 if large else 10_000, run.datasets[0], run.sources[0].side)
     of = common.federation(
         asked["method"] | few, asked["models"] | local, images, Compute(torch.device("cpu"), torch.float32, torch.float32),
