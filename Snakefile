@@ -67,6 +67,7 @@ pathvars:
 
 
 include: "workflow/rules/data.smk"
+include: "workflow/rules/runs.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
@@ -102,10 +103,17 @@ onstart:
             )
 
 
+# Which datasets a config has, and which contents: what DVC goes by.
 rule datasets:
     input:
-        DATASETS,
-        PARTITIONS,
+        data=DATASETS,
+        partitions=PARTITIONS,
+    output:
+        "<results>/datasets.txt",
+    log:
+        "<logs>/datasets.log",
+    shell:
+        "sha256sum {input.data} > {output} 2> {log}"
 
 
 rule runs:

@@ -134,8 +134,8 @@ class Slurm:
         return {int(job): comment for job, comment in found if comment.startswith("rule_train")}
 
     def waiting(self) -> int:
-        """How many jobs have not begun, each task of an array counted."""
-        return len(self.call("squeue", "--noheader", "--array", "--states=pending", "--format=%i").splitlines())
+        """How many jobs have not begun."""
+        return len(self.call("squeue", "--noheader", "--states=pending", "--format=%i").splitlines())
 
     def states(self) -> dict[int, str]:
         """How each training job ended."""
@@ -143,19 +143,19 @@ class Slurm:
         found = (line.split("|", 2) for line in told.splitlines())
         return {int(job): state for job, state, comment in found if comment.startswith("rule_train")}
 
-    def gpus(self) -> dict[tuple[str, str], list[tuple[float, float, int]]]:
+    def gpus(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """Of each (node, GPU), from when to when each of its jobs had it."""
         begun: dict[tuple[str, ...], float] = {}
-        found: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for line in (self.folder / "tasks").read_text().splitlines():
             what, *task, moment = line.split(" ")
-            job, step, node, gpu = task
+            _, step, node, gpu = task
             if step or gpu == "none":  # a job's own script, without a step, lasts as long as the job
                 continue
             if what == "begin":
                 begun[tuple(task)] = float(moment)
             elif tuple(task) in begun:
-                found.setdefault((node, gpu), []).append((begun.pop(tuple(task)), float(moment), int(job)))
+                found.setdefault((node, gpu), []).append((begun.pop(tuple(task)), float(moment)))
         return found
 
 

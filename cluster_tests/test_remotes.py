@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from clone import Clone
 from slurm import free_ports, wait_for
 
 Settings = dict[str, str]
+Remote = Callable[[Path, int], AbstractContextManager[Settings]]
 KEPT = {"data/digits/dataset.json": b"{}", "results/test/checkpoints/one.safetensors": bytes(range(256))}
 
 
@@ -69,8 +70,7 @@ def served(port: int, *command: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [s3, ssh])
-def test_one_pushes_and_another_pulls(kind: object, tmp_path: Path) -> None:
-    assert callable(kind)
+def test_one_pushes_and_another_pulls(kind: Remote, tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     here = Clone(tmp_path / "here")
     here.track()

@@ -63,9 +63,7 @@ class Clone:
         self.git("config", "user.name", "nobody")
         (self.folder / ".git" / "info" / "exclude").write_text(".venv\n")
         (self.folder / ".venv").symlink_to(BIN.parent)  # where dvc.yaml looks first
-        self.edit(
-            "dvc.yaml", "demo: {datasets: digits digits-parity digits-turned}", "test: {datasets: digits digits-parity}"
-        )
+        self.edit("dvc.yaml", "configs: [demo,", "configs: [test,")
 
     def git(self, *command: str) -> None:
         """Run git in the copy."""

@@ -1,0 +1,87 @@
+"""Which runs are wanted, which of them are open, and which short ones are trained in one job."""
+
+import json
+
+RUNS = {run["folder"]: run for run in PLAN["runs"]}
+STANDING = {
+    run: None
+    for run in RUNS
+    if Path("results", config["name"], "runs", run, "summary.json").exists()
+}
+
+# What tables, figures and report are made from.
+WANTED = list(RUNS if TRAINING else STANDING)
+if not WANTED:
+    raise WorkflowError(
+        f"results/{config['name']}/runs holds no finished run of this config; train first, without runs=standing"
+    )
+
+# Names the runs that results are made from, beside all else that they are made from: a name tells what is up to date.
+PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), [])
+
+# A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
+# (data that a clone does not have) can make it run again. Only a report, which runs nothing, tells of all of them.
+REPORTING = "--report" in sys.argv and "--report-after-run" not in sys.argv
+OPEN = [run for run in WANTED if REPORTING and TRAINING or run not in STANDING]
+
+
+DATA_OF_RUN = {
+    folder: [
+        *(f"data/{dataset}/dataset.json" for dataset in run["datasets"]),
+        *([f"data/{run['partition']}"] if run["partition"] else []),
+    ]
+    for folder, run in RUNS.items()
+}
+
+
+CORES = workflow.resource_settings.cores or 1
+
+# Short runs that are open, in batches. A node of a cluster that reads this file anew finds other runs open and would form
+# others: so they are in a file, named after what it holds, written by the process that submits the jobs.
+BATCHES = planning.batches(
+    [] if REPORTING else [RUNS[run] for run in OPEN],
+    CORES,
+    config.get("short_runs", {}),
+)
+FORMED = planning.digest(json.dumps(BATCHES), [])
+BATCH_OF = {
+    run: f"{FORMED}-{number}"
+    for number, folders in enumerate(BATCHES)
+    for run in folders
+}
+
+
+def batch_file(formed):
+    return planning.folder(config["name"]) / "batches" / f"{formed}.json"
+
+
+def batch(wildcards):
+    """The runs of a batch."""
+    formed, _, number = wildcards.batch.partition("-")
+    return json.loads(batch_file(formed).read_text())[int(number)]
+
+
+if BATCHES and workflow.is_main_process:
+    files.write_json(batch_file(FORMED), BATCHES)
+
+
+# A finished batch leaves a mark. One that stands while its runs are open is of an earlier time.
+def mark(batch):
+    return batch_file(batch).with_suffix(".trained").as_posix()
+
+
+for number in range(len(BATCHES)):
+    Path(mark(f"{FORMED}-{number}")).unlink(missing_ok=True)
+
+# What waits for runs waits for the marks of those that are trained in batches.
+SUMMARIES = list(
+    dict.fromkeys(
+        mark(BATCH_OF[run]) if run in BATCH_OF else f"<results>/runs/{run}/summary.json"
+        for run in WANTED
+    )
+)
+
+# A job a core does no less than one job on several, and more for most small networks (benchmarks/cores-cpu.csv).
+# Where fewer jobs are open than there are cores, these share them. Snakemake hands the number to torch by OMP_NUM_THREADS.
+JOBS = {BATCH_OF.get(run, run) for run in OPEN}
+THREADS = max(1, CORES // max(1, len(JOBS)))
