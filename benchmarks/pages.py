@@ -1,7 +1,7 @@
 """Puts what commands have measured into the pages, between their markers: `python -m benchmarks.pages`.
 
-README.md shows the papers' results at a glance and the few figures of speed that matter, docs/speed.md all tables of the
-benchmarks.
+README.md shows the papers' results at a glance and the few figures of speed that matter, docs/results.md how far all of them
+agree with print, docs/speed.md all tables of the benchmarks.
 """
 
 import csv
@@ -14,8 +14,8 @@ import yaml
 from bayesfed.results import glance
 
 HERE = Path(__file__).parent
-README, SPEED = HERE.parent / "README.md", HERE.parent / "docs" / "speed.md"
-GLANCE = HERE.parent / "results" / "paper" / "tables"
+README, RESULTS, SPEED = (HERE.parent / name for name in ("README.md", "docs/results.md", "docs/speed.md"))
+TABLES = HERE.parent / "results" / "paper" / "tables"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
 
@@ -44,10 +44,10 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
     return "".join(f"{hardware}:\n\n{table(head, group)}" for hardware, group in groups.items())
 
 
-def results() -> str:
-    """Every paper's results at a glance, as the workflow has left them."""
+def of_papers(name: str) -> Callable[[], str]:
+    """Every paper's page of that name, as the workflow has left it among its tables."""
     papers = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
-    return "".join((GLANCE / paper / "glance.md").read_text() for paper in papers)
+    return lambda: "".join((TABLES / paper / f"{name}.md").read_text() for paper in papers)
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -173,7 +173,8 @@ def tables_of_speed() -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {"results:": results, "speed:": ratios},
+    README: {"results:": of_papers("glance"), "speed:": ratios},
+    RESULTS: {"agreement:": of_papers("agreement")},
     SPEED: {"tables:": tables_of_speed},
 }
 

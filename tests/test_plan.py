@@ -143,6 +143,12 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures[-1] == ("cnn2", "cifar100")
 
 
+@pytest.mark.parametrize(("name", "runs"), [("hbfl-readings", 25 * 3 + 2 * 2 * 10), ("fola-reduced", 7), ("check", 11)])
+def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    assert len(made(plan.read_mapping(Path("config", f"{name}.yaml")))["runs"]) == runs
+
+
 def test_short_runs_are_trained_in_batches() -> None:
     """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
     runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]

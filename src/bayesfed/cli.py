@@ -168,11 +168,12 @@ def tables(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
-    from bayesfed.results import claims, compare, glance, metrics
+    from bayesfed.results import agreement, claims, compare, glance, metrics
 
     compare.write(args.plan, args.out)
     claims.write(args.plan, args.out)
     glance.write(args.plan, args.out)
+    agreement.write(args.plan, args.out)
     metrics.write(args.plan, args.out)
 
 

@@ -64,6 +64,11 @@ def test_a_sigma_that_left_float32_is_no_number_or_no_weight() -> None:
     assert [value.item() for value in extreme] == pytest.approx([1.0, 1.2e-38], rel=1e-6)
 
 
+def test_softplus_and_its_inverse() -> None:
+    rho = torch.linspace(-30, 30, 200, dtype=torch.float64)
+    torch.testing.assert_close(gaussian.inverse_softplus(softplus(rho)), rho, rtol=1e-10, atol=1e-10)
+
+
 def test_entropy_and_its_gradient() -> None:
     rho = torch.randn(7, dtype=torch.float64, requires_grad=True)
     sigma = softplus(rho)

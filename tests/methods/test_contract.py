@@ -11,6 +11,7 @@ import torch
 from playing import federation, play, tensors
 
 from bayesfed import methods
+from bayesfed.bayes.gaussian import softplus
 from bayesfed.engine import checkpoint
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, begin
@@ -302,8 +303,14 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "hbfl", "distillation_temperature": 3.0, "distillation_squared": True},
         {"name": "hbfl", "average": "plain"},
         {"name": "hbfl", "average": "precision-without-q"},
+        {"name": "hbfl", "sigma": "sent"},
+        {"name": "hbfl", "optimizer": "sgd"},
+        {"name": "hbfl", "decay": "decoupled"},
+        {"name": "hbfl", "beta": 0.5},
+        {"name": "hbfl", "noise": "none"},
         {"name": "fml", "average": "uniform"},
         {"name": "fml", "local_start": "reset"},
+        {"name": "fml", "meme_adam": 0.001},
         {"name": "fedavg", "optimizer_state": "kept"},
         {"name": "fedavg", "optimizer": "adam", "lr": 0.001},
         {"name": "fedprox", "mu": 1.0},
@@ -331,6 +338,26 @@ def test_every_reading_changes_the_result(method: dict[str, Any], mapping: Make,
         DEFAULTS[method["name"]] = tensors(play(federation(mapping(method["name"]), data_dir), 2))
     default = DEFAULTS[method["name"]]
     assert any(not torch.equal(t, default[name]) for name, t in read.items() if name in default)
+
+
+def test_hbfl_sends_its_sigma_down(mapping: Make, data_dir: Path) -> None:
+    """So that a client starts from the server's Gaussian, in layers of its own from the first sigma."""
+    of = federation(mapping({"name": "hbfl", "sigma": "sent"}), data_dir)
+    server = play(of, 1).server
+    c = of.node(0, 2)
+    c.state = of.method.init_client(of.node(0, 0))
+    started = of.method.start(c, {"mu": server["mu"], "sigma": server["sigma"]})
+    torch.testing.assert_close(softplus(started["rho"]), server["sigma"], rtol=1e-10, atol=0)
+
+
+def test_hbfl_without_its_bayesian_part_is_fedavg_with_adam(mapping: Make, data_dir: Path) -> None:
+    """Without noise, by the plain mean: its meme is the model of FedAvg with Adam."""
+    models = {"global": "lenet5"}
+    bare = {"name": "hbfl", "noise": "none", "average": "plain"}
+    ours = play(federation(mapping(bare, models=models | {"local": ["mlp"] * 4}), data_dir), 2).server["mu"]
+    adam = {"name": "fedavg", "optimizer": "adam", "lr": 0.001}
+    theirs = play(federation(mapping(adam, models=models), data_dir), 2).server["theta"]
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["hbfl", "fml"])

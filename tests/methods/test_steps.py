@@ -27,6 +27,7 @@ class FakeNode(dict):
         (SGD(0.1, 0.0, 0.0), lambda p: torch.optim.SGD(p, 0.1)),
         (Adam(0.01, 5e-4), lambda p: torch.optim.Adam(p, 0.01, weight_decay=5e-4)),
         (Adam(0.01, 0.0), lambda p: torch.optim.Adam(p, 0.01)),
+        (Adam(0.01, 0.1, decoupled=True), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
     ],
 )
 def test_optimisers_are_torchs(ours: SGD | Adam, theirs) -> None:
@@ -47,12 +48,17 @@ def test_one_step_moves_several_vectors() -> None:
     """As one of torch's optimisers with a group for each weight decay does."""
     torch.manual_seed(0)
     starts = {"mu": torch.randn(30, dtype=torch.float64), "rho": torch.randn(20, dtype=torch.float64)}
-    for ours in (Adam(0.01, 5e-4, undecayed=("rho",)), Adam(0.01, 5e-4), SGD(0.1, 0.9, 5e-4)):
+    both = [
+        kind(*values, undecayed)
+        for kind, values in ((Adam, (0.01, 5e-4)), (SGD, (0.1, 0.9, 5e-4)))
+        for undecayed in ((), ("rho",))
+    ]
+    for ours in both:
         node, references = FakeNode(), {}
         for name, start in starts.items():
             node |= {name: start.clone()} | ours.start(name, start)
             references[name] = start.clone().requires_grad_()
-        decays = {"rho": 0.0} if getattr(ours, "undecayed", ()) else {}
+        decays = dict.fromkeys(ours.undecayed, 0.0)
         groups = [{"params": [p], "weight_decay": decays.get(name, 5e-4)} for name, p in references.items()]
         optimiser = torch.optim.Adam(groups, 0.01) if isinstance(ours, Adam) else torch.optim.SGD(groups, 0.1, 0.9)
         for _ in range(20):

@@ -75,7 +75,11 @@ rule compare:
             )
             for paper in PLAN["papers"]
         ],
-        [f"<results>/tables/{paper}/glance.md" for paper in PLAN["papers"]],
+        [
+            f"<results>/tables/{paper}/{page}.md"
+            for paper in PLAN["papers"]
+            for page in ("glance", "agreement")
+        ],
         "<results>/metrics.json",
         "<results>/curves.csv",
         done=touch(f"{MADE}/compare-{PRODUCTS}"),

@@ -44,6 +44,11 @@ def softplus(rho: Tensor) -> Tensor:
     return F.softplus(rho)
 
 
+def inverse_softplus(sigma: Tensor) -> Tensor:
+    """rho = log(exp(sigma) - 1), whose softplus is sigma > 0."""
+    return sigma + torch.log(-torch.expm1(-sigma))
+
+
 def sample(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
     """mu + sigma eps: a draw of N(mu, diag sigma^2) from a standard normal one, in one pass."""
     return torch.addcmul(mu, sigma, eps)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 
@@ -37,7 +37,8 @@ class FML(Method):
     class Options:
         """alpha and beta weight label against teacher. Readings: the server's average weighted by n_k or uniform
         as in FML's code (A16), local model kept or initialised anew each round (A8), clients tested once a round or
-        after each epoch (A14)."""
+        after each epoch (A14). Not in the paper, to ask what HBFL's gain hangs on: the meme trained by Adam at
+        `meme_adam`, as HBFL's is, instead of SGD."""
 
         alpha: float = option(0.5, low=0, high=1)
         beta: float = option(0.5, low=0, high=1)
@@ -47,10 +48,13 @@ class FML(Method):
         average: Literal["weighted", "uniform"] = "weighted"
         local_start: Literal["kept", "reset"] = "kept"
         evaluate: Literal["round", "epoch"] = "round"
+        meme_adam: float | None = option(None, above=0)
 
     def __init__(self, options: FML.Options) -> None:
         super().__init__(options)
-        self.sgd = SGD(options.lr, options.momentum, options.weight_decay)
+        o = options
+        self.sgd = SGD(o.lr, o.momentum, o.weight_decay)
+        self.of_meme = Adam(o.meme_adam, o.weight_decay) if o.meme_adam else self.sgd
 
     def evaluate_each_epoch(self) -> bool:
         return self.options.evaluate == "epoch"
@@ -64,7 +68,7 @@ class FML(Method):
 
     def start(self, c: Node, message: State) -> State:
         theta = c.splice(message["theta"], c["theta.own"])
-        state = {"theta": theta} | self.sgd.start("theta", theta)
+        state = {"theta": theta} | self.of_meme.start("theta", theta)
         if self.options.local_start == "reset":
             phi = c.local_initial()
             state |= {"phi": phi} | self.sgd.start("phi", phi)
@@ -83,7 +87,11 @@ class FML(Method):
         at_meme, at_local = self.gradients(batch, meme, local)
         (g_theta,) = grad(meme, theta, at=at_meme)
         (g_phi,) = grad(local, phi, at=at_local)
-        self.sgd.step(c, theta=g_theta, phi=g_phi)
+        if self.of_meme is self.sgd:  # both in one pass
+            self.sgd.step(c, theta=g_theta, phi=g_phi)
+        else:
+            self.of_meme.step(c, theta=g_theta)
+            self.sgd.step(c, phi=g_phi)
 
     def finish(self, c: Node) -> State:
         c["theta.own"].copy_(c.own(c["theta"]))

@@ -25,7 +25,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import log_precision_spread, product, rho_gradient, sample, softplus, weighted_mean
+from bayesfed.bayes.gaussian import (
+    inverse_softplus,
+    log_precision_spread,
+    product,
+    rho_gradient,
+    sample,
+    softplus,
+    weighted_mean,
+)  # fmt: skip
 from bayesfed.methods.base import (
     Batch,
     Learner,
@@ -56,16 +64,18 @@ class HBFL(Method):
         """The paper's values and our readings where it is silent.
 
         temperature: T of eq. 4.1. entropy_weight: T/n_k or T against the mean CE, or 1 against CE n_k/T (A1).
-        sigma: reset to softplus(rho_start) every round or kept on the client (A2). decay_rho: weight decay on rho
-        too (A5). adam_state: fresh each round or kept (A7). local_start: local model kept or initialised anew (A8).
-        alpha: label against teacher in eq. 4.2 (A9). distillation_temperature: T_d, and whether the KL is
-        multiplied by T_d^2 (A10). evaluate: clients tested once a round or after each epoch (A14). average: the
-        paper's precision-weighted mean, the same without q_k, or the plain q_k-weighted mean of the mu_k (ablation).
+        sigma: reset to softplus(rho_start) every round, kept on the client (A2) or sent down with mu (A6). decay_rho:
+        weight decay on rho too (A5). adam_state: the meme's optimiser fresh each round or kept (A7). local_start: local
+        model kept or initialised anew (A8). alpha: label against teacher in eq. 4.2 (A9). distillation_temperature: T_d,
+        and whether the KL is multiplied by T_d^2 (A10). evaluate: clients tested once a round or after each epoch (A14).
+        average: the paper's precision-weighted mean, the same without q_k, or the plain q_k-weighted mean of the mu_k
+        (ablation). Not in the paper, to ask what its result hangs on: optimizer and decay of the meme; beta, label against
+        the local model as teacher in the meme's loss, as FML has it; noise: none trains at mu itself.
         """
 
         temperature: float = option(1e-4, above=0)
         entropy_weight: Literal["T/n", "T", "1"] = "T/n"
-        sigma: Literal["reset", "kept"] = "reset"
+        sigma: Literal["reset", "kept", "sent"] = "reset"
         rho_start: float = -5.0
         decay_rho: bool = False
         adam_state: Literal["fresh", "kept"] = "fresh"
@@ -75,6 +85,10 @@ class HBFL(Method):
         distillation_squared: bool = False
         evaluate: Literal["round", "epoch"] = "round"
         average: Literal["precision", "precision-without-q", "plain"] = "precision"
+        optimizer: Literal["adam", "sgd"] = "adam"
+        decay: Literal["coupled", "decoupled"] = "coupled"
+        beta: float = option(1.0, low=0, high=1)
+        noise: Literal["weights", "none"] = "weights"
         lr: float = option(0.001, above=0)
         local_lr: float = option(0.01, above=0)
         momentum: float = option(0.9, low=0, high=1)
@@ -83,7 +97,12 @@ class HBFL(Method):
     def __init__(self, options: HBFL.Options) -> None:
         super().__init__(options)
         o = options
-        self.adam = Adam(o.lr, o.weight_decay, undecayed=() if o.decay_rho else ("rho",))
+        undecayed = () if o.decay_rho else ("rho",)
+        self.optimizer = (
+            Adam(o.lr, o.weight_decay, undecayed, o.decay == "decoupled")
+            if o.optimizer == "adam"
+            else SGD(o.lr, o.momentum, o.weight_decay, undecayed)
+        )
         self.sgd = SGD(o.local_lr, o.momentum, o.weight_decay)
 
     def evaluate_each_epoch(self) -> bool:
@@ -103,19 +122,21 @@ class HBFL(Method):
         if self.options.sigma == "kept":
             kept["rho"] = self.fresh_rho(mu)
         if self.options.adam_state == "kept":
-            kept |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
+            kept |= self.optimizer.start("mu", mu) | self.optimizer.start("rho", mu)
         return kept
 
     def message(self, server: Node, client: int) -> State:
-        return {"mu": server["mu"]}
+        return {"mu": server["mu"]} | ({"sigma": server["sigma"]} if self.options.sigma == "sent" else {})
 
     def start(self, c: Node, message: State) -> State:
         mu = c.splice(message["mu"], c["mu.own"])
         state = {"mu": mu}
         if self.options.sigma == "reset":
             state["rho"] = self.fresh_rho(mu)
+        if self.options.sigma == "sent":
+            state["rho"] = c.splice(inverse_softplus(message["sigma"]), c.own(self.fresh_rho(mu)))
         if self.options.adam_state == "fresh":
-            state |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
+            state |= self.optimizer.start("mu", mu) | self.optimizer.start("rho", mu)
         if self.options.local_start == "reset":
             phi = c.local_initial()
             state |= {"phi": phi} | self.sgd.start("phi", phi)
@@ -136,12 +157,15 @@ class HBFL(Method):
         return g, rho_gradient(g, eps, c["rho"], sigma, weight)
 
     def step(self, c: Learner, batch: Batch) -> None:
-        mu, sigma, eps = c["mu"], softplus(c["rho"]), c.weights(c.noise(c["mu"]), 0)
+        mu, sigma, beta = c["mu"], softplus(c["rho"]), self.options.beta
+        eps = c.weights(c.noise(mu), 0) if self.options.noise == "weights" else torch.zeros_like(mu)
         (theta,) = leaves(sample(mu, sigma, eps))
         noisy = c.model(theta, batch.x)
-        (g,) = grad(noisy, theta, at=loss_gradient(batch, noisy))
+        with torch.no_grad():
+            teacher = c.local_model(c["phi"], batch.x) if beta < 1 else None
+        (g,) = grad(noisy, theta, at=loss_gradient(batch, noisy, ce=beta, kl=1 - beta, teacher=teacher))
         g_mu, g_rho = self.gradient_meme(c, g, eps, sigma)
-        self.adam.step(c, mu=g_mu, rho=c.weights(g_rho, 0))
+        self.optimizer.step(c, mu=g_mu, rho=c.weights(g_rho, 0))
 
         with torch.no_grad():
             meme = c.model(mu, batch.x)

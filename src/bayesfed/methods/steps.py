@@ -7,7 +7,7 @@ other is written with `cross_entropy`, `kl` and `batch.mean` and left to autogra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -91,6 +91,7 @@ class SGD:
     lr: float
     momentum: float
     weight_decay: float
+    undecayed: tuple[str, ...] = ()  # vectors without weight decay
 
     def start(self, name: str, theta: Tensor) -> State:
         """A fresh state for the vector `name`."""
@@ -98,22 +99,26 @@ class SGD:
 
     @torch.no_grad()
     def step(self, c: Learner, **gradients: Tensor) -> None:
-        """Move the node's vectors, each by the gradient under its name, and their momenta, in place, in one pass."""
-        theta = pieces(c[name] for name in gradients)
-        momentum = pieces(c[f"{name}.momentum"] for name in gradients) if self.momentum else []
-        torch._fused_sgd_(
-            theta, pieces(gradients.values()), momentum, lr=c.rate(self.lr), momentum=self.momentum,
-            weight_decay=self.weight_decay, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
-        )  # fmt: skip
+        """Move the node's vectors, each by the gradient under its name, and their momenta, in place, in one pass over
+        those with weight decay and one over those without."""
+        for decay, vectors in by_decay(gradients, self.weight_decay, self.undecayed):
+            theta = pieces(c[name] for name in vectors)
+            momentum = pieces(c[f"{name}.momentum"] for name in vectors) if self.momentum else []
+            torch._fused_sgd_(
+                theta, pieces(vectors.values()), momentum, lr=c.rate(self.lr), momentum=self.momentum,
+                weight_decay=decay, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam as in PyTorch, with the decay added to the gradient (coupled L2), beta 0.9 and 0.999, epsilon 1e-8."""
+    """Adam as in PyTorch, beta 0.9 and 0.999, epsilon 1e-8: the decay added to the gradient (coupled L2), or, decoupled,
+    taken off theta as AdamW does."""
 
     lr: float
     weight_decay: float
     undecayed: tuple[str, ...] = ()  # vectors without weight decay
+    decoupled: bool = False
 
     def start(self, name: str, theta: Tensor) -> State:
         """A fresh state for the vector `name`: both moments, and the count of steps."""
@@ -125,17 +130,21 @@ class Adam:
         """Move the node's vectors, each by the gradient under its name, and their moments, in place, in one pass over
         those with weight decay and one over those without."""
         torch._foreach_add_([c[f"{name}.t"] for name in gradients], 1)
-        undecayed = {name: gradients.pop(name) for name in self.undecayed if name in gradients}
-        for decay, vectors in ((self.weight_decay, gradients), (0.0, undecayed)):
-            if vectors:
-                self.move(c, vectors, decay)
+        move = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        for decay, vectors in by_decay(gradients, self.weight_decay, self.undecayed):
+            theta = pieces(c[name] for name in vectors)
+            m, v = (pieces(c[f"{name}.{moment}"] for name in vectors) for moment in "mv")
+            t = [c[f"{name}.t"] for name, g in vectors.items() for _ in pieces([g])]
+            move(
+                theta, pieces(vectors.values()), m, v, [], t, lr=c.rate(self.lr), beta1=0.9, beta2=0.999,
+                weight_decay=decay, eps=1e-8, amsgrad=False, maximize=False,
+            )  # fmt: skip
 
-    def move(self, c: Learner, gradients: dict[str, Tensor], decay: float) -> None:
-        """`step` with the same weight decay for all vectors."""
-        theta = pieces(c[name] for name in gradients)
-        m, v = (pieces(c[f"{name}.{moment}"] for name in gradients) for moment in "mv")
-        t = [c[f"{name}.t"] for name, g in gradients.items() for _ in pieces([g])]
-        torch._fused_adam_(
-            theta, pieces(gradients.values()), m, v, [], t, lr=c.rate(self.lr), beta1=0.9, beta2=0.999, weight_decay=decay,
-            eps=1e-8, amsgrad=False, maximize=False,
-        )  # fmt: skip
+
+def by_decay(
+    gradients: dict[str, Tensor], decay: float, undecayed: tuple[str, ...]
+) -> Iterator[tuple[float, dict[str, Tensor]]]:
+    """The gradients of vectors with that weight decay, then of those without, where there are such."""
+    for factor, wanted in ((decay, False), (0.0, True)):
+        if vectors := {name: g for name, g in gradients.items() if (name in undecayed) is wanted}:
+            yield factor, vectors

@@ -1,0 +1,55 @@
+"""How far tables agree with print: against counts and ranks by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from bayesfed import runfolder
+from bayesfed.results import agreement
+
+PAPERS = Path(__file__).parents[2] / "config/papers"
+
+
+def timed(folder: Path, hours: float) -> None:
+    told = {"train_seconds": 3600 * hours, "device": "cpu", "hardware": "AMD", "threads": 1, "precision": "fp32"}
+    summary = runfolder.read(folder)
+    (folder / "provenance.json").write_text(json.dumps(told))
+    runfolder.seal(folder, summary)
+
+
+def test_agreement_by_hand(lab, stored, tmp_path):
+    ours = {
+        ("FML", "100"): 0.8021,
+        ("HBFL", "100"): 0.8010,
+        ("FML", "0.05"): 0.6879,
+    }  # print: 80.71, 82.10, 51.26, 62.69
+    for number, ((method, alpha), best) in enumerate(ours.items()):
+        folder = lab.cell("heterogeneous", method, alpha=alpha)
+        stored(folder, [0.1, best], [[0.5]] * 10)
+        timed(folder, 1.0 + number)
+    lab.cell("heterogeneous", "HBFL", alpha="0.05")
+    (path,) = agreement.write(lab.plan, tmp_path, papers=PAPERS)
+    lines = path.read_text().splitlines()
+    assert lines[0] == "### HBFL"
+    # Distances 0.50, 2.00 and 17.53; five printed cells have no run.
+    ranked = spearmanr([80.71, 82.10, 51.26], [80.21, 80.10, 68.79]).statistic
+    assert ranked == pytest.approx(0.5)
+    assert "| table1 | 8 | 3 | 1 | 2 | 2 | +5.01 | 6.68 | 0.50 |" in lines
+    claim = next(line for line in lines if line.startswith("| Table 1, HBFL's global model is above FML's |"))
+    assert claim.endswith("| paper | 0 | 1 | 2 | -0.11 | does not hold |")
+    assert "| heterogeneous | 4 | 3 | 2.00 | 2 | AMD, 1 thread, fp32 |" in lines
+
+
+def test_what_is_not_the_papers_run_is_not_counted(lab, stored, tmp_path):
+    small = lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"])
+    stored(small, [0.8071], [[0.5]] * 10)
+    timed(small, 0.5)
+    text = agreement.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "| table1 | 8 | 0 |  |  |  |  |  |  |" in text
+
+
+@pytest.mark.parametrize("pairs", [[], [(1.0, 2.0), (3.0, 1.0)], [(1.0, 5.0), (2.0, 5.0), (3.0, 5.0)]])
+def test_no_rank_correlation_of_too_few_or_equal_cells(pairs):
+    assert agreement.rank_correlation(pairs) is None
