@@ -11,6 +11,8 @@ from bayesfed import plan
 
 PROJECT = Path(__file__).parents[1]
 
+LATER = {"HBFL without noise", "FML Adam"}  # came when runs of the others stood already
+
 # config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
 KEYS = {
     "demo": (
@@ -44,7 +46,7 @@ def test_keys_are_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     for part in ("experiments", "methods"):  # of the one paper
         config[part] = {key: value for key, value in config.get(part, {}).items() if key in spec[part]}
     made, _ = plan.make(config)
-    folders = sorted({cell["folder"] for cell in made["cells"]})
+    folders = sorted({cell["folder"] for cell in made["cells"] if cell["method"] not in LATER})
     digest, some = KEYS[name]
     assert set(some) <= set(folders)
     assert hashlib.sha256("\n".join(folders).encode()).hexdigest() == digest
