@@ -57,6 +57,16 @@ def test_plain_images(images: tuple[np.ndarray, Images]) -> None:
     torch.testing.assert_close(found, torch.stack([normalised(pixels[5]), normalised(pixels[7])]))
 
 
+@pytest.mark.parametrize(("normalise", "low", "high"), [("half", -1.0, 1.0), ("none", 0.0, 1.0)])
+def test_fixed_normalisation(normalise: Any, low: float, high: float) -> None:
+    seen = Seen(normalise=normalise).of(source("cifar10"))
+    pixels = np.array([0, 255], np.uint8)[:, None, None, None] * np.ones((1, 3, 32, 32), np.uint8)
+    bank = Images(seen, pixels, np.arange(2), augment="none", device=torch.device("cpu"), dtype=torch.float64)
+    found = bank.plain(torch.tensor([0, 1]))
+    assert (found[0] == low).all()
+    assert (found[1] == high).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_that_are_kept_normalised_are_the_same(

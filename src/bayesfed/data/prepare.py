@@ -112,17 +112,20 @@ def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(round(value, 6) for value in means), tuple(round(value, 6) for value in deviations)
 
 
+FIXED = {"half": (0.5, 0.5), "none": (0.0, 1.0)}  # mean and standard deviation, whatever the dataset
+
+
 @dataclass(frozen=True)
 class Seen:
     """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
 
     prepare: a preparation, by name or as {name: side}; `none` keeps the native size. normalise: by mean and standard
-    deviation of the prepared training images, or by 0.5 and 0.5 for every channel. augment: what is done in training
+    deviation of the prepared training images, by 0.5 and 0.5 for every channel, or none, from 0 to 1. augment: what is done in training
     (data/augment.py).
     """
 
     prepare: Any = "dataset"
-    normalise: Literal["dataset", "half"] = "dataset"
+    normalise: Literal["dataset", "half", "none"] = "dataset"
     augment: Literal["dataset", "none", "crop_flip", "fola"] = "dataset"
 
     def of(self, source: Source) -> Source:
@@ -138,8 +141,9 @@ class Seen:
         if self.prepare != "dataset":
             how, side = read(self.prepare, "images.prepare")
             source = replace(source, prepare=how, target=side, mean=(), std=())
-        if self.normalise == "half":
-            source = replace(source, mean=(0.5,) * source.channels, std=(0.5,) * source.channels)
+        if self.normalise in FIXED:
+            mean, std = FIXED[self.normalise]
+            source = replace(source, mean=(mean,) * source.channels, std=(std,) * source.channels)
         return source if self.augment == "dataset" else replace(source, augment=self.augment)
 
 
