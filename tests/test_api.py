@@ -90,7 +90,7 @@ def test_a_module_comes_back_with_its_statistics(
     mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(models.NETWORKS, "normed", lambda classes, channels, size: Normed(classes, channels))
-    wanted = mapping("hbfl", models={"global": "normed", "local": ["normed", "mlp", "lenet5", "normed"]})
+    wanted = mapping("hbfl", models={"global": "normed", "local": ["normed", "mlp", "lenet5", "normed"]}, images={})
     run = bayesfed.train(wanted, tmp_path / "out", data=data_dir, precision="fp32")
     network = run.server["global"].network
     assert isinstance(network, Normed)
@@ -108,7 +108,7 @@ def test_a_clients_module_comes_back_with_its_statistics(
 ) -> None:
     """Those that it was left with; Per-FedAvg's model is tested with others, which are gone."""
     monkeypatch.setitem(models.NETWORKS, "normed", lambda classes, channels, size: Normed(classes, channels))
-    wanted = mapping(method, models={"global": "normed"})
+    wanted = mapping(method, models={"global": "normed"}, images={})
     run = bayesfed.train(wanted, tmp_path / "out", data=data_dir, precision="fp32")
     for k in range(4):
         assert run.client(k).keys() == kept
@@ -210,7 +210,7 @@ def test_images_are_the_shards(mapping: Make, data_dir: Path, tmp_path: Path) ->
 
 def test_the_checkpoint_is_found(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     """Beside the run folders, where the workflow puts it; where it is said to be; and a record alone has none."""
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(mapping("fedavg", rounds=1)))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(mapping("fedavg", rounds=1, images={})))
     folder = tmp_path / "results/some/runs/few/alpha~0.5/fedavg/seed~0-abc"
     kept = tmp_path / "results/some/checkpoints/few/alpha~0.5/fedavg/seed~0-abc.safetensors"
     command = ["train", str(tmp_path / "run.yaml"), "--out", str(folder), "--data", str(data_dir)]

@@ -18,6 +18,12 @@ MULTI = {
 }
 
 
+@pytest.fixture
+def mapping(mapping: Make) -> Make:
+    """Images as the dataset says."""
+    return lambda *method, **changes: mapping(*method, **{"images": {}, **changes})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -20,7 +20,6 @@ from bayesfed.methods.base import Batch, Learner, Node, Phase
 Make = Callable[..., dict[str, Any]]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
-SMALL = {"images": {"prepare": {"resize": 16}}}  # a quarter of the work
 # Largest difference to eager in the parameters of two rounds, relative to their norm. Batches that are filled up
 # are summed in another order, which training then carries on.
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -83,7 +82,6 @@ def assert_executors_agree(make: Callable[[torch.dtype], Federation], device: st
 def test_every_executor_is_eager_to_rounding(name: str, device: str, lanes: int, mapping: Make, data_dir: Any) -> None:
     """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest."""
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
-    changes |= {} if "images" in mapping(name) else SMALL
     assert_executors_agree(lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device, lanes)
 
 
@@ -92,7 +90,7 @@ def test_every_executor_is_eager_to_rounding(name: str, device: str, lanes: int,
 def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     several = {
         "dataset": ["few", "few-parity"], "partition": {"scheme": "whole", "clients": 2},
-        "models": {"global": "convolutions", "local": ["lenet5", "lenet5"]}, **SMALL,
+        "models": {"global": "convolutions", "local": ["lenet5", "lenet5"]},
     }  # fmt: skip
     method = {"name": name} if name == "independent" else {"name": name, "evaluate": "epoch"}
     of = federation(mapping(method, **several), data_dir, torch.float64, device)

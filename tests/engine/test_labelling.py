@@ -53,7 +53,7 @@ def test_clients_train_on_what_is_labelled_alone(mapping: Make, data_dir: Path) 
     alone = Partition(
         np.concatenate(hands), np.arange(0, 50, 10), stored.test_indices, stored.test_offsets, stored.server_indices
     )
-    same = play(Federation(run, [store.load("few", data_dir)], alone, of.compute), 1)
+    same = play(Federation(run, [store.load("few", data_dir, run.images)], alone, of.compute), 1)
     assert torch.equal(progress.server["theta"], same.server["theta"])
 
 
