@@ -332,6 +332,10 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"tables": {"mine": {"title": "x"}}}, "mine: experiment: this key is missing"),
         ({"figures": {"mine": {"titel": "x"}}}, "mine: titel: unknown key; did you mean 'title'?"),
         ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
+        (
+            {"experiments": {"first": {"axes": {"alpha": 0.05}}}},
+            "experiments.first.axes.alpha: 0.05 is not of type 'array'",
+        ),
         ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
         ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
         ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),

@@ -187,7 +187,7 @@ def test_jobs_share_only_when_no_device_is_idle(start_jobs: StartJobs, nvidia_sm
     assert sorted(later.start() for _ in range(8)) == sorted(FOUR * 2)
     thirteenth = later.start_waiting()
     later.running.close()
-    assert thirteenth() == "0"
+    assert thirteenth() in FOUR  # whichever was free when it looked
 
 
 def test_jobs_that_start_at_once_hold_a_device_each(leases: Path, nvidia_smi: Tell) -> None:

@@ -92,12 +92,12 @@ def test_fresh_clone_with_results_does_nothing(fresh: Clone) -> None:
     assert NOTHING in fresh.snakemake("-n")
 
 
-@pytest.mark.parametrize("without", ["records", "records and data", "nothing"])
+@pytest.mark.parametrize("without", ["records and data", "nothing"])
 def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, without: str) -> None:
     """Tables follow; other methods' runs do not, whatever a clone lacks."""
     if without == "nothing":
         copy(finished.folder / ".snakemake", fresh.folder / ".snakemake")
-    if without == "records and data":
+    else:
         shutil.rmtree(fresh.folder / "data")
     fresh.edit("config/test.yaml", "experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
     wanted = fresh.wanted()
@@ -220,20 +220,13 @@ def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone
     assert without.count("--device cpu") == with_gpus.count("--device auto") == 2  # batches, one a core
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "words"),
-    [
-        ("cifar10: digits,", "cifar10: digit,", "dataset: no dataset is named 'digit'; did you mean 'digits'?"),
-        ("skip:", "skp:", "config.experiments.ablation.skp: unknown key; did you mean 'skip'?"),
-        ("alpha: [0.05]", "alpha: 0.05", "experiments.heterogeneous.axes.alpha: 0.05 is not of type 'array'"),
-    ],
-)
-def test_wrong_config_is_refused_in_one_line(fresh: Clone, right: str, wrong: str, words: str) -> None:
-    fresh.edit("config/test.yaml", right, wrong)
+def test_wrong_config_is_refused_in_one_line(fresh: Clone) -> None:
+    """As the planning says it, without a traceback of Snakemake's."""
+    fresh.edit("config/test.yaml", "cifar10: digits,", "cifar10: digit,")
     process = fresh.start("snakemake", "-n", "--cores", "1", "--configfile", "config/test.yaml")
     output, _ = process.communicate()
     assert process.returncode == 1
-    assert words in output
+    assert "dataset: no dataset is named 'digit'; did you mean 'digits'?" in output
     assert len(output.splitlines()) <= 4
 
 
