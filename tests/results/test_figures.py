@@ -221,3 +221,11 @@ def test_one_accuracy_against_another(lab, stored):
     ):
         with pytest.raises(InputError, match=message):
             check.check_figure(study, {**figure, **change})
+
+
+@pytest.mark.parametrize(
+    ("letters", "width", "columns"), [([5, 5, 5, 5], 4, 4), ([20, 30, 30, 25, 20, 15], 10, 4), ([90, 90], 4, 1)]
+)
+def test_a_legend_fits(letters: list[int], width: float, columns: int) -> None:
+    """In columns as matplotlib fills them: the first ones take the odd entries."""
+    assert figures.fitting(["x" * count for count in letters], width) == columns

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -310,8 +311,7 @@ def why(records: Iterable[cells.Record]) -> str:
 def fitting(labels: Sequence[str], width: float) -> int:
     """In how many columns the entries of a legend fit into so many inches; they go down first, then across."""
     for columns in range(len(labels), 1, -1):
-        down = -(-len(labels) // columns)
-        longest = [max(map(len, labels[start : start + down])) for start in range(0, len(labels), down)]
+        longest = [max(map(len, column)) for column in np.array_split(np.array(labels, object), columns)]
         if sum(0.42 + 0.068 * letters for letters in longest) < width:
             return columns
     return 1
