@@ -6,6 +6,7 @@ agree with print, docs/speed.md all tables of the benchmarks.
 
 import csv
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,10 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
     return "".join(f"{hardware}:\n\n{table(head, group)}" for hardware, group in groups.items())
 
 
-def of_papers(name: str) -> Callable[[], str]:
+def of_papers(name: str) -> str:
     """Every paper's page of that name, as the workflow has left it among its tables."""
     papers = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
-    return lambda: "".join((TABLES / paper / f"{name}.md").read_text() for paper in papers)
+    return "".join((TABLES / paper / f"{name}.md").read_text() for paper in papers)
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -173,8 +174,8 @@ def tables_of_speed() -> str:
 
 
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {"results:": of_papers("glance"), "speed:": ratios},
-    RESULTS: {"agreement:": of_papers("agreement")},
+    README: {"results:": partial(of_papers, "glance"), "speed:": ratios},
+    RESULTS: {"agreement:": partial(of_papers, "agreement")},
     SPEED: {"tables:": tables_of_speed},
 }
 

@@ -83,13 +83,11 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("config/paper.yaml"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
     for method, (run, operations) in dearest(plan.make(plan.read_mapping(args.config))[1]).items():
         names = " and ".join(dict.fromkeys([run.global_model, *run.local_models[-1:], *run.other_models.values()]))
         row = {"method": method, "networks": names, "dataset": run.datasets[0]} | measure(run, operations)
-        rows.append(row | common.machine("cpu"))
         common.show(row)
-        common.write(common.HERE / "signals-cpu.csv", rows)
+        common.write(common.HERE / "signals-cpu.csv", [row | common.machine("cpu")], same="method")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Which runs are wanted, which of them are open, and which short ones are trained in one job."""
+"""Which runs are wanted, which of them are open, and which short ones are trained in one job.
+
+Needs   the plan, the summaries that stand
+Gives   results/<config>/plan/batches/
+"""
 
 import json
 
