@@ -358,6 +358,8 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
+    if method.unaugmented and (drawn := {one.augment for one in run.sources} - {"none"}):
+        raise InputError(f"images.augment: {method.label} is for images as they are, found '{drawn.pop()}'; set none")
     aside, needed = run.partition.server, run.build_method().server_images()
     if aside is not None and run.budget.server_images:
         raise InputError(

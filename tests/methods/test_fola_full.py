@@ -15,21 +15,20 @@ from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import Federation
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Node, State, Update
-from bayesfed.methods.fola_full import add_hessian
+from bayesfed.methods.fola_full import IMAGES, TILE, Hessian, second_moments
 
 Make = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func.hessian's own use of it
 TWO = {"partition": {"scheme": "classes_apart", "clients": 2}, "rounds": 1}
-B, C, D = 6, 3, 4
+N, C, D = 7, 3, 4
 
 
-def images(weighted: bool) -> tuple[Batch, Tensor]:
-    """A mini-batch of B images with D pixels, two of which only fill it up where it is weighted, and theta."""
+def images() -> tuple[Tensor, Tensor]:
+    """N images of D pixels, one of which is the same in all, and theta."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn((B, 1, 2, 2), generator=generator, dtype=torch.float64)
-    weight = torch.tensor([0.25] * 4 + [0.0] * 2, dtype=torch.float64) if weighted else None
-    theta = torch.randn(C * D + C, generator=generator, dtype=torch.float64)
-    return Batch(x, torch.arange(B) % C, weight), theta
+    x = torch.randn((N, 1, 2, 2), generator=generator, dtype=torch.float64)
+    x[:, 0, 0, 1] = -0.4
+    return x, torch.randn(C * D + C, generator=generator, dtype=torch.float64)
 
 
 def logits(theta: Tensor, x: Tensor) -> Tensor:
@@ -39,35 +38,64 @@ def logits(theta: Tensor, x: Tensor) -> Tensor:
     return F.linear(x, theta[:-classes].view(classes, -1), theta[-classes:])
 
 
-def symmetric(upper: Tensor) -> Tensor:
-    return upper.triu() + upper.triu(1).T
+def found(x: Tensor, theta: Tensor) -> Hessian:
+    p = logits(theta, x).softmax(-1)
+    return Hessian(x, (p.diag_embed() - p[:, :, None] * p[:, None]).flatten(1))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_hessian_is_the_second_derivative(weighted: bool) -> None:
-    batch, theta = images(weighted)
-    found = torch.zeros(len(theta), len(theta), dtype=torch.float64)
-    add_hessian(found, logits(theta, batch.x).softmax(-1), batch, torch.tensor(0.7, dtype=torch.float64))
-
-    def weighted(theta: Tensor) -> Tensor:
-        return batch.mean(F.cross_entropy(logits(theta, batch.x), batch.y, reduction="none"))
-
-    by_autograd = torch.func.hessian(weighted)(theta)
-    torch.testing.assert_close(symmetric(found), 0.7 * by_autograd, rtol=1e-12, atol=1e-14)
+def test_the_hessian_is_the_second_derivative() -> None:
+    x, theta = images()
+    by_autograd = torch.func.hessian(loss)(theta, x, torch.arange(N) % C)
+    torch.testing.assert_close(found(x, theta).whole(), by_autograd, rtol=1e-12, atol=1e-14)
 
 
 def test_the_hessian_has_its_closed_form() -> None:
     """The mean of (diag p - p p^T) (x) x' x'^T, with each class's weights and bias side by side."""
-    batch, theta = images(False)
-    p = logits(theta, batch.x).softmax(-1)
-    found = torch.zeros(len(theta), len(theta), dtype=torch.float64)
-    add_hessian(found, p, batch, torch.ones((), dtype=torch.float64))
-    x = np.concatenate([batch.x.flatten(1).numpy(), np.ones((B, 1))], 1)
-    closed = sum(
-        np.kron(np.diag(one) - np.outer(one, one), np.outer(row, row)) for one, row in zip(p.numpy(), x, strict=True)
-    )
+    x, theta = images()
+    rows = np.concatenate([x.flatten(1).numpy(), np.ones((N, 1))], 1)
+    p = logits(theta, x).softmax(-1).numpy()
+    closed = sum(np.kron(np.diag(q) - np.outer(q, q), np.outer(row, row)) for q, row in zip(p, rows, strict=True))
     order = [c * (D + 1) + d for c in range(C) for d in range(D)] + [c * (D + 1) + D for c in range(C)]
-    np.testing.assert_allclose(symmetric(found).numpy(), closed[np.ix_(order, order)] / B, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        found(x, theta).whole().numpy(), closed[np.ix_(order, order)] / N, rtol=1e-12, atol=1e-14
+    )
+
+
+def test_eigenvalues_are_those_of_the_whole() -> None:
+    x, theta = images()
+    hessian = found(x, theta)
+    assert hessian.core.shape == (C, D, C, D)  # the pixel that is the same in all is gone
+    expected = torch.linalg.eigvalsh(hessian.whole())
+    torch.testing.assert_close(hessian.eigenvalues(), expected, rtol=1e-10, atol=1e-13)
+
+
+def test_second_moments_over_many_tiles() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn((IMAGES + 3, 2 * TILE + 5), generator=generator, dtype=torch.float64)
+    weights = torch.randn((IMAGES + 3, 2), generator=generator, dtype=torch.float64)
+    expected = torch.einsum("ij,ik,il->jkl", weights, x, x)
+    torch.testing.assert_close(second_moments(x, weights), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("fills_up", [False, True])
+def test_steps_note_the_curvature_of_each_image(fills_up: bool, mapping: Make, data_dir: Path) -> None:
+    """Of the images of a mini-batch, and of none that only fills it up, whatever its place says."""
+    of = federation(mapping({"name": "fola_full"}, **TWO, models={"global": "softmax"}), data_dir)
+    node = of.node(0, 1)
+    mu = node.initial()
+    node.state = of.method.start(node, {"mu": mu, "omega": torch.zeros(len(mu), len(mu), dtype=mu.dtype)})
+    x, y = node.images()
+    weight = torch.tensor([1 / 3] * 3 + [0.0], dtype=mu.dtype) if fills_up else None
+    real = 3 if fills_up else 4
+    place = torch.tensor([5, 0, 2, 10**6 if fills_up else 7])
+    batch = Batch(x[:4], y[:4], weight, place)
+    of.method.gather(node, batch, mu)  # type: ignore[attr-defined]
+    p = node.model(mu, x[:4]).softmax(-1)
+    expected = torch.zeros_like(node["curvature"])
+    for at, one in zip(place[:real], p, strict=False):
+        expected[at] = (torch.diag(one) - torch.outer(one, one)).flatten()
+    torch.testing.assert_close(node["curvature"], expected)
+    assert node["passes"].item() == pytest.approx(real / len(y))
 
 
 def loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -188,6 +216,7 @@ def test_equal_precisions_are_alike_whatever_their_size(mapping: Make, data_dir:
     ("method", "changes", "message"),
     [
         ({"name": "fola_full"}, {"models": {"global": "lenet5"}, "images": {}}, "models.global: fola_full has the Hessian of a softmax"),
+        ({"name": "fola_full"}, {"images": {"augment": "crop_flip"}}, "images.augment: FOLA, full Hessian is for images as they are, found 'crop_flip'; set none"),
         ({"name": "fola", "ridge": 3}, {}, "method.ridge: it is a line between two clients, and there are 4"),
     ],
 )  # fmt: skip

@@ -295,6 +295,8 @@ class Method:
     steady_rate: ClassVar[bool] = False
     # True where a client's round is made of epochs, so that a run cannot count its mini-batches instead.
     by_epochs: ClassVar[bool] = False
+    # True where the equations hold for images as they are, so that no run may augment them.
+    unaugmented: ClassVar[bool] = False
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
     draws_by_image: ClassVar[bool] = False
 

@@ -4,7 +4,9 @@ For p = softmax(W x + b) and x' = (x, 1), the mean Hessian of the cross-entropy 
 
     H_ij = mean over images of p_i (delta_ij - p_j) x' x'^T      for classes i, j
 
-It is gathered as FOLA gathers g^2 (online, or offline): Omega_n += |b|/n_n H. `full` keeps Omega_n as it is, a matrix over all
+It is gathered as FOLA gathers g^2 (online, or offline): Omega_n += |b|/n_n H, which is 1/n_n sum_i A_i (x) x'_i x'_i^T over
+the client's images i, A_i being the sum of diag(p) - p p^T over the steps that saw i. So steps note A_i alone, and the
+products are taken at the end of the round, all at once. `full` keeps Omega_n as it is, a matrix over all
 parameters; then the prior's gradient and the server's average are products and a solve:
 
     lambda/r Omega_S (theta - mu_S),      mu_S = (Omega_S + epsilon I)^-1 sum_n pi_n Omega_n theta_n
@@ -16,6 +18,7 @@ the same then, as two sorted spectra are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -29,6 +32,8 @@ from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 from bayesfed.methods.fola import FOLA
 from bayesfed.options import option
 
+IMAGES, TILE = 2048, 96  # how many images and pixels go into a product: large for the processor, small for its memory
+
 
 class FOLAFull(FOLA):
     """FOLA's server and clients; Omega is (P, P) for `full`, in the order of the rows (W_c, b_c) of the classes c."""
@@ -36,6 +41,7 @@ class FOLAFull(FOLA):
     name = "fola_full"
     label = "FOLA, full Hessian"
     revision = 1
+    unaugmented = True
 
     @dataclass(frozen=True)
     class Options(FOLA.Options):
@@ -59,27 +65,31 @@ class FOLAFull(FOLA):
 
     def start(self, c: Node, message: State) -> State:
         state = super().start(c, message)
-        if not self.full:
-            state["hessian"] = c.n.new_zeros(len(state["theta"]), len(state["theta"]))
+        state["curvature"] = c.n.new_zeros(int(c.n), c.classes**2)
         return state
 
     def gather(self, c: Learner, batch: Batch, g: Tensor) -> None:
-        share = batch.size / c.n
-        add_hessian(c["omega" if self.full else "hessian"], c.model(c["theta"], batch.x).softmax(-1), batch, share)
-        c["passes"].add_(share)
+        """A_i += diag(p) - p p^T for the images i of the mini-batch."""
+        assert batch.index is not None
+        p = c.model(c["theta"], batch.x).softmax(-1)
+        curvature, place = (p.diag_embed() - p[:, :, None] * p[:, None]).flatten(1), batch.index
+        if batch.weight is not None:
+            real = batch.weight > 0
+            curvature, place = curvature * real[:, None], place * real
+        c["curvature"].index_add_(0, place, curvature)
+        c["passes"].add_(batch.size / c.n)
 
     def phases(self, c: Node) -> Sequence[Phase]:
         *others, last = super().phases(c)
-        return [*others, replace(last, end=self.mirror if self.full else self.take_eigenvalues)]
+        return [*others, replace(last, indexed=True, end=self.take_hessian if self.full else self.take_eigenvalues)]
 
-    def mirror(self, c: Node) -> None:
-        """Omega_n from its upper triangle."""
-        c["omega"].triu_()
-        c["omega"].add_(c["omega"].triu(1).T)
+    def take_hessian(self, c: Node) -> None:
+        """Omega_n += the round's Hessian."""
+        c["omega"].add_(Hessian(c.images()[0], c["curvature"]).whole())
 
     def take_eigenvalues(self, c: Node) -> None:
         """Omega_n += the eigenvalues of the round's Hessian, of which rounding leaves some just below 0."""
-        c["omega"].add_(torch.linalg.eigvalsh(c["hessian"].double(), UPLO="U").clamp(min=0).to(c["omega"].dtype))
+        c["omega"].add_(Hessian(c.images()[0], c["curvature"]).eigenvalues().clamp(min=0))
 
     def pull(self, c: Learner) -> Tensor:
         return c["stiffness"] @ (c["theta"] - c["mu"]) if self.full else super().pull(c)
@@ -103,26 +113,57 @@ class FOLAFull(FOLA):
         return super().diagnostics(omega.diagonal() if self.full else omega)
 
 
-def add_hessian(into: Tensor, p: Tensor, batch: Batch, share: Tensor) -> None:
-    """into (P, P) += share times the mean Hessian of a mini-batch with class probabilities p (B, C), in the upper triangle
-    (and somewhere below it). The parameters are the weights (C, D), a row a class, and behind them the biases (C,)."""
-    images, classes = p.shape
-    x = batch.x.flatten(1).to(p.dtype)
-    x, features = torch.cat([x, x.new_ones(images, 1)], 1), x.shape[1]
-    weight = batch.weight if batch.weight is not None else p.new_full((images,), 1 / images)
-    cut = classes * features
-    ww = into[:cut, :cut].view(classes, features, classes, features)
-    wb, bb = into[:cut, cut:].view(classes, features, classes), into[cut:, cut:]
-    for i in range(classes):
-        at = -p[:, i : i + 1] * p[:, i:]
-        at[:, 0] += p[:, i]
-        at = at * (share * weight)[:, None]  # of the blocks (i, j) for j from i on
-        block = x.T @ (at[:, :, None] * x[:, None]).flatten(1)
-        block = block.view(features + 1, classes - i, features + 1)
-        ww[i, :, i:] += block[:-1, :, :-1]
-        wb[i, :, i:] += block[:-1, :, -1]
-        wb[i + 1 :, :, i] += block[:-1, 1:, -1].T
-        bb[i, i:] += block[-1, :, -1]
+class Hessian:
+    """H = 1/n sum_i A_i (x) x'_i x'_i^T for images x (n, ...) and A (n, C C), in the order of the parameters: the weights
+    (C, D), a row a class, and behind them the biases (C,).
+
+    Pixels that are the same in all images are multiples of the 1 in x' = (x, 1). So x'_d = scale_d z_place(d), where z (F,)
+    are the other pixels and the 1, and all products are taken of z.
+    """
+
+    def __init__(self, x: Tensor, a: Tensor) -> None:
+        x = x.flatten(1).to(a.dtype)
+        x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+        varies = (x != x[0]).any(0)
+        z = torch.cat([x[:, varies], x[:, -1:]], 1)
+        self.place = torch.where(varies, varies.cumsum(0) - 1, z.shape[1] - 1)
+        self.scale = torch.where(varies, 1, x[0])
+        self.classes = classes = math.isqrt(a.shape[1])
+        i, j = torch.triu_indices(classes, classes, device=a.device)
+        blocks = second_moments(z, a[:, i * classes + j] / len(x))
+        self.core = a.new_empty(classes, z.shape[1], classes, z.shape[1])
+        self.core[i, :, j] = blocks
+        self.core[j, :, i] = blocks
+
+    def whole(self) -> Tensor:
+        """H (P, P)."""
+        rows = torch.arange(self.classes, device=self.place.device)[:, None] * self.core.shape[1] + self.place
+        rows = torch.cat([rows[:, :-1].flatten(), rows[:, -1]])
+        scale = torch.cat([self.scale[:-1].repeat(self.classes), self.scale[-1:].repeat(self.classes)])
+        return self.core.flatten(0, 1).flatten(1)[rows][:, rows] * scale[:, None] * scale
+
+    def eigenvalues(self) -> Tensor:
+        """Of H, (P,), ascending and in float64: those of the products of r_f z_f with r_f^2 = sum of scale_d^2 over place(d) = f,
+        and zeros."""
+        r = (
+            self.scale.new_zeros(self.core.shape[1])
+            .double()
+            .index_add_(0, self.place, self.scale.double().square())
+            .sqrt()
+        )
+        core = (self.core * r[:, None, None] * r).flatten(0, 1).flatten(1)
+        found = torch.linalg.eigvalsh(core)
+        return torch.cat([found, found.new_zeros(self.classes * len(self.place) - len(found))]).sort().values
+
+
+def second_moments(x: Tensor, weights: Tensor) -> Tensor:
+    """sum_i w_ij x_i x_i^T for every j: (J, F, F) from x (n, F) and weights (n, J), in tiles of its upper triangle."""
+    found = x.new_zeros(weights.shape[1], x.shape[1], x.shape[1])
+    for some, w in zip(x.split(IMAGES), weights.split(IMAGES), strict=True):
+        for at in range(0, x.shape[1], TILE):
+            tile = (w[:, :, None] * some[:, None, at : at + TILE]).flatten(1)
+            found[:, at : at + TILE, at:] += (tile.T @ some[:, at:]).unflatten(0, (weights.shape[1], -1))
+    return found.triu_().add_(found.triu(1).mT)
 
 
 METHOD = FOLAFull
