@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from bayesfed import cli, runfolder
 from bayesfed.engine import verify
+from bayesfed.engine.device import hardware
 
 Make = Callable[..., dict[str, Any]]
 
@@ -79,7 +82,50 @@ def test_rounding_explains_little(run: Path, verified: Callable[..., str]) -> No
     edit(run, "metrics.csv", other_accuracy(0.001))
     assert verified(str(run), "--rounds", "2").endswith("within rounding; otherwise than in the record: hardware\n0")
     edit(run, "metrics.csv", other_accuracy(0.1))
-    assert "DIFFERENT; otherwise than in the record: hardware" in verified(str(run), "--rounds", "2")
+    found = verified(str(run), "--rounds", "2")
+    assert re.search(r"in runs that begin a rounding apart by 0.0\d\d\d; DIFFERENT; otherwise than .*: hardware", found)
+
+
+def test_it_explains_what_it_does_to_such_a_run(run: Path, verified: Callable[..., str], monkeypatch: Any) -> None:
+    """Runs that begin a rounding apart and end far from each other, here by a great rounding, set the bound themselves."""
+    edit(run, "provenance.json", lambda text: re.sub('"hardware": ".*"', '"hardware": "another"', text))
+    edit(run, "metrics.csv", other_accuracy(0.03))
+    monkeypatch.setattr(verify, "moved", lambda unit, twin, theta: theta * (-1) ** twin * 3)
+    found = verified(str(run), "--rounds", "2")
+    apart = re.search(
+        r"differ by 0.0300 at most .* in runs that begin a rounding apart by (\S+); within rounding", found
+    )
+    assert apart, found
+    assert float(apart[1]) >= 0.015
+    edit(run, "provenance.json", lambda text: re.sub('"hardware": ".*"', f'"hardware": "{hardware("cpu")}"', text))
+    assert verified(str(run), "--rounds", "2").endswith(
+        f"test_accuracy); DIFFERENT\nbayesfed: 1 of 1 runs are not as recorded: {run}"
+    )
+
+
+def test_every_kind_of_accuracy_has_a_bound_of_its_own() -> None:
+    record = {("1", "global", "global", "test_accuracy"): "0.5", ("1", "0", "local", "shard_accuracy"): "0.3"}
+    now = {key: f"{float(value) + 0.04:.6g}" for key, value in record.items()}
+    verdict = verify.compare(record, now, ("hardware",))
+    server, clients = (True, "global", "test_accuracy"), (False, "local", "shard_accuracy")
+    assert not verdict.holds
+    far, near = verify.Apart(0.03), verify.Apart(0.001)
+    assert dataclasses.replace(verdict, twins={server: far, clients: far}).holds
+    assert not dataclasses.replace(verdict, twins={server: far, clients: near}).holds
+    assert "(round 1, 0, local, shard_accuracy)" in str(
+        dataclasses.replace(verdict, twins={server: far, clients: near})
+    )
+    assert not dataclasses.replace(verdict, twins={server: far, clients: far}, differs=("partition_fingerprint",)).holds
+
+
+def test_a_twin_begins_a_rounding_away() -> None:
+    theta = np.linspace(1, 3, 1001, dtype=np.float32)
+    one, two = (verify.moved(2.0**-8, twin, theta) for twin in (0, 1))
+    assert one.dtype == theta.dtype
+    np.testing.assert_allclose(abs(one / theta - 1), 2.0**-8, rtol=1e-4)
+    assert 400 < (one > theta).sum() < 600
+    assert (one != two).any()
+    np.testing.assert_array_equal(one, verify.moved(2.0**-8, 0, theta))
 
 
 def test_other_code_and_versions_are_named(run: Path, verified: Callable[..., str]) -> None:
@@ -91,7 +137,8 @@ def test_what_only_one_of_the_two_has_is_told(run: Path, verified: Callable[...,
     edit(run, "metrics.csv", lambda text: re.sub(r"^1,0,local.*\n", "", text, flags=re.M))
     assert re.search(r"all \d+ values are the recorded ones; 1 more are not in the record\n0$", verified(str(run)))
     edit(run, "metrics.csv", lambda text: text.replace("\n1,1,local,", "\n1,1,another,"))
-    assert "DIFFERENT; 2 more are not in the record" in verified(str(run))
+    missing = "round 1, 1, another, shard_accuracy is not measured now; DIFFERENT; 2 more are not in the record"
+    assert missing in verified(str(run))
 
 
 def test_what_is_no_record_is_refused(

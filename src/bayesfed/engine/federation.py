@@ -79,6 +79,8 @@ class Federation:
         self.run, self.compute, self.weights = run, compute, weights
         # Called before each batch, and before each pass of a test; may raise, which ends the round.
         self.check: Callable[[], None] = lambda: None
+        # What networks start from instead of these initial parameters (P,); `verify` moves them by a rounding.
+        self.start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta
         self.method = run.build_method()
         self.clients = run.partition.clients
         if partition is not None:
@@ -166,7 +168,7 @@ class Federation:
                 stream = streams.generator(seed, "init", round, client)
             else:
                 stream = streams.generator(seed, "init-network", 0, others.index(name))
-            return compute.place(networks[name].initial(stream)).to(compute.dtype)
+            return compute.place(self.start(networks[name].initial(stream))).to(compute.dtype)
 
         here = [
             name

@@ -3,52 +3,91 @@
 from __future__ import annotations
 
 import csv
+import functools
+import itertools
 import json
+import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from bayesfed import runfile, runfolder
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.executors import DEFAULT
-from bayesfed.engine.rounds import Row, Trainer, begin
+from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.engine.train import Place, Process, assemble, facts
 from bayesfed.errors import InputError
 from bayesfed.parts import WEIGHTS
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
-CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds
+CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
+TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
 ROUNDING = ("code", "versions", "device", "hardware", "precision", "executor", "threads")  # what may round otherwise
-Key = tuple[str, ...]
+Key = tuple[str, ...]  # round, client, model, metric
+Values = Mapping[Key, str]  # as metrics.csv has them
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two runs' largest difference of an accuracy, a fraction, over clients and rounds, and where it is; infinity for one that
+    only the first has."""
+
+    far: float = 0.0
+    where: str = ""
+
+
+Kind = tuple[bool, str, str]  # of accuracies that are alike: the server's or the clients', the model, the metric
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What was found of one run. `same`: of so many `values`, how many have the recorded digits; `more` is measured now and
-    was not then. `far`: the largest difference of an accuracy, a fraction, and where. `differs`: what was otherwise when the
-    record was made."""
+    was not then. `found`: how far accuracies are off, by their kind, and `twins` the same between runs that begin a rounding
+    apart, where that was asked. `differs`: what was otherwise when the record was made."""
 
     values: int
     same: int
     more: int
-    far: float
-    where: str
+    found: Mapping[Kind, Apart]
     differs: tuple[str, ...]
+    twins: Mapping[Kind, Apart] | None = None
+
+    @property
+    def rounded(self) -> bool:
+        """Whether something differs that may round otherwise, and no accuracy of the record is missing."""
+        return any(name in ROUNDING for name in self.differs) and all(one.far < math.inf for one in self.found.values())
+
+    def bound(self, kind: Kind) -> float:
+        """How far accuracies of that kind may be off."""
+        return max(CLOSE, TIMES * self.twins[kind].far if self.twins else 0.0)
+
+    @property
+    def close(self) -> bool:
+        return all(one.far <= self.bound(kind) for kind, one in self.found.items())
 
     @property
     def holds(self) -> bool:
         """Equal, or close where what rounds otherwise explains that it is not."""
-        return self.same == self.values or (self.far <= CLOSE and any(name in ROUNDING for name in self.differs))
+        return self.same == self.values or (self.rounded and self.close)
 
     def __str__(self) -> str:
         if self.same == self.values:
             text = f"all {self.values} values are the recorded ones"
         else:
-            text = f"{self.same} of {self.values} values are the recorded ones, accuracies differ by {self.far:.4f} at most"
-            text += f" ({self.where})"
+            kind = max(self.found, key=lambda kind: self.found[kind].far / self.bound(kind), default=(True, "", ""))
+            worst = self.found.get(kind, Apart())
+            text = f"{self.same} of {self.values} values are the recorded ones, "
+            if worst.far < math.inf:
+                text += f"accuracies differ by {worst.far:.4f} at most ({worst.where})"
+            else:
+                text += f"{worst.where} is not measured now"
+            text += f", in runs that begin a rounding apart by {self.twins[kind].far:.4f}" if self.twins else ""
             text += "; within rounding" if self.holds else "; DIFFERENT"
         text += f"; {self.more} more are not in the record" if self.more else ""
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
@@ -72,14 +111,33 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     as_then = on == then["device"]
     precision = device.choose_precision(then["precision"] if as_then else "auto", on)
     executor = then["executor"] if as_then else DEFAULT[on]
-    federation = assemble(run, place, device.compute(on, precision), process.load(run, data))
+    compute, datasets = device.compute(on, precision), process.load(run, data)
     now = facts(run, data, on, precision, executor)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
-    trainer = Trainer(federation, executor)
-    progress = begin(federation)
-    while progress.round < rounds and not progress.over(run.budget.rounds):
-        progress = trainer.play(progress)
-    return compare(recorded(folder / "metrics.csv", progress.round), progress.history, differs)
+
+    def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta) -> Values:
+        """The values of the first rounds, from initial parameters made by `start`."""
+        federation = assemble(run, place, compute, datasets)
+        federation.start = start
+        trainer, progress = Trainer(federation, executor), begin(federation)
+        while progress.round < rounds and not progress.over(run.budget.rounds):
+            progress = trainer.play(progress)
+        return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
+
+    values = again()
+    last = max(int(round) for round, *_ in values)
+    verdict = compare(recorded(folder / "metrics.csv", last), values, differs)
+    if verdict.rounded and not verdict.close:
+        unit = max(torch.finfo(device.PRECISIONS[name]).eps for name in (precision, then["precision"]))
+        runs = [values, *(again(functools.partial(moved, unit, twin)) for twin in range(TWINS))]
+        verdict = replace(verdict, twins=widest([apart(one, two) for one, two in itertools.combinations(runs, 2)]))
+    return verdict
+
+
+def moved(unit: float, twin: int, theta: np.ndarray) -> np.ndarray:
+    """theta (P,) with each entry a relative `unit` up or down at random: one of the runs that rounding could have given."""
+    signs = np.random.default_rng(twin).choice([-1, 1], len(theta))
+    return (theta * (1 + unit * signs)).astype(theta.dtype)
 
 
 def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[str, Any]) -> None:
@@ -92,23 +150,34 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
     raise InputError(f"{folder}: this is run {summary['key']}, and its run file gives {run.key} now: {why}")
 
 
-def recorded(path: Path, rounds: int) -> dict[Key, str]:
-    """The values of the first rounds as they stand in metrics.csv, by round, client, model and metric."""
+def recorded(path: Path, rounds: int) -> Values:
+    """The values of the first rounds as they stand in metrics.csv."""
     with path.open(newline="") as file:
         return {tuple(row[:4]): row[4] for row in list(csv.reader(file))[1:] if int(row[0]) <= rounds}
 
 
-def compare(then: Mapping[Key, str], history: list[Row], differs: tuple[str, ...]) -> Verdict:
-    """The verdict on what was trained again. A value of the record that is not measured now is not the same."""
-    now: dict[Key, str] = {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in history}
-    far, where = 0.0, ""
+def apart(then: Values, now: Values) -> dict[Kind, Apart]:
+    """How far the accuracies of `then` are off, by kind."""
+    found: dict[Kind, Apart] = {}
     for key, value in then.items():
-        if key[3].endswith("accuracy"):
-            apart = abs(float(value) - float(now[key])) if key in now else 1.0
-            if apart > far:
-                far, where = apart, f"round {key[0]}, {key[1]}, {key[2]}, {key[3]}"
+        round, client, model, metric = key
+        if metric.endswith("accuracy"):
+            far = abs(float(value) - float(now[key])) if key in now else math.inf
+            kind = client == "global", model, metric
+            one = Apart(far, f"round {round}, {client}, {model}, {metric}")
+            found[kind] = max(found.get(kind, one), one, key=lambda one: one.far)
+    return found
+
+
+def widest(found: Sequence[Mapping[Kind, Apart]]) -> dict[Kind, Apart]:
+    """The largest of several, kind by kind."""
+    return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
+
+
+def compare(then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
+    """The verdict on what was trained again. A value of the record that is not measured now is not the same."""
     same = sum(now.get(key) == value for key, value in then.items())
-    return Verdict(len(then), same, len(now.keys() - then.keys()), far, where, differs)
+    return Verdict(len(then), same, len(now.keys() - then.keys()), apart(then, now), differs)
 
 
 def verify_all(folders: list[Path], rounds: int, data: Path, asked: str, weights: Path = WEIGHTS) -> list[Path]:
