@@ -1,7 +1,8 @@
 """Every benchmark, one after another, and README's tables: `make bench`. Each says what it does and where its table is.
 
 Apart from these: `benchmarks.gpu`, what needs a GPU (`docs/gpu.md`), `benchmarks.precision`, an hour of
-training, `benchmarks.startup`, on MNIST as it was fetched, and `benchmarks.signals`, of `docs/reliability.md`.
+training, `benchmarks.startup` and `benchmarks.precision_matrix` (a figure of FOLA), on MNIST as it was fetched, and
+`benchmarks.signals`, of `docs/reliability.md`.
 """
 
 import subprocess

@@ -60,11 +60,15 @@ def mapping() -> Callable[..., dict[str, Any]]:
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
         images: dict[str, Any] = {"prepare": {"resize": 16}}
-        if method["name"] == "fola_full":  # its Hessian is that of a softmax regression, on images as small as they are
+        if method["name"] in (
+            "fola_full",
+            "fola_errors",
+        ):  # its Hessian is that of a softmax regression, on images as small as they are
             models, images = {"global": "softmax"}, {"prepare": "none"}
         models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
         few = {
             "abavg": {"validation_images": 50},
+            "fola_errors": {"aggregated": 1, "epochs": 2},
             "bnfed": {"lr": 0.1, "validation_images": 50},
             "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},
             "fedbe": {

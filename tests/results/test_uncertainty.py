@@ -10,6 +10,7 @@ import pytest
 
 from bayesfed import runfolder
 from bayesfed.errors import InputError
+from bayesfed.report import charts
 from bayesfed.results import breakdown, cells, check, compare, figures, tables
 
 TABLE = {
@@ -113,12 +114,44 @@ def test_a_reliability_diagram(study: cells.Study) -> None:
     assert "Without a curve: FML (not in its record)" in words
 
 
+def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
+    """A point for each network that the server has a value of, its accuracy of the same round, of clients the mean."""
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.5, 0.6, 0.7])
+    lab.cell("heterogeneous", "FML")
+    rows = [
+        (2, "global", "server", "AE FOLA", 0.3), (2, "global", "FOLA", "test_accuracy", 0.7),
+        (2, "global", "server", "AE FedAvg", 2.5), (2, "global", "FedAvg", "test_accuracy", 0.4),
+        (2, "global", "server", "AE lost", 1.0), (1, "global", "lost", "test_accuracy", 0.9),
+        (3, "global", "server", "LF FOLA 1", 0.1), (3, "mean", "FOLA 1", "test_accuracy", 0.8),
+        (3, "global", "server", "LF FOLA 2", 0.2), (3, "mean", "FOLA 2", "test_accuracy", 0.6),
+    ]  # fmt: skip
+    with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    runfolder.seal(folder, json.loads((folder / "summary.json").read_text()))
+    (study,) = cells.studies(lab.plan)
+    points = {}
+    for family in ("AE", "LF"):
+        figure = DIAGRAM | {"shows": {"error": family, "label": "how far"}}
+        check.check_figure(study, figure)
+        data = figures.content(study, figure)
+        points[family] = [(row.curve, row.round, row.accuracy) for row in data.curves.itertuples()]
+        (axes,) = figures.draw(study, figure).axes
+        assert axes.get_xlabel() == "how far"
+        assert len(axes.collections) == len(data.names)  # points, and no line
+        assert not axes.lines
+        chart = charts.of_figure(study, "errors", figure)
+        assert [curve.name for curve in chart.curves] == data.names
+    assert points["AE"] == [("FOLA", 0.3, pytest.approx(70)), ("FedAvg", 2.5, pytest.approx(40))]
+    assert points["LF"] == [("FOLA", 0.1, pytest.approx(80)), ("FOLA", 0.2, pytest.approx(60))]
+
+
 @pytest.mark.parametrize(
     ("figure", "message"),
     [
         (
             DIAGRAM | {"shows": {"reliable": "global"}},
-            "shows: expected one of diagnostic, predictors, labelled, reliability, against and a label",
+            "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
         ),
         (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
     ],

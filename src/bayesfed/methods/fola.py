@@ -90,9 +90,9 @@ class FOLA(Method):
             "stiffness": self.options.prior / (c.round if self.as_code else 1) * omega,
         }
 
-    def gradient(self, c: Learner, batch: Batch) -> Tensor:
+    def gradient(self, c: Learner, batch: Batch, name: str = "theta") -> Tensor:
         """g of CE(f(x; theta), y), the batch mean."""
-        (theta,) = leaves(c["theta"])
+        (theta,) = leaves(c[name])
         logits = c.model(theta, batch.x)
         (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
         return g

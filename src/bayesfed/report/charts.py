@@ -76,7 +76,7 @@ class Chart:
 
 def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart:
     """A figure of a paper: the same numbers as in the one that `results/figures.py` draws."""
-    data, axis, shows = figures.content(study, figure), figure.get("curves", "method"), figure.get("shows", {})
+    data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
     frame, every = thinned(data.curves.rename(columns={"round": "x", "accuracy": "value"}))
     if frame.empty:
@@ -102,7 +102,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     small = f"{figures.footnote(study, data.records, shows)}{figures.notes(figure, data.records)}"
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figures.has_few(figure, frame["x"])
-    kind = Kind(few=few, logarithmic=logarithmic, diagonal="reliability" in shows, scatter="against" in shows)
+    kind = Kind(few=few, logarithmic=logarithmic, diagonal="reliability" in shows, scatter=figures.is_scatter(figure))
     spec, choices = lines(curves, below, upright, kind), ""
     if "search" in figure:
         header, rows = figures.choices(study, figure)

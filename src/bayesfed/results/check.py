@@ -27,6 +27,7 @@ SHOWS = {
     "labelled": ("labelled", "label"),
     "reliability": ("reliability", "label"),
     "against": ("against", "label"),
+    "error": ("error", "label"),
 }
 OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")

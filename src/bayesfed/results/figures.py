@@ -21,6 +21,7 @@ from bayesfed.files import replacing
 from bayesfed.results import cells, csvfile, runs, search
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
+NETWORK = "network"
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
 COLOURS = 10  # that can be told apart
@@ -74,8 +75,10 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
     of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the
     accuracy along the labelled images that all clients together trained on, in the last round with so many; {reliability: NAME, label: WORDS}, the
-    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent; or {against: LEVEL,
-    label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round, in percent.
+    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent; {against: LEVEL,
+    label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round, in percent; or
+    {error: NAME, label: WORDS}, a point for every network of which the server has logged a value as "NAME network": its
+    accuracy, and below it that value; the first words of networks tell them apart, in place of methods.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
@@ -83,20 +86,41 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     records, _ = cells.of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
-    axis, data = figure.get("curves", "method"), []
+    axis, data = axis_of(figure), []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        curve, scale = points(record, figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
-        named = row, column, record.field(axis), record.seed
-        data += [(*named, place, scale * value, record.folder.name) for place, value in curve.items()]
-    found = cells.unique(record.field(axis) for record in records)
+        scale = 1 if "diagnostic" in figure.get("shows", {}) else 100
+        for curve, values in named_points(record, figure):
+            data += [
+                (row, column, curve, record.seed, at, scale * value, record.folder.name) for at, value in values.items()
+            ]
+    named = [one[2] for one in data] if axis == NETWORK else [record.field(axis) for record in records]
+    names = cells.unique(named)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
-        names=[name for name in figure["methods"] if name in found] if axis == "method" else found,
+        names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
         rows=cells.unique(panel(study, record, figure["rows"]) for record in records),
         columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
     )
+
+
+def axis_of(figure: Mapping[str, Any]) -> str:
+    """What tells a figure's curves apart: an axis of its runs, or the networks of each run."""
+    return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
+
+
+def named_points(record: cells.Record, figure: Mapping[str, Any]) -> list[tuple[str, Mapping[Any, float]]]:
+    """A record's curve and its name; where networks are told apart, a point each."""
+    if axis_of(figure) != NETWORK:
+        return [(record.field(axis_of(figure)), points(record, figure))]
+    found = runs.errors(record.folder, figure["shows"]["error"]) if record.done else []
+    return [(network.split()[0], {at: value}) for network, at, value in found]
+
+
+def is_scatter(figure: Mapping[str, Any]) -> bool:
+    """Whether a figure has points alone, no lines."""
+    return not {"against", "error"}.isdisjoint(figure.get("shows", {}))
 
 
 def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
@@ -149,6 +173,8 @@ def footnote(
     most = "" if asked == done else "at most "
     if "against" in shows:
         line = f"A point: a run, in the round that is best for it; {seeds} seed{'s' if seeds != 1 else ''}."
+    elif "error" in shows:
+        line = f"A point: a network of a run; {seeds} seed{'s' if seeds != 1 else ''}."
     else:
         line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
@@ -202,7 +228,7 @@ def without(records: Iterable[cells.Record]) -> list[str]:
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data, shows = content(study, figure), figure.get("shows", {})
-    axis = figure.get("curves", "method")
+    axis = axis_of(figure)
     whole_paper = axis == "method" and len(study.spec["methods"]) <= COLOURS
     palette = colours(study.spec["methods"] if whole_paper else data.names)
     with matplotlib.rc_context(STYLE):
@@ -243,7 +269,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     reason(study, figure, data, {row, column}),
                     whole="predictors" not in shows,
                     percent="diagnostic" not in shows,
-                    scatter="against" in shows,
+                    scatter=is_scatter(figure),
                 )
                 if i == 0:
                     axes[i, j].set_title(column, color=INK)

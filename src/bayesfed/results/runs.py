@@ -16,6 +16,9 @@ Curves = dict[str, dict[int, float]]
 OfServer = dict[tuple[str, str], dict[int, float]]
 """Per (model, metric) of the server: round -> value."""
 
+Means = dict[str, dict[int, float]]
+"""Per model of the clients: round -> their mean accuracy on the full test set, in [0, 1]."""
+
 OWN_SHARD = ("shard_accuracy", "epoch_shard_accuracy")
 
 
@@ -45,9 +48,11 @@ def together(folder: Path) -> dict[int, float]:
 
 
 @cache
-def metrics(folder: Path) -> tuple[OfServer, Curves]:
-    """A finished run's `metrics.csv`, read once: what is recorded of the server, and the curves (see `curves`)."""
+def metrics(folder: Path) -> tuple[OfServer, Curves, Means]:
+    """A finished run's `metrics.csv`, read once: what is recorded of the server, the curves (see `curves`), and means over
+    clients."""
     server: OfServer = {}
+    means: Means = {}
     found: Curves = {}
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
@@ -56,11 +61,13 @@ def metrics(folder: Path) -> tuple[OfServer, Curves]:
             round, value = int(at), float(text)
             if client == "global":
                 server.setdefault((model, metric), {})[round] = value
+            elif client == "mean" and metric == "test_accuracy":
+                means.setdefault(model, {})[round] = value
             series = series_of(client, model, metric)
             if series and math.isfinite(value):
                 of_series = found.setdefault(series, {})
                 of_series[round] = max(value, of_series.get(round, value))
-    return server, found
+    return server, found, means
 
 
 def series_of(client: str, model: str, metric: str) -> str:
@@ -93,6 +100,19 @@ def along(folder: Path, family: str, round: int) -> dict[float, float]:
         for (model, metric), values in of_server(folder).items()
         if model.startswith(f"{family} ") and metric == "test_accuracy" and round in values
     }
+
+
+def errors(folder: Path, family: str) -> list[tuple[str, float, float]]:
+    """Networks of which the server has logged a value as `<family> <network>`, in the order of the log: the network, that
+    value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the mean."""
+    server, _, means = metrics(folder)
+    found = []
+    for (model, metric), values in server.items():
+        if model == "server" and metric.startswith(f"{family} "):
+            network = metric.removeprefix(f"{family} ")
+            accuracy = server.get((network, "test_accuracy"), means.get(network, {}))
+            found += [(network, value, accuracy[round]) for round, value in values.items() if round in accuracy]
+    return found
 
 
 def curves(folder: Path) -> Curves:

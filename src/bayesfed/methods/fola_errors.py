@@ -1,0 +1,136 @@
+"""FOLA's study of its two errors (Figure 12): how far models are from the posterior N(mu*, Omega*^-1) that the full Laplace
+approximation ends with, against their accuracy.
+
+    D(theta) = 1/2 (theta - mu*)^T Omega* (theta - mu*)        mu*, Omega*: the server's after the last round but one
+
+- AE, the aggregation error, is D of what the server had after round `aggregated`: FOLA's model, and that of a FedAvg which
+  runs beside it on the same mini-batches. Logged when mu* is there, as `AE FOLA` and so on.
+- LF, local forgetting, is sum_n pi_n D(theta_n) of clients that train on from mu* in the last round, for `epochs` epochs, with
+  the prior (FOLA) and without (FedAvg), after each of them: `LF FOLA 1` and so on.
+
+How far the round of forgetting goes, and that both kinds of clients begin it at mu*, is our reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Batch, Learner, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.fola_full import FOLAFull
+from bayesfed.methods.steps import clip
+from bayesfed.options import option
+
+KINDS = ("FOLA", "FedAvg")
+
+
+class FOLAErrors(FOLAFull):
+    """The server holds, beside mu and Omega, FedAvg's model and from round `aggregated` on FOLA's of that round."""
+
+    name = "fola_errors"
+    label = "FOLA's errors"
+    revision = 1
+
+    @dataclass(frozen=True)
+    class Options(FOLAFull.Options):
+        """FOLA's, with its whole Hessian or the eigenvalues. aggregated: a round. epochs: of the last round."""
+
+        aggregated: int = option(3, low=1)
+        epochs: int = option(10, low=1)
+
+    def init_server(self, server: Node) -> State:
+        if server.rounds <= self.options.aggregated:
+            raise InputError(
+                f"rounds: {server.rounds}; the last is for forgetting, and AE is that of round {self.options.aggregated} "
+                f"(method.aggregated): set {self.options.aggregated + 1} or more"
+            )
+        return super().init_server(server) | {"average": server.initial()}
+
+    def forgets(self, c: Node) -> bool:
+        """Whether this is the last round."""
+        return c.round == c.rounds
+
+    def beside(self, c: Node) -> bool:
+        """Whether clients train a model without a prior, too, in this round."""
+        return c.round <= self.options.aggregated or self.forgets(c)
+
+    def start(self, c: Node, message: State) -> State:
+        state = super().start(c, message)
+        if self.beside(c):
+            state["plain"] = message["mu" if self.forgets(c) else "average"].clone()
+        if self.forgets(c):
+            state["after"] = c.n.new_zeros(self.options.epochs, len(KINDS), len(state["theta"]))
+        return state
+
+    def both(self, c: Learner, batch: Batch) -> None:
+        """FOLA's step of theta, and FedAvg's of its own model."""
+        self.step(c, batch)
+        self.sgd.step(c, plain=clip(self.gradient(c, batch, "plain"), self.options.clip))
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        phases = super().phases(c)
+        if self.forgets(c):
+            return [replace(phases[0], step=self.both, epochs=self.options.epochs, batches=0, epoch_end=self.note)]
+        return [replace(phases[0], step=self.both), *phases[1:]] if self.beside(c) else phases
+
+    def note(self, c: Node) -> None:
+        """Keep both models as they are after this epoch of the last round."""
+        c["after"].copy_(torch.cat([c["after"][1:], torch.stack([c["theta"], c["plain"]])[None]]))
+
+    def finish(self, c: Node) -> State:
+        return super().finish(c) | {name: c[name] for name in ("plain", "after") if name in c.state}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        optimum, precision = server["mu"], server["omega"]  # as the last round began
+        found = super().aggregate(server, updates)
+        pi = torch.stack([update.q for update in updates])
+        if server.round <= self.options.aggregated:
+            plain = torch.stack([update["plain"] for update in updates])
+            server["average"] = weighted_mean(pi, plain).to(plain.dtype)
+        if server.round == self.options.aggregated:
+            server["early"] = server["mu"].clone()
+        if server.round == server.rounds - 1:
+            for name, theta in self.aggregated(server).items():
+                found[f"AE {name}"] = distance(theta, server["mu"], server["omega"])
+        if self.forgets(server):
+            for epoch in range(self.options.epochs):
+                for at, kind in enumerate(KINDS):
+                    each = [distance(update["after"][epoch, at], optimum, precision) for update in updates]
+                    found[f"LF {kind} {epoch + 1}"] = weighted_mean(pi, torch.stack(each))
+        return found
+
+    def aggregated(self, server: Node) -> dict[str, Tensor]:
+        """The server's models whose AE is taken, by name."""
+        return {"optimal": server["mu"], "FOLA": server["early"], "FedAvg": server["average"]}
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        after = c.state.get("after", ())
+        return [
+            *super().client_predictors(c),
+            *(
+                softmax_of(f"{kind} {epoch}", c.model, theta)
+                for epoch, both in enumerate(after, 1)
+                for kind, theta in zip(KINDS, both, strict=True)
+            ),
+        ]
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        models = self.aggregated(server) if server.round == server.rounds - 1 else {}
+        return [
+            *super().server_predictors(server),
+            *(softmax_of(name, server.model, theta) for name, theta in models.items()),
+        ]
+
+
+def distance(theta: Tensor, mu: Tensor, omega: Tensor) -> Tensor:
+    """D(theta) (), in float64, for theta and mu (P,) and a precision (P, P) or its diagonal (P,)."""
+    away = (theta - mu).double()
+    return 0.5 * away @ (omega.double() @ away if omega.dim() == 2 else omega.double() * away)
+
+
+METHOD = FOLAErrors

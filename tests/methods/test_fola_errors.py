@@ -1,0 +1,79 @@
+"""FOLA's study of its errors: what is measured, against plain FedAvg and against quadratic forms written out."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from playing import federation, play
+
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Node, State
+from bayesfed.methods.fola_errors import distance
+
+Make = Callable[..., dict[str, Any]]
+TWO = {"partition": {"scheme": "classes_apart", "clients": 2}, "rounds": 4, "clients_on_test": "round"}
+METHOD = {"name": "fola_errors", "form": "paper", "aggregated": 2, "epochs": 3}
+
+
+def test_distance_is_the_quadratic_form() -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta, mu, diagonal = torch.randn((3, 5), generator=generator, dtype=torch.float64)
+    factor = torch.randn((5, 5), generator=generator, dtype=torch.float64)
+    omega = factor @ factor.T
+    normal = torch.distributions.MultivariateNormal(mu, precision_matrix=omega)
+    expected = normal.log_prob(mu) - normal.log_prob(theta)  # the paper's -ln p, without what does not depend on theta
+    torch.testing.assert_close(distance(theta, mu, omega), expected)
+    torch.testing.assert_close(distance(theta, mu, diagonal), distance(theta, mu, diagonal.diag()))
+
+
+def test_fedavg_runs_beside_it(mapping: Make, data_dir: Path) -> None:
+    """The same images in the same order, so the same model as FedAvg's own run."""
+    beside = play(federation(mapping(METHOD, **TWO), data_dir), 3).server
+    softmax = {"models": {"global": "softmax"}, "images": {"prepare": "none"}}
+    plain = {"name": "fedavg", "lr": 0.01, "momentum": 0.0, "weight_decay": 0.0, "clip": 10.0}
+    alone = play(federation(mapping(plain, **TWO, **softmax), data_dir), 2).server
+    torch.testing.assert_close(beside["average"], alone["theta"], rtol=1e-10, atol=1e-12)
+    full = {"name": "fola_full", "form": "paper"}
+    early, late = (play(federation(mapping(full, **TWO), data_dir), rounds).server for rounds in (2, 3))
+    torch.testing.assert_close(beside["early"], early["mu"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(beside["mu"], late["mu"], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("curvature", ["full", "eigenvalues"])
+def test_errors_are_distances_to_the_last_model_but_one(curvature: str, mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping({**METHOD, "curvature": curvature}, **TWO), data_dir)
+    before = play(of, 3)
+    mu, omega = before.server["mu"], before.server["omega"]
+    logged = {(row.round, row.metric): row.value for row in before.history if row.model == "server"}
+    for name, theta in (("optimal", mu), ("FOLA", before.server["early"]), ("FedAvg", before.server["average"])):
+        assert logged[3, f"AE {name}"] == pytest.approx(distance(theta, mu, omega).item(), rel=1e-9)
+    tested = {row.model for row in before.history if row.round == 3 and row.client == "global"}
+    assert {"optimal", "FOLA", "FedAvg"} <= tested
+
+    sent: dict[int, State] = {}
+    finish = of.method.finish
+
+    def noting(c: Node) -> State:
+        sent[c.client] = finish(c)
+        return sent[c.client]
+
+    of.method.finish = noting  # type: ignore[method-assign]
+    after = play(of, 4)
+    logged = {(row.round, row.metric): row.value for row in after.history if row.model == "server"}
+    sizes = np.array([len(of.shards[k].train) for k in (0, 1)])
+    for at, kind in enumerate(("FOLA", "FedAvg")):
+        for epoch in (1, 2, 3):
+            each = [distance(one["after"][epoch - 1, at], mu, omega).item() for one in (sent[0], sent[1])]
+            assert logged[4, f"LF {kind} {epoch}"] == pytest.approx(np.average(each, weights=sizes), rel=1e-9)
+            assert (4, "mean", f"{kind} {epoch}") in {(row.round, row.client, row.model) for row in after.history}
+    torch.testing.assert_close(sent[1]["after"][2, 0], sent[1]["theta"])
+    torch.testing.assert_close(sent[1]["after"][2, 1], sent[1]["plain"])
+
+
+def test_the_last_round_is_for_forgetting(mapping: Make, data_dir: Path) -> None:
+    found = r"rounds: 2; the last is for forgetting, and AE is that of round 2 \(method.aggregated\): set 3 or more"
+    with pytest.raises(InputError, match=found):
+        play(federation(mapping(METHOD, **(TWO | {"rounds": 2})), data_dir), 1)
