@@ -171,7 +171,8 @@ class FOLA(Method):
 
 def similarity(one: Tensor, other: Tensor) -> Tensor:
     """The cosine of two precisions as vectors, each with its minimum taken off and divided by its maximum (Figure 11)."""
-    one, other = ((each - each.min()) / (each - each.min()).max().clamp(min=1e-300) for each in (one, other))
+    one, other = (each - each.min() for each in (one, other))
+    one, other = (each.div_(each.max().clamp(min=1e-300)) for each in (one, other))
     return torch.nn.functional.cosine_similarity(one, other, dim=0)
 
 

@@ -118,7 +118,8 @@ class Hessian:
     (C, D), a row a class, and behind them the biases (C,).
 
     Pixels that are the same in all images are multiples of the 1 in x' = (x, 1). So x'_d = scale_d z_place(d), where z (F,)
-    are the other pixels and the 1, and all products are taken of z.
+    are the other pixels and the 1. And the rows of every A sum to 0, so that A = E (E^T A E) E^T, the columns of E (C, C - 1)
+    being any orthonormal ones that sum to 0. All products are taken of E^T A E and z: the `core` (C - 1, F, C - 1, F).
     """
 
     def __init__(self, x: Tensor, a: Tensor) -> None:
@@ -128,22 +129,28 @@ class Hessian:
         z = torch.cat([x[:, varies], x[:, -1:]], 1)
         self.place = torch.where(varies, varies.cumsum(0) - 1, z.shape[1] - 1)
         self.scale = torch.where(varies, 1, x[0])
-        self.classes = classes = math.isqrt(a.shape[1])
-        i, j = torch.triu_indices(classes, classes, device=a.device)
-        blocks = second_moments(z, a[:, i * classes + j] / len(x))
-        self.core = a.new_empty(classes, z.shape[1], classes, z.shape[1])
+        self.classes = math.isqrt(a.shape[1])
+        ones = torch.ones(self.classes, self.classes, dtype=torch.float64, device=a.device)
+        self.basis = torch.linalg.eigh(ones)[1][:, :-1].to(a.dtype)
+        contrasts = self.classes - 1
+        reduced = (self.basis.T @ a.unflatten(1, (self.classes, -1)) @ self.basis).flatten(1)
+        i, j = torch.triu_indices(contrasts, contrasts, device=a.device)
+        blocks = second_moments(z, reduced[:, i * contrasts + j] / len(x))
+        self.core = a.new_empty(contrasts, z.shape[1], contrasts, z.shape[1])
         self.core[i, :, j] = blocks
         self.core[j, :, i] = blocks
 
     def whole(self) -> Tensor:
         """H (P, P)."""
-        rows = torch.arange(self.classes, device=self.place.device)[:, None] * self.core.shape[1] + self.place
+        features, classes = self.core.shape[1], torch.arange(self.classes, device=self.place.device)
+        rows = classes[:, None] * features + self.place
         rows = torch.cat([rows[:, :-1].flatten(), rows[:, -1]])
         scale = torch.cat([self.scale[:-1].repeat(self.classes), self.scale[-1:].repeat(self.classes)])
-        return self.core.flatten(0, 1).flatten(1)[rows][:, rows] * scale[:, None] * scale
+        blocks = torch.einsum("ik,kflg,jl->ifjg", self.basis, self.core, self.basis)
+        return blocks.flatten(0, 1).flatten(1)[rows][:, rows] * scale[:, None] * scale
 
     def eigenvalues(self) -> Tensor:
-        """Of H, (P,), ascending and in float64: those of the products of r_f z_f with r_f^2 = sum of scale_d^2 over place(d) = f,
+        """Of H, (P,), ascending and in float64: those of the core for r_f z_f with r_f^2 = sum of scale_d^2 over place(d) = f,
         and zeros."""
         r = (
             self.scale.new_zeros(self.core.shape[1])
