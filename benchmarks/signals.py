@@ -4,8 +4,8 @@ longer, the grace that a step is given, and the checkpoint behind it.
     python -m benchmarks.signals [--config config/paper.yaml]
 
 Of each method the planned run whose networks are the dearest an image, on images of noise of its shape, few of them, since
-a signal is looked for before each mini-batch of training and testing: one round with all its tests, aggregation and the
-server's training, then the checkpoint. One thread. Writes benchmarks/signals-cpu.csv.
+a signal is looked for before each mini-batch of training and testing: one round (two of FOLA's errors, its fewest) with all
+its tests, aggregation and the server's training, then the checkpoint. One thread. Writes benchmarks/signals-cpu.csv.
 """
 
 import argparse
@@ -25,7 +25,15 @@ from bayesfed.runfile import Run
 from benchmarks import common
 
 # Of what the server does, as little as there can be: how long one of its steps takes does not depend on it.
-FEW = {"server_set": 200, "validation_images": 200, "samples": 2, "server_epochs": 2, "swa_start": 1, "swa_every": 1}
+FEW = {
+    "server_set": 200,
+    "validation_images": 200,
+    "samples": 2,
+    "server_epochs": 2,
+    "swa_start": 1,
+    "swa_every": 1,
+    "aggregated": 1,
+}
 LARGE = 1e8  # multiply-adds an image, from where on few clients and test images do
 
 
@@ -45,15 +53,15 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
     large = operations > LARGE
     clients = 2 if large else min(run.partition.clients, 10)
     asked = run.to_dict()
+    few = {key: value for key, value in FEW.items() if key in asked["method"]}
     budget = {
-        "rounds": 1,
+        "rounds": 1 + few.get("aggregated", 0),
         "local_epochs": 1,
         "local_batches": 0,
         "batch_size": run.budget.batch_size,
         "server_images": 0,
     }
     local = {"local": list(run.local_models)[-clients:]} if run.local_models else {}
-    few = {key: value for key, value in FEW.items() if key in asked["method"]}
     taken = few.get("server_set", 0) + few.get("validation_images", 0)  # half of a class at most
     train = clients * 2 * run.budget.batch_size + 3 * taken
     images = common.random_images(train, 300 if large else 10_000, run.datasets[0], run.sources[0].side)
@@ -63,7 +71,9 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
     )  # fmt: skip
     moments = [time.perf_counter()]
     of.check = lambda: moments.append(time.perf_counter())
-    progress = Trainer(of, "threads").play(begin(of))
+    trainer, progress = Trainer(of, "threads"), begin(of)
+    for _ in range(budget["rounds"]):
+        progress = trainer.play(progress)
     of.check()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Record(run.key, "fp32", "threads"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 from networks import modules as modules
-from playing import FEW, few_of
+from playing import FEW, FULL_HESSIAN, few_of
 
 from bayesfed import files, methods
 from bayesfed.data import store
@@ -60,10 +60,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
         if methods.get(method["name"]).local_models:
             models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
         images: dict[str, Any] = {"prepare": {"resize": 16}}
-        if method["name"] in (
-            "fola_full",
-            "fola_errors",
-        ):  # its Hessian is that of a softmax regression, on images as small as they are
+        if method["name"] in FULL_HESSIAN:
             models, images = {"global": "softmax"}, {"prepare": "none"}
         models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
         few = {

@@ -15,6 +15,7 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 
 FEW = (250, 60)  # training and test images
+FULL_HESSIAN = ("fola_full", "fola_errors")  # methods for a softmax regression alone, on images as small as they are
 
 
 def few_of(whole: Source) -> Source:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play, tensors
+from playing import FULL_HESSIAN, federation, play, tensors
 from torch import Tensor
 
 from bayesfed import methods
@@ -119,7 +119,7 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
 ) -> None:
     models = {key: ["mlp"] * 4 if key == "local" else "mlp" for key in mapping(name)["models"]}
     # A softmax regression, and a network of one hidden layer, as they are.
-    changes = {} if name in ("fola_full", "fola_errors", "bnfed") else {"models": models}
+    changes = {} if name in (*FULL_HESSIAN, "bnfed") else {"models": models}
     monkeypatch.setattr(tape, "MEMORY", 2**30)
     of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
     found, desks = on_desks(of, 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from playing import federation, play, tensors
+from playing import FULL_HESSIAN, federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.bayes.gaussian import softplus
@@ -84,7 +84,7 @@ def hold_golden(name: str, revisions: list[int], found: dict[str, list[float]], 
 def test_golden_results(name: str, mapping: Make, data_dir: Path) -> None:
     """Two rounds in float64. After a change of results on purpose: raise the method's (or engine's) revision first."""
     revisions = [methods.get(name).revision, ENGINE_REVISION]
-    native = {} if name in ("fola_full", "fola_errors") else {"images": {}}
+    native = {} if name in FULL_HESSIAN else {"images": {}}
     found = figures(play(federation(mapping(name, **native), data_dir), 2))
     hold_golden(name, revisions, found, GOLDEN, os.environ.get("BAYESFED_GOLDEN") == "write")
 

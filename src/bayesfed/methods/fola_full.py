@@ -152,12 +152,8 @@ class Hessian:
     def eigenvalues(self) -> Tensor:
         """Of H, (P,), ascending and in float64: those of the core for r_f z_f with r_f^2 = sum of scale_d^2 over place(d) = f,
         and zeros."""
-        r = (
-            self.scale.new_zeros(self.core.shape[1])
-            .double()
-            .index_add_(0, self.place, self.scale.double().square())
-            .sqrt()
-        )
+        squares = torch.zeros(self.core.shape[1], dtype=torch.float64, device=self.scale.device)
+        r = squares.index_add(0, self.place, self.scale.double().square()).sqrt()
         core = (self.core * r[:, None, None] * r).flatten(0, 1).flatten(1)
         found = torch.linalg.eigvalsh(core)
         return torch.cat([found, found.new_zeros(self.classes * len(self.place) - len(found))]).sort().values

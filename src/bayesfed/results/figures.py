@@ -22,6 +22,7 @@ from bayesfed.results import cells, csvfile, runs, search
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
+"""In place of an axis of runs: curves are the networks of a run, each with its own error."""
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
 COLOURS = 10  # that can be told apart
