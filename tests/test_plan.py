@@ -149,6 +149,15 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch
     assert len(made(plan.read_mapping(Path("config", f"{name}.yaml")))["runs"]) == runs
 
 
+def test_a_case_without_a_value_is_the_papers_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FOLA's Table II at a reduced budget names methods alone; each has local epochs of its own in the paper."""
+    monkeypatch.chdir(PROJECT)
+    cells = made(plan.read_mapping(Path("config/fola-reduced.yaml")))["cells"]
+    told = {cell["method"]: cell["changes"] for cell in cells}
+    assert told["FedAvg"] == ["rounds 4 (paper 100)", "local epochs 1 (paper 40)"]
+    assert told["SCAFFOLD"] == ["rounds 4 (paper 100)"]
+
+
 def test_short_runs_are_trained_in_batches() -> None:
     """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
     runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]

@@ -37,6 +37,15 @@ def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     return run, options
 
 
+def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:
+    """The one of a paper's points (by `frozen`) that a config's is, or the only one that it is a part of, such as a case
+    without the local epochs that the paper gives it; None where there is none."""
+    if frozen(point) in printed:
+        return printed[frozen(point)]
+    wider = [one for one in printed.values() if frozen({axis: one.get(axis) for axis in point}) == frozen(point)]
+    return wider[0] if len(wider) == 1 else None
+
+
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
     """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
     printed = list(grid(experiment, {}, where))

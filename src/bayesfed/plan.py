@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bayesfed import files, parts
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
-from bayesfed.grid import Tree, at, frozen, given, grid, listed, put, unprinted
+from bayesfed.grid import Tree, at, frozen, given, grid, listed, printed_point, put, unprinted
 from bayesfed.options import check_keys, check_mapping
 
 if TYPE_CHECKING:
@@ -256,12 +256,13 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
         check_keys(change, CHANGES, where)
         if change.get("skip"):
             continue
-        printed = {frozen(point) for point in grid(experiment, {}, where)}
+        every = {frozen(point): point for point in grid(experiment, {}, where)}
         shipped = is_shipped(paper, name, spec)
         for point in grid(experiment, change, where):
             with naming(paper, name, point):
                 mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
-                theirs = run_mapping(spec, {}, experiment, point)[0] | {"dataset": asked}
+                printed = printed_point(point, every)
+                theirs = run_mapping(spec, {}, experiment, printed or point)[0] | {"dataset": asked}
                 if not config.get("weights") and mapping.get("weights") == theirs.get("weights"):
                     mapping.pop("weights", None)  # nobody has the paper's: from scratch, which is told as a difference
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
@@ -271,11 +272,13 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             if foreign:
                 mapping["tasks"] = {**mapping["tasks"], "foreign": [stand_ins.get(one, one) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
-            if frozen(point) not in printed:
+            if printed is None:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
-                printed_run = run if mapping == theirs else resolved(paper, name, point, theirs | {"seed": seed})
+                printed_run = (
+                    run if mapping == theirs else resolved(paper, name, printed or point, theirs | {"seed": seed})
+                )
                 told = changes + differences(run, printed_run)
                 cell = cell_of(paper, name, spec, point, asked, run, told)
                 told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}

@@ -2,11 +2,15 @@
 
 import itertools
 import textwrap
+from pathlib import Path
 
 import pytest
 
+from bayesfed import plan
 from bayesfed.errors import InputError
 from bayesfed.results import cells, check, figures
+
+PROJECT = Path(__file__).parents[2]
 
 
 def study_of(lab):
@@ -116,6 +120,16 @@ def test_a_figure_without_runs_says_so(lab):
     words = [text.get_text() for text in made.texts]
     assert "Nothing to draw: none of its runs is finished." in words
     assert textwrap.fill(lab.notice) in words
+
+
+@pytest.mark.parametrize("name", ["fola-reduced", "hbfl-readings"])
+def test_figures_of_experiments_that_a_config_leaves_out_are_empty(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(PROJECT)
+    plan.write(Path(f"config/{name}.yaml"), tmp_path)
+    for study in cells.studies(tmp_path / "plan.json"):
+        planned = {record.experiment for record in study.records}
+        for figure in study.spec["figures"].values():
+            assert figure["experiment"] in planned or figures.content(study, figure).records == []
 
 
 def test_curves_along_any_axis(lab, stored):

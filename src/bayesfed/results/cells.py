@@ -350,11 +350,11 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     """The records whose fields or axes equal the values of `where` (a value, or a list of accepted values).
 
-    Raises InputError for a field or axis that no record has.
+    Raises InputError for a field or axis that no record has, unless what stands before it in `where` already fits none.
     """
     found = records = list(records)
     for field, value in where.items():
-        if records and field not in FIELDS and not any(field in record.axes for record in records):
+        if found and field not in FIELDS and not any(field in record.axes for record in records):
             known = [*FIELDS, *unique(axis for record in records for axis in record.axes)]
             raise InputError(f"no field '{field}' of a cell; {nearest(field, known)}")
         accepted = {text(each) for each in (value if isinstance(value, list) else [value])}
