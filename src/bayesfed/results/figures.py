@@ -95,7 +95,7 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
             data += [
                 (row, column, curve, record.seed, at, scale * value, record.folder.name) for at, value in values.items()
             ]
-    named = [one[2] for one in data] if axis == NETWORK else [record.field(axis) for record in records]
+    named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
     names = cells.unique(named)
     return Content(
         curves=pd.DataFrame(data, columns=COLUMNS),
@@ -246,11 +246,14 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         small = textwrap.fill(f"{footnote(study, data.records, shows)}{notes(figure, data.records)}", int(width * 21))
         drawn = set(data.curves["curve"])
         labels = [
-            study.labelled(axis, name) + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
+            (name if axis == NETWORK else study.labelled(axis, name))
+            + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
             for name in data.names
         ]
         across = fitting(labels, width)
-        top, bottom = 0.44 + 0.18 * -(-len(labels) // across), 0.14 + 0.14 * (small.count("\n") + 1)
+        title = wrapped(figure["title"], width)
+        head = 0.34 + 0.19 * title.count("\n")
+        top, bottom = head + 0.1 + 0.18 * -(-len(labels) // across), 0.14 + 0.14 * (small.count("\n") + 1)
         made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
@@ -284,11 +287,11 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].set_xlabel(below)
                 if row not in set(data.curves["row"]):
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
-        _head(made, figure["title"], total)
+        _head(made, title, total)
         made.legend(
             handles=[_key(label, name, palette, few) for label, name in zip(labels, data.names, strict=True)],
             loc="upper left",
-            bbox_to_anchor=(0.11 / width, 1 - 0.34 / total),
+            bbox_to_anchor=(0.11 / width, 1 - head / total),
             ncols=across,
             frameon=False,
             fontsize=8.5,
@@ -413,6 +416,11 @@ def is_logarithmic(figure: Mapping[str, Any], places: pd.Series) -> bool:
     return "x" in figure and bool(places.min() > 0 and places.max() >= 100 * places.min())
 
 
+def wrapped(title: str, width: float) -> str:
+    """A title in lines that fit a figure of so many inches."""
+    return textwrap.fill(title, int(width * 11))
+
+
 def _head(made: Figure, title: str, total: float) -> None:
     """The title, at the left edge, above the legend."""
     made.text(
@@ -429,7 +437,7 @@ def _head(made: Figure, title: str, total: float) -> None:
 def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequence[cells.Record]) -> Figure:
     """A figure without a finished run."""
     made = Figure(figsize=(6.4, 2.4))
-    _head(made, figure["title"], 2.4)
+    _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)
     nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
     made.text(
         0.5, 0.5, f"Nothing to draw: {why(records) or nothing}.", ha="center", va="center", fontsize=9, color=MUTED
