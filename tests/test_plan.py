@@ -143,7 +143,16 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures[-1] == ("cnn2", "cifar100")
 
 
-@pytest.mark.parametrize(("name", "runs"), [("hbfl-readings", 25 * 3 + 2 * 2 * 10), ("fola-reduced", 7), ("check", 11)])
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("hbfl-readings", 25 * 3 + 2 * 2 * 10),
+        ("fola-reduced", 7),
+        ("fedppd-reduced", 6),
+        ("pfedbayes-reduced", 21),
+        ("check", 11),
+    ],
+)
 def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     assert len(made(plan.read_mapping(Path("config", f"{name}.yaml")))["runs"]) == runs

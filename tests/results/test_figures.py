@@ -122,7 +122,7 @@ def test_a_figure_without_runs_says_so(lab):
     assert textwrap.fill(lab.notice) in words
 
 
-@pytest.mark.parametrize("name", ["fola-reduced", "hbfl-readings"])
+@pytest.mark.parametrize("name", ["fola-reduced", "fedppd-reduced", "pfedbayes-reduced", "hbfl-readings"])
 def test_figures_of_experiments_that_a_config_leaves_out_are_empty(name, tmp_path, monkeypatch):
     monkeypatch.chdir(PROJECT)
     plan.write(Path(f"config/{name}.yaml"), tmp_path)
