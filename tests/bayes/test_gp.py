@@ -80,10 +80,11 @@ def test_draws_given_omega_have_the_dense_mean_and_covariance() -> None:
 
 
 def test_the_predictive_has_a_gradient_where_the_kernel_matrix_is_singular() -> None:
-    """Every point twice; against differences in float64."""
+    """Every point twice, three classifiers, of which one has not seen all; against differences in float64."""
     z = torch.cat([points(5, 0), points(5, 0)])
-    new, y = points(3, 1), signs(10, 2)
-    omega = gp.polya_gamma(torch.zeros(4, 10, dtype=torch.float64), noise())
+    new, y = points(3, 1), signs(10, 2, 3)
+    y[1, 4:8] = 0
+    omega = gp.polya_gamma(torch.zeros(4, 3, 10, dtype=torch.float64), noise()) * y.square()
 
     def value(z: Tensor) -> Tensor:
         mean, variance = gp.predictive(KERNEL(z, z), KERNEL(new, z), 8.0, y, omega)

@@ -15,9 +15,11 @@ Leading dimensions are chains and classifiers; K and F are common to them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,9 +82,15 @@ class Weights:
         z = self.pulled + noise(self.pulled)
         return torch.linalg.solve_triangular(self.factor.mT, z, upper=True)[..., 0]
 
+    @functools.cached_property
+    def inverse(self) -> Tensor:
+        """L^-1 (..., r, r), for many points: a product with it is faster than solving by L."""
+        L = self.factor
+        return torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), upper=False)
+
     def at(self, features: Tensor, prior: float) -> tuple[Tensor, Tensor]:
         """Mean and variance (chains, ..., m) of f at points with such features (m, r), whose prior variance is k(x, x)."""
-        v = torch.linalg.solve_triangular(self.factor, features.mT, upper=False)
+        v = (self.inverse.flatten(0, -2) @ features.mT).unflatten(0, self.inverse.shape[:-1])
         unseen = (prior - features.square().sum(-1)).clamp(min=0)  # what the features have not of the prior's variance
         return (v * self.pulled).sum(-2), v.square().sum(-2) + unseen
 
@@ -97,6 +105,34 @@ def gibbs(F: Tensor, y: Tensor, chains: int, steps: int, noise: Noise) -> Tensor
     return omega
 
 
+class Predictive(torch.autograd.Function):
+    """See `predictive`. With M = (K + Omega^-1)^-1 = S B^-1 S, w = M Omega^-1 y/2 and V = M k*, the gradients are, summed over
+    chains and classifiers, from those in mean and variance, g and h:
+
+        in K   -V g w^T + V diag(h) V^T        in k*^T   g w^T - 2 diag(h) V^T
+    """
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, K_star: Tensor, prior: float, y: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+        s = omega.sqrt()
+        B = s[..., :, None] * K * s[..., None, :]
+        B.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = torch.linalg.cholesky_ex(B)[0]
+        target = y / 2 / s.clamp(min=1e-6)
+        w = torch.cholesky_solve(target[..., None], factor)[..., 0] * s
+        V = torch.cholesky_solve(s[..., :, None] * K_star.mT, factor) * s[..., :, None]
+        ctx.save_for_backward(w, V)
+        return w @ K_star.mT, prior - (V.mT * K_star).sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        w, V = ctx.saved_tensors
+        pulled, scaled = (V @ g[..., None])[..., 0], (V * h[..., None, :]).flatten(0, -3)
+        in_K = (scaled @ V.flatten(0, -3).mT).sum(0) - pulled.flatten(0, -2).mT @ w.flatten(0, -2)
+        in_K_star = g.flatten(0, -2).mT @ w.flatten(0, -2) - 2 * scaled.sum(0).mT
+        return in_K, in_K_star, None, None, None
+
+
 def predictive(K: Tensor, K_star: Tensor, prior: float, y: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance (chains, ..., m) of f at m points given omega, with K (n, n), K_star (m, n), y (..., n):
 
@@ -104,13 +140,7 @@ def predictive(K: Tensor, K_star: Tensor, prior: float, y: Tensor, omega: Tensor
 
     It can be differentiated in K and K_star, however near K is to a singular one.
     """
-    s = omega.sqrt()
-    B = s[..., :, None] * K * s[..., None, :] + torch.eye(len(K), dtype=K.dtype, device=K.device)
-    factor = torch.linalg.cholesky_ex(B)[0]
-    target = y / 2 / s.clamp(min=1e-6)
-    pulled = torch.linalg.solve_triangular(factor, target[..., None], upper=False)
-    v = torch.linalg.solve_triangular(factor, s[..., :, None] * K_star.mT, upper=False)
-    return (v * pulled).sum(-2), prior - v.square().sum(-2)
+    return Predictive.apply(K, K_star, prior, y, omega)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
