@@ -84,6 +84,16 @@ def test_the_lines_drawn_are_means_over_seeds(lab, stored):
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["HBFL", "FML"]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [(5, "100 rounds, local epochs 5, batch size 128"), (0, "100 rounds, batch size 128")],
+)
+def test_the_small_print_has_no_local_epochs_where_a_round_is_so_many_mini_batches(lab, stored, epochs, told):
+    stored(lab.cell("heterogeneous", "HBFL", local_epochs=epochs), [0.1, 0.2], [[0.5]])
+    study = study_of(lab)
+    assert f"{told}, the paper's budget." in figures.footnote(study, study.records)
+
+
 def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):
     lab.notice = "Digits, not the paper's cells."
     changes = ["rounds 2 (paper 100)", "lr 0.001 (paper 0.01)"]

@@ -189,7 +189,8 @@ def footnote(
     if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
     budget = study.budget(records)
-    own = f"{rounds} rounds, local epochs {epochs}, batch size {batch}, the paper's budget."
+    local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
+    own = f"{rounds} rounds{local}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
