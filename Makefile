@@ -15,6 +15,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 CONFIG ?= demo
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 BIN := .venv/bin
+# Every stage is a process of its own: without bytecode on disk each would compile PyTorch again, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
 
