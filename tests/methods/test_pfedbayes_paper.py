@@ -106,6 +106,27 @@ def test_pfedbayes_round_is_the_loop_written_out(form: str, mapping: Make, data_
 
 
 @pytest.mark.usefixtures("modules")
+def test_the_first_mu_may_be_spread_wider(mapping: Make, data_dir: Path) -> None:
+    """Of each layer to the deviation asked for, server and clients alike; what the network starts as a constant, its scales and
+    shifts, stays that."""
+    of = federation(
+        mapping({"name": "pfedbayes", "mu_spread": 0.3}, models={"global": "normalised"}, **BATCHES), data_dir
+    )
+    server = of.node(SERVER, 0)
+    first = of.method.init_server(server)["mu_w"]
+    drawn = 0
+    for part, plain in zip(server.split(first), server.split(server.initial()), strict=True):
+        if plain.unique().numel() > 1:
+            drawn += 1
+            assert part.std(correction=0).item() == pytest.approx(0.3)
+            torch.testing.assert_close(part / part[0], plain / plain[0])
+        else:
+            assert torch.equal(part, plain)
+    assert drawn == len(server.split(first)) - 2
+    assert all(torch.equal(of.method.init_client(of.node(k, 0))["mu"], first) for k in range(4))
+
+
+@pytest.mark.usefixtures("modules")
 def test_a_bayesian_network_stands_beside_deterministic_normalisation(mapping: Make, data_dir: Path) -> None:
     """Two rounds by torch's modules, whose scales and shifts have neither noise nor KL, begin as the server's and are averaged
     as it averages; their running statistics, by the clients' images."""

@@ -66,7 +66,8 @@ class PFedBayes(Method):
     class Options:
         """The paper's values; the readings of the unofficial code behind them.
 
-        zeta: weight of the KL. lr, lr_w: of q and w (eta_1, eta_2). rho_start: of all rho. samples: K. beta: as above.
+        zeta: weight of the KL. lr, lr_w: of q and w (eta_1, eta_2). rho_start: of all rho. mu_spread: the standard deviation
+        of each layer's first mu; 0 begins as the network does by itself. samples: K. beta: as above.
         averaged: S; 0 averages all who took part. noise_scale: the standard deviation of g. loss: Omega as above or as
         the code has it. personal_steps: of q on each mini-batch, each with noise of its own, before the one of w.
         weights: of the clients in the average.
@@ -76,6 +77,7 @@ class PFedBayes(Method):
         lr: float = option(1e-3, above=0)
         lr_w: float = option(1e-3, above=0)
         rho_start: float = -2.5
+        mu_spread: float = option(0.0, low=0)
         samples: int = option(1, low=1)
         beta: float = option(1.0, above=0, high=1)
         averaged: int = option(0, low=0)
@@ -88,12 +90,20 @@ class PFedBayes(Method):
         super().__init__(options)
         self.adam, self.adam_w = Adam(options.lr, 0.0), Adam(options.lr_w, 0.0)
 
+    def first(self, node: Node) -> Tensor:
+        """The first mu (P,), the same for all. What starts as a constant stays one: scales, shifts, biases by Xavier's draw."""
+        mu, spread = node.initial(), self.options.mu_spread
+        if not spread:
+            return mu
+        layers = [(part, part.std(correction=0)) for part in node.split(mu)]
+        return torch.cat([part * (spread / std) if std > 0 else part for part, std in layers])
+
     def init_server(self, server: Node) -> State:
-        mu = server.initial()
+        mu = self.first(server)
         return {"mu_w": mu, "rho_w": torch.full_like(mu, self.options.rho_start)}
 
     def init_client(self, c: Node) -> State:
-        mu = c.initial()
+        mu = self.first(c)
         q = {"mu": mu, "rho": torch.full_like(mu, self.options.rho_start)}
         q |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
         return q | self.adam_w.start("mu_w", mu) | self.adam_w.start("rho_w", mu)
