@@ -196,7 +196,9 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     if added and len(papers) != 1:
         raise InputError(f"{added[0]}: a config of {len(papers)} papers cannot add to them; name one under papers")
     whole = {
-        paper: spec | {key: {**spec.get(key, {}), **new[key]} for key in new} | {"added": list(new["experiments"])}
+        paper: spec
+        | {key: {**spec.get(key, {}), **new[key]} for key in new}
+        | {"added": list(new["experiments"]), "glance": [*new["tables"], *spec.get("glance", [])]}
         for paper, spec in papers.items()
     }
     left = {key: {name: value for name, value in config.get(key, {}).items() if name not in new[key]} for key in known}

@@ -48,3 +48,16 @@ def test_a_small_budget_and_divergence_are_told(lab, stored, tmp_path):
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
     assert "| CIFAR10, IID, FML | 80.71 | 50.00 | 50.00 | **-30.71** (not the paper's run) | 1 | 10 min |" in text
     assert "| CIFAR10, IID, HBFL | 82.10 | diverged | diverged | (diverged) | 0 of 1, 1 diverged | 10 min |" in text
+
+
+def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, tmp_path):
+    folder = lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"])
+    stored(folder, [0.1, 0.5], [[0.5]] * 10)
+    provenance(folder)
+    lab.spec["statistics"] = {"late": {"best_within": [70, 80]}}
+    lab.spec["tables"]["late"] = {**lab.spec["tables"]["table1"], "title": "Late", "metric": "global_accuracy_late"}
+    lab.spec["glance"] = ["late", "table1"]
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "no such rounds" not in text
+    assert "Late" not in text
+    assert "| CIFAR10, IID, FML | 80.71 | 50.00 |" in text

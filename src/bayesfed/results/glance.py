@@ -34,9 +34,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
-    """A table's finished cells; `rows` are its rows of the comparison, one a cell in the same order. "" without any."""
+    """A table's finished cells; `rows` are its rows of the comparison, one a cell in the same order. "" where none has a
+    result, as where all runs are too short."""
     own = [cell for _, of_row in tables.rows(study, spec) for cell in of_row]
     several = len({cell.metric for cell in own}) > 1  # then a column's title says which
+    if not any(cell.score().seeds or cell.score().diverged for cell in own):
+        return ""
     shown = []
     for cell, row in zip(own, rows, strict=True):
         score = cell.score()
@@ -51,14 +54,13 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
         last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
-    if not shown:
-        return ""
     head = ["", "in print", "here, best round", "here, last five", "difference", "seeds", "cost of a run", "hardware"]
     return f"**{spec['title']}**\n\n{markdown(head, shown)}\n"
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
-    """The whole of it, under the label of the paper's own method: tables named under `glance` in the paper's YAML, then every claim that a finished run touches."""
+    """The whole of it, under the label of the paper's own method: tables of the config's own, those
+    named under `glance` in the paper's YAML, then every claim that a finished run touches."""
     asked = cells.unique(str(record.folder) for record in study.records)
     done = cells.unique(str(record.folder) for record in study.records if record.done)
     out = f"### {study.own_method}\n\n{len(done)} of {len(asked)} planned runs stand."
