@@ -158,10 +158,11 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch
     assert len(made(plan.read_mapping(Path("config", f"{name}.yaml")))["runs"]) == runs
 
 
-def test_a_configs_own_tables_come_first_at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configs_own_tables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     spec = made(plan.read_mapping(Path("config/pfedbayes-reduced.yaml")))["papers"]["pfedbayes"]
     assert spec["glance"] == ["cifar10_reduced", "noise", "table1", "table1_cifar10", "leaks"]
+    assert list(spec["tables"])[:3] == ["cifar10_reduced", "noise", "table1"]
 
 
 def test_a_case_without_a_value_is_the_papers_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def published_file(name: str, spec: Tree) -> Path:
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
     """The papers, one of them with what a config adds to it, and what is left of the config: how it changes the papers.
 
-    A config adds methods and experiments of its own, tables and figures.
+    A config adds methods and experiments of its own, and tables and figures, which come before the paper's.
 
     A method of the config's own has a `name`, an experiment `axes` or `cases`; all else must be the paper's already.
     Raises InputError for a name that is neither, and where the config has several papers to choose from.
@@ -197,7 +197,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
         raise InputError(f"{added[0]}: a config of {len(papers)} papers cannot add to them; name one under papers")
     whole = {
         paper: spec
-        | {key: {**spec.get(key, {}), **new[key]} for key in new}
+        | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
         | {"added": list(new["experiments"]), "glance": [*new["tables"], *spec.get("glance", [])]}
         for paper, spec in papers.items()
     }

@@ -131,6 +131,14 @@ def test_cells_say_what_they_are(some_runs, tmp_path):
     ]  # fmt: skip
 
 
+def test_a_cell_without_a_value_says_how_many_seeds_have_none(lab, stored, tmp_path):
+    for seed in (0, 1):
+        stored(lab.cell("heterogeneous", "HBFL", alpha="0.05", seed=seed), None, [[0.5]] * 10)
+    shown = page(lab, tmp_path).tables["hbfl/table1"]
+    (cell,) = [cell for row in shown for cell in row if "no global model" in cell["all"]]
+    assert cell["seeds"].strip() == "2 seeds"
+
+
 def test_what_papers_say_is_text(some_runs, tmp_path):
     """A value in YAML with a script in it is shown, not run, wherever it stands."""
     spec = some_runs.spec

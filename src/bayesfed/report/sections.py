@@ -44,7 +44,7 @@ def link_to(names: Collection[str]) -> str:
 
 def claim_table(study: cells.Study, rows: Sequence[Mapping[str, str]]) -> Plain:
     """Every claim, over all its cells and in each, as in claims.csv."""
-    frame = pd.DataFrame(rows, columns=list(claims.COLUMNS)).fillna("")
+    frame = pd.DataFrame([[row.get(name, "") for name in claims.COLUMNS] for row in rows], columns=list(claims.COLUMNS))
     kept = [name for name in CLAIM_COLUMNS if name in ("claim", "holds", "of") or frame[name].any()]
     return plain(f"{study.paper}-claims", f"{study.paper}: claims", frame[kept])
 

@@ -131,7 +131,7 @@ def of_paper(
             footnotes += [told] if told and told not in footnotes else []
             kind = "close" if row["verdict"].startswith("within") else KINDS.get(row["verdict"], "apart")
             score = cell.score()
-            seeds = "" if kind == "open" else f"{score.count()} seed{'s' if score.planned != 1 else ''}"
+            seeds = "" if kind == "open" else f"{many(score)} seed{'s' if score.planned != 1 else ''}"
             notes = [footnotes.index(told) + 1] if told else []
             shown.append(Cell(row, kind, seeds, runs_of(cell.records), notes, cell.statistic.scale == 100))
             found.append(cell)
@@ -152,10 +152,15 @@ def of_paper(
     return shown_as, found
 
 
+def many(score: cells.Score) -> str:
+    """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
+    return str(score.planned) if score.count() == score.shown() else score.count()
+
+
 def remark(note: str, cell: tables.Cell, table: Mapping[str, Any]) -> str:
     """What a cell's note says beside the note of its table, which stands below all, and the seeds, which stand in the cell."""
-    own = note.removesuffix(table.get("note", ""))
-    return own.replace(f"{cell.score().count()} seeds finished", "").strip("; ")
+    own, count = note.removesuffix(table.get("note", "")), cell.score().count()
+    return own.replace(f"{count} seeds finished", "").replace(f"seeds: {count}", "").strip("; ")
 
 
 def three(row: Mapping[str, str]) -> tuple[str, str, str]:
