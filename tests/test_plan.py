@@ -149,7 +149,7 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ("hbfl-readings", 25 * 3 + 2 * 2 * 10),
         ("fola-reduced", 7),
         ("fedppd-reduced", 6),
-        ("pfedbayes-reduced", 24),
+        ("pfedbayes-reduced", 25),
         ("check", 11),
     ],
 )
