@@ -36,12 +36,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
     """A table's finished cells; `rows` are its rows of the comparison, one a cell in the same order. "" where none has a
     result, as where all runs are too short."""
-    own = [cell for _, of_row in tables.rows(study, spec) for cell in of_row]
-    several = len({cell.metric for cell in own}) > 1  # then a column's title says which
-    if not any(cell.score().seeds or cell.score().diverged for cell in own):
+    own = [(keys, cell) for keys, of_row in tables.rows(study, spec) for cell in of_row]
+    if not any(cell.score().seeds or cell.score().diverged for _, cell in own):
         return ""
+    several = len({cell.metric for _, cell in own}) > 1  # then a column's title says which
     shown = []
-    for cell, row in zip(own, rows, strict=True):
+    for (of_row, cell), row in zip(own, rows, strict=True):
         score = cell.score()
         if not (score.seeds or score.diverged or score.missing):
             continue
@@ -49,8 +49,8 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         verdict = f"**{row['difference']}**" if row["difference"] else ""
         if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
-        keys = ", ".join(study.label(value) for value in cell.keys.values())
-        keys += f", {cell.column}" if several else ""
+        values = map(study.label, (of_row if several else cell.keys).values())
+        keys = ", ".join([*values, cell.column] if several else values)
         keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
         last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
