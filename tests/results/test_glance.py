@@ -61,3 +61,20 @@ def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, tmp_path):
     assert "no such rounds" not in text
     assert "Late" not in text
     assert "| CIFAR10, IID, FML | 80.71 | 50.00 |" in text
+
+
+def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tmp_path):
+    folder = lab.cell("heterogeneous", "FML")
+    stored(folder, [0.6, 0.5], [[0.5]] * 10)
+    provenance(folder)
+    columns = [
+        {"method": "FML", "title": "FML's best", "metric": "global_accuracy_best"},
+        {"method": "FML", "title": "FML's last", "metric": "global_accuracy_last"},
+    ]
+    lab.spec["tables"]["both"] = {
+        "title": "Both", "experiment": "heterogeneous", "rows": {"dataset": ["cifar10"]}, "columns": columns,
+    }  # fmt: skip
+    lab.spec["glance"] = ["both"]
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "| CIFAR10, FML's best |  | 60.00 |" in text
+    assert "| CIFAR10, FML's last |  | 50.00 |" in text
