@@ -198,7 +198,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     whole = {
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
-        | {"added": list(new["experiments"]), "glance": [*new["tables"], *spec.get("glance", [])]}
+        | {"added": list(new["experiments"]), "glance": list(dict.fromkeys([*new["tables"], *spec.get("glance", [])]))}
         for paper, spec in papers.items()
     }
     left = {key: {name: value for name, value in config.get(key, {}).items() if name not in new[key]} for key in known}

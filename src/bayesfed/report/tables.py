@@ -154,7 +154,7 @@ def of_paper(
 
 def many(score: cells.Score) -> str:
     """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
-    return str(score.planned) if score.count() == score.shown() else score.count()
+    return str(score.planned) if score.count() in score.missing else score.count()
 
 
 def remark(note: str, cell: tables.Cell, table: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         return ""
     several = len({cell.metric for _, cell in own}) > 1  # then a column's title says which
     shown = []
-    for (of_row, cell), row in zip(own, rows, strict=True):
+    for (row_keys, cell), row in zip(own, rows, strict=True):
         score = cell.score()
         if not (score.seeds or score.diverged or score.missing):
             continue
@@ -49,8 +49,8 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         verdict = f"**{row['difference']}**" if row["difference"] else ""
         if not all(record.as_printed for record in cell.records) or not row["difference"]:
             verdict = f"{verdict} ({row['verdict']})".strip()
-        values = map(study.label, (of_row if several else cell.keys).values())
-        keys = ", ".join([*values, cell.column] if several else values)
+        keys = ", ".join(study.label(value) for value in (row_keys if several else cell.keys).values())
+        keys += f", {cell.column}" if several else ""
         keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
         last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
         shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
