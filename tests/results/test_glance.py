@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from bayesfed import runfolder
 from bayesfed.results import glance
 
@@ -27,13 +29,11 @@ def test_glance_by_hand(lab, stored, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     (path,) = glance.write(lab.plan, tmp_path, papers=PAPERS)
     text = path.read_text()
-    assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Accuracies")
-    row = next(line for line in text.splitlines() if line.startswith("| CIFAR10, IID, FML | 80.71"))
-    assert row == (
-        "| CIFAR10, IID, FML | 80.71 | 79.00 ± 1.41 | 44.50 ± 0.71 | **-1.71** | 2 of 3 | 1.5 h | "
-        "AMD, 2 threads, fp32 or H200, fp32 |"
-    )
-    assert "CIFAR10, IID, HBFL" not in text
+    assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Means")
+    assert "|  | FML | seeds | cost of a run |" in text
+    assert "| CIFAR10, IID | 79.00 ± 1.41 / 44.50 (80.71) | 2 of 3 | 1.0 to 2.0 h |" in text
+    assert "On AMD, 2 threads, fp32; H200, fp32." in text
+    assert "Non-IID" not in text
     assert "multitask" not in text
     assert "not run" not in text
 
@@ -46,8 +46,9 @@ def test_a_small_budget_and_divergence_are_told(lab, stored, tmp_path):
     for folder in (small, broken):
         provenance(folder, train_seconds=600.0)
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
-    assert "| CIFAR10, IID, FML | 80.71 | 50.00 | 50.00 | **-30.71** (not the paper's run) | 1 | 10 min |" in text
-    assert "| CIFAR10, IID, HBFL | 82.10 | diverged | diverged | (diverged) | 0 of 1, 1 diverged | 10 min |" in text
+    assert "|  | FML | HBFL | seeds | cost of a run |" in text
+    assert "| CIFAR10, IID | 50.00 / 50.00† (80.71) | diverged (82.10) | 1 | 10 min |" in text
+    assert "† not the paper's run" in text
 
 
 def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, tmp_path):
@@ -60,7 +61,7 @@ def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, tmp_path):
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
     assert "no such rounds" not in text
     assert "Late" not in text
-    assert "| CIFAR10, IID, FML | 80.71 | 50.00 |" in text
+    assert "| CIFAR10, IID | 50.00 / 30.00† (80.71) |" in text
 
 
 def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tmp_path):
@@ -76,5 +77,27 @@ def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tmp
     }  # fmt: skip
     lab.spec["glance"] = ["both"]
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
-    assert "| CIFAR10, FML's best |  | 60.00 |" in text
-    assert "| CIFAR10, FML's last |  | 50.00 |" in text
+    assert "|  | FML's best | FML's last | seeds | cost of a run |" in text
+    assert "| CIFAR10 | 60.00 / 55.00 | 50.00 | 1 | 2.0 h |" in text
+
+
+def test_a_seed_that_diverged_is_told_beside_the_mean_of_the_others(lab, stored, tmp_path):
+    for seed, diverged in enumerate((None, {"round": 1, "client": "1", "tensor": "mu"})):
+        folder = lab.cell("heterogeneous", "FML", seed=seed)
+        stored(folder, [0.5], [[0.5]] * 10, diverged=diverged)
+        provenance(folder)
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "| CIFAR10, IID | 50.00 / 50.00 (80.71); 1 diverged | 1 of 2 |" in text
+
+
+@pytest.mark.parametrize(
+    ("hours", "told"),
+    [
+        ([0.05], "3 min"),
+        ([0.05, 0.3], "3 to 18 min"),
+        ([0.5, 2.13], "30 min to 2.1 h"),
+        ([1.0, 2.0, 1.5], "1.0 to 2.0 h"),
+    ],
+)
+def test_cost(hours, told):
+    assert glance.cost(hours) == told

@@ -118,7 +118,7 @@ def test_tables_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> N
         runfolder.seal(summary.parent, json.loads(summary.read_text()))
     glance.write(grid.plan, tmp_path)
     shown = (tmp_path / "hbfl/glance.md").read_text()
-    assert "HBFL: lr 0.1, local epochs 5 (best of 3 of 4, chosen on test accuracy)" in shown
+    assert "†; lr 0.1, local epochs 5 (best of 3 of 4, chosen on test accuracy)" in shown
 
 
 def test_claims_compare_best_with_best(grid: Any, rows: Rows, tmp_path: Path) -> None:

@@ -78,6 +78,13 @@ class Statistic:
         return 0.01 if self.decimals == 3 else 1.0
 
     @property
+    def chosen(self) -> bool:
+        """Whether its round is chosen by test accuracy, from more than one."""
+        if self.kind == "best_within":
+            return bool(self.argument[0] < self.argument[1])
+        return self.name == "best" or self.kind == "at_best_of"
+
+    @property
     def last5(self) -> Statistic:
         """The mean of the last five of what it is of."""
         return Statistic("last5", of=self.of)

@@ -1,7 +1,7 @@
-"""A paper's results at a glance, as Markdown: the cells that have a run beside print, with their cost, and the claims."""
+"""A paper's results at a glance, as Markdown: its tables as far as they are run, beside print and with their cost, and
+the claims."""
 
 import json
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,18 @@ from typing import Any
 from bayesfed import files
 from bayesfed.results import cells, claims, compare, search, tables
 
+APART = "†"
+"""Behind a number that is not of the paper's run."""
 
-def cost(records: Iterable[cells.Record]) -> tuple[str, str]:
-    """What a run of these took (hours, mean over finished runs), and on what hardware."""
-    done = {record.folder for record in records if record.done}
-    found = [json.loads((folder / "provenance.json").read_text()) for folder in sorted(done)]
-    if not found:
-        return "", ""
-    hours = statistics.fmean(each["train_seconds"] for each in found) / 3600
-    took = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
-    return took, " or ".join(cells.unique(map(place, found)))
+
+def cost(hours: Sequence[float]) -> str:
+    """What a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
+    least, most = (
+        (f"{each:.1f}", "h") if each >= 1 else (f"{60 * each:.0f}", "min") for each in (min(hours), max(hours))
+    )
+    if least == most:
+        return " ".join(most)
+    return " to ".join([least[0] if least[1] == most[1] else " ".join(least), " ".join(most)])
 
 
 def place(provenance: Mapping[str, Any]) -> str:
@@ -33,29 +35,50 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *rows))
 
 
-def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
-    """A table's finished cells; `rows` are its rows of the comparison, one a cell in the same order. "" where none has a
-    result, as where all runs are too short."""
-    own = [(keys, cell) for keys, of_row in tables.rows(study, spec) for cell in of_row]
-    if not any(cell.score().seeds or cell.score().diverged for _, cell in own):
+def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
+    """What is found here, behind a slash the mean of the last five rounds where the round is chosen on the test set, the
+    printed number in brackets, and whatever else a reader must know; "" without a finished run."""
+    score = cell.score()
+    here = score.shown()
+    if not here:
         return ""
-    several = len({cell.metric for _, cell in own}) > 1  # then a column's title says which
-    shown = []
-    for (row_keys, cell), row in zip(own, rows, strict=True):
-        score = cell.score()
-        if not (score.seeds or score.diverged or score.missing):
+    if score.seeds and cell.statistic.chosen:
+        last5 = cell.score(cell.statistic.last5)
+        here += f" / {last5.number(last5.mean)}" if last5.seeds else ""
+    here += "" if all(record.as_printed for record in cell.records) else APART
+    here += f" ({row['published']})" if row["published"] else ""
+    told = [search.chosen(cell.records), score.count().partition(", ")[2] if score.seeds else ""]
+    return "; ".join([here, *filter(None, told)])
+
+
+def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
+    """A table in the paper's layout, without rows and columns that have no finished run; `rows` are its rows of the
+    comparison, one a cell in the same order. "" where none has a result, as where all runs are too short."""
+    own = list(tables.rows(study, spec))
+    if not any(cell.score().seeds or cell.score().diverged for _, of_row in own for cell in of_row):
+        return ""
+    compared = iter(rows)
+    texts = [[cell_text(cell, next(compared)) for cell in of_row] for _, of_row in own]
+    kept = [column for column, of_column in enumerate(zip(*texts, strict=True)) if any(of_column)]
+    shown, places = [], []
+    for (keys, of_row), found in zip(own, texts, strict=True):
+        if not any(found):
             continue
-        hours, hardware = cost(cell.records)
-        verdict = f"**{row['difference']}**" if row["difference"] else ""
-        if not all(record.as_printed for record in cell.records) or not row["difference"]:
-            verdict = f"{verdict} ({row['verdict']})".strip()
-        keys = ", ".join(study.label(value) for value in (row_keys if several else cell.keys).values())
-        keys += f", {cell.column}" if several else ""
-        keys += f": {chosen}" if (chosen := search.chosen(cell.records)) else ""
-        last5 = cell.score(cell.statistic.last5).shown() if cell.statistic.kind != "first" else ""
-        shown.append([keys, row["published"], score.shown(), last5, verdict, score.count(), hours, hardware])
-    head = ["", "in print", "here, best round", "here, last five", "difference", "seeds", "cost of a run", "hardware"]
-    return f"**{spec['title']}**\n\n{markdown(head, shown)}\n"
+        records = [record for cell in of_row for record in cell.records if record.done]
+        runs = [json.loads((folder / "provenance.json").read_text()) for folder in sorted({r.folder for r in records})]
+        places += [place(run) for run in runs]
+        scores = [cell.score() for cell in of_row]
+        seeds, planned = sorted({each.seeds for each in scores if each.seeds}), max(each.planned for each in scores)
+        many = " to ".join(map(str, (seeds[0], seeds[-1]) if len(seeds) > 1 else seeds)) or "0"
+        many += "" if seeds == [planned] else f" of {planned}"
+        name = ", ".join(study.label(value) for value in keys.values())
+        shown.append(
+            [name, *(found[column] for column in kept), many, cost([run["train_seconds"] / 3600 for run in runs])]
+        )
+    head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
+    under = f"On {'; '.join(cells.unique(places))}."
+    under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
+    return f"**{spec['title']}**\n\n{markdown(head, shown)}\n{under}\n\n"
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
@@ -66,7 +89,8 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     out = f"### {study.own_method}\n\n{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
-    out += " Accuracies in percent, mean over seeds; `here, best round` is chosen on the test set, as in print.\n\n"
+    out += " Means over seeds ± their standard deviation, accuracies in percent, print in brackets. Behind a slash: the mean of "
+    out += "the last five rounds, where the number before it is of a round chosen on the test set, as in print.\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
