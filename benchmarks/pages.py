@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from bayesfed.results import glance
+from bayesfed.results.tables import markdown
 
 HERE = Path(__file__).parent
 README, RESULTS, SPEED = (HERE.parent / name for name in ("README.md", "docs/results.md", "docs/speed.md"))
@@ -29,7 +29,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 def table(head: list[str], rows: list[list[Any]]) -> str:
     """A Markdown table and an empty line."""
-    return glance.markdown(head, [[str(cell) for cell in row] for row in rows]) + "\n"
+    return markdown(head, [[str(cell) for cell in row] for row in rows]) + "\n"
 
 
 def where(row: dict[str, str]) -> str:

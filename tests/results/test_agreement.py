@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from bayesfed import runfolder
-from bayesfed.results import agreement
+from bayesfed.results import agreement, glance
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 
@@ -40,6 +40,13 @@ def test_agreement_by_hand(lab, stored, tmp_path):
     claim = next(line for line in lines if line.startswith("| Table 1, HBFL's global model is above FML's |"))
     assert claim.endswith("| paper | 0 | 1 | 2 | -0.11 | does not hold |")
     assert "| heterogeneous | 4 | 3 | 2.00 | 2 | AMD, 1 thread, fp32 |" in lines
+    # Table 1 as above; of the 86 printed cells of Tables 2 to 4 there are those of the three runs' clients, all at 50 %.
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert (
+        "3 of 4 planned runs stand. Of 94 printed percentages 33 are run: 1 within 1, 2 within 3, 2 within 5 points"
+        in text
+    )
+    assert "The paper's 13 claims: 2 not held, 11 waiting for runs.\n" in text
 
 
 def test_what_is_not_the_papers_run_is_not_counted(lab, stored, tmp_path):

@@ -29,7 +29,7 @@ def test_glance_by_hand(lab, stored, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     (path,) = glance.write(lab.plan, tmp_path, papers=PAPERS)
     text = path.read_text()
-    assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Means")
+    assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Of 94 printed percentages 11 are run")
     assert "|  | FML | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 79.00 ± 1.41 / 44.50 (80.71) | 2 of 3 | 1.0 to 2.0 h |" in text
     assert "On AMD, 2 threads, fp32; H200, fp32." in text

@@ -19,7 +19,7 @@ from bayesfed.report import answers, crate, sections, stories
 from bayesfed.report.answers import Answer, Closeness
 from bayesfed.report.charts import Chart, of_figure
 from bayesfed.report.tables import Plain, Table, of_paper
-from bayesfed.results import cells, claims, compare, glance
+from bayesfed.results import cells, claims, compare
 
 Json = dict[str, Any]
 
@@ -146,7 +146,7 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
         seeds=", ".join(cells.unique(record.seed for record in finished)),
         budget=cells.unique(study.budget([record]) for record in finished),
         hours=sections.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values())),
-        hardware="; ".join(cells.unique(glance.place(one["provenance"]) for one in own.values() if one["provenance"])),
+        hardware="; ".join(cells.unique(cells.place(one["provenance"]) for one in own.values() if one["provenance"])),
         closeness=numbers,
         answers=found,
         claims=sections.claim_table(study, [row for rows in claim_rows for row in rows]),

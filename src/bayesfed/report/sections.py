@@ -11,7 +11,7 @@ import pandas as pd
 from bayesfed.report import charts, stories
 from bayesfed.report.charts import Chart, Panel
 from bayesfed.report.tables import Plain, Table, plain, run_id
-from bayesfed.results import breakdown, cells, claims, glance
+from bayesfed.results import breakdown, cells, claims
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
@@ -78,7 +78,7 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
             "experiment": spoken(one["columns"]["experiment"]),
             "dataset": one["columns"].get("dataset_used", ""),
             "method": one["columns"]["method"],
-            "hardware": glance.place(one["provenance"]),
+            "hardware": cells.place(one["provenance"]),
             "seconds": one["provenance"]["train_seconds"],
             "images": one["provenance"].get("samples_per_second", 0.0),
         }

@@ -10,9 +10,9 @@ from scipy.stats import spearmanr
 
 from bayesfed import files
 from bayesfed.results import cells, claims, compare, tables
-from bayesfed.results.glance import markdown, place
 
 WITHIN = (1, 3, 5)  # points of a percentage
+VERDICTS = {"holds": "held so far", "holds in part": "held in part", "does not hold": "not held"}
 
 
 def compared(
@@ -58,7 +58,29 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
         )
     near = [f"within {limit}" for limit in WITHIN]
     head = ["table", "cells in print", "run", *near, "mean difference", "mean distance", "rank correlation"]
-    return f"{markdown(head, found)}\n" if found else ""
+    return f"{tables.markdown(head, found)}\n" if found else ""
+
+
+def in_words(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
+    """How many printed cells are run and how near they come, and what became of the paper's claims, in two sentences.
+
+    A table of means over other tables' cells prints nothing of its own.
+    """
+    printed, away = 0, []
+    for name, spec in study.spec.get("tables", {}).items():
+        items = spec.get("published", [name])
+        if len(items) == 1:
+            count, pairs = compared(study, spec, compare.compare(study, spec, items, published))
+            printed += count
+            away += [abs(ours - theirs) for theirs, ours in pairs]
+    near = ", ".join(f"{sum(distance <= limit for distance in away)} within {limit}" for limit in WITHIN)
+    own = [claim for claim in study.spec.get("claims", []) if claim["by"] == "paper"]
+    verdicts = [claims.rows(study, claim)[0]["verdict"].partition(" (")[0] for claim in own]
+    many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
+    many["waiting for runs"] = len(own) - sum(many.values())
+    out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
+    told = ", ".join(f"{count} {words}" for words, count in many.items() if count)
+    return f"{out} The paper's {len(own)} claims: {told}." if own else out
 
 
 def of_claims(study: cells.Study) -> str:
@@ -70,7 +92,7 @@ def of_claims(study: cells.Study) -> str:
             [row["claim"], row["by"], row["holds"], row["of"], row["planned"], row["difference"], row["verdict"]]
         )
     head = ["claim", "by", "holds in", "of finished", "planned", "mean difference", "verdict so far"]
-    return f"{markdown(head, found)}\n" if found else ""
+    return f"{tables.markdown(head, found)}\n" if found else ""
 
 
 def of_costs(records: Iterable[cells.Record]) -> str:
@@ -89,11 +111,11 @@ def of_costs(records: Iterable[cells.Record]) -> str:
                 str(len(done)),
                 "" if hours is None else f"{hours:.2f}",
                 "" if hours is None else f"{hours * (len(runs) - len(done)):.0f}",
-                " or ".join(cells.unique(map(place, done))),
+                " or ".join(cells.unique(map(cells.place, done))),
             ]
         )
     head = ["experiment", "runs planned", "stand", "hours of one", "hours of those open, at that", "hardware"]
-    return f"{markdown(head, found)}\n"
+    return f"{tables.markdown(head, found)}\n"
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:

@@ -354,6 +354,13 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
     )
 
 
+def place(provenance: Mapping[str, Any]) -> str:
+    """Where a run was computed: hardware, threads on a CPU, precision."""
+    threads = f"{provenance['threads']} thread{'s' if provenance['threads'] > 1 else ''}"
+    words = [provenance["hardware"], threads if provenance["device"] == "cpu" else "", provenance["precision"]]
+    return ", ".join(word for word in words if word)
+
+
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     """The records whose fields or axes equal the values of `where` (a value, or a list of accepted values).
 

@@ -2,12 +2,12 @@
 the claims."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesfed import files
-from bayesfed.results import cells, claims, compare, search, tables
+from bayesfed.results import agreement, cells, claims, compare, search, tables
 
 APART = "†"
 """Behind a number that is not of the paper's run."""
@@ -21,18 +21,6 @@ def cost(hours: Sequence[float]) -> str:
     if least == most:
         return " ".join(most)
     return " to ".join([least[0] if least[1] == most[1] else " ".join(least), " ".join(most)])
-
-
-def place(provenance: Mapping[str, Any]) -> str:
-    """Where a run was computed: hardware, threads on a CPU, precision."""
-    threads = f"{provenance['threads']} thread{'s' if provenance['threads'] > 1 else ''}"
-    words = [provenance["hardware"], threads if provenance["device"] == "cpu" else "", provenance["precision"]]
-    return ", ".join(word for word in words if word)
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *rows))
 
 
 def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
@@ -66,7 +54,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
             continue
         records = [record for cell in of_row for record in cell.records if record.done]
         runs = [json.loads((folder / "provenance.json").read_text()) for folder in sorted({r.folder for r in records})]
-        places += [place(run) for run in runs]
+        places += [cells.place(run) for run in runs]
         scores = [cell.score() for cell in of_row]
         seeds, planned = sorted({each.seeds for each in scores if each.seeds}), max(each.planned for each in scores)
         many = " to ".join(map(str, (seeds[0], seeds[-1]) if len(seeds) > 1 else seeds)) or "0"
@@ -78,7 +66,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
     under = f"On {'; '.join(cells.unique(places))}."
     under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
-    return f"**{spec['title']}**\n\n{markdown(head, shown)}\n{under}\n\n"
+    return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n"
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
@@ -89,7 +77,8 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     out = f"### {study.own_method}\n\n{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
-    out += " Means over seeds ± their standard deviation, accuracies in percent, print in brackets. Behind a slash: the mean of "
+    out += f" {agreement.in_words(study, published)}\n\n"
+    out += "Means over seeds ± their standard deviation, accuracies in percent, print in brackets. Behind a slash: the mean of "
     out += "the last five rounds, where the number before it is of a round chosen on the test set, as in print.\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
@@ -108,7 +97,7 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     ]
     if touched:
         head = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
-        out += f"{markdown(head, touched)}\n"
+        out += f"{tables.markdown(head, touched)}\n"
     return out
 
 

@@ -1,7 +1,7 @@
 """The paper's tables in its own layout, with budget, seeds and data beside every number."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,11 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
             row["chosen"] = _common({cell.column: search.chosen(cell.records) for cell in of_row})
         found.append(row)
     return header, found
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *rows))
 
 
 def budget(records: list[cells.Record], field: str) -> str:
