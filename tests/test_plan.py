@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -197,6 +198,38 @@ def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> N
     assert told == ["clients 4 (paper 3)", "rounds 1 (paper 2)"]
     with pytest.raises(InputError, match="round: unknown key; did you mean 'rounds'"):
         made(config | {"experiments": {"second": {"run": {"round": 1}}}})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 5}, "run.seed: seeds stand under `seeds`"),
+        ({"method": {"lr": 0.1}}, "run.method: a method's options stand under `methods`"),
+        ({"dataset": "digits"}, "run.dataset: the experiment has an axis 'dataset'"),
+    ],
+)
+@pytest.mark.parametrize("place", ["of all experiments", "of one"])
+def test_a_key_of_run_without_effect_is_refused(config: dict[str, Any], place: str, changed: Any, message: str) -> None:
+    there = {"run": changed} if place == "of all experiments" else {"experiments": {"first": {"run": changed}}}
+    with pytest.raises(InputError, match=re.escape(message)):
+        made(config | there)
+
+
+def test_an_axis_wins_over_the_run_of_all_experiments_and_forbids_the_key_in_its_own(config: dict[str, Any]) -> None:
+    cells = made(config | {"run": {"stragglers": 0.25}})["cells"]
+    assert {(c["experiment"], c["stragglers"]) for c in cells} >= {
+        ("first", "0.25"),
+        ("second", "0"),
+        ("second", "0.5"),
+    }
+    message = "small, experiment second (dataset cifar10, model lenet5, alpha 100, stragglers 0, method FedAvg): "
+    message += "run.stragglers: the experiment has an axis 'stragglers'; give other values under its `axes` or `cases`"
+    with pytest.raises(InputError, match=re.escape(message)):
+        made(config | {"experiments": {"second": {"run": {"stragglers": 0.25}}}})
+    with pytest.raises(InputError, match=r"run\.partition\.alpha: the experiment has an axis 'alpha'"):
+        made(config | {"experiments": {"second": {"run": {"partition": {"alpha": 1}}}}})
+    with pytest.raises(InputError, match=r"run\.models\.global: the experiment has an axis 'model'"):
+        made(config | {"experiments": {"second": {"run": {"models": {"global": "mlp"}}}}})
 
 
 def test_an_experiment_is_repeated_as_often_as_its_paper_says(config: dict[str, Any]) -> None:

@@ -50,6 +50,11 @@ CONFIG_KEYS = (
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 SHORT, TOGETHER = 1e11, 20
+NAMED = {"dataset": ("dataset",), "method": ("method", "name"), "model": ("models", "global")}  # axes, and their keys
+ELSEWHERE = {  # no keys of a config's `run`
+    "method": "a method's options stand under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
+    "seed": "seeds stand under `seeds`",
+}
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
 
 
@@ -395,11 +400,13 @@ def run_mapping(
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
     mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
     method = methods.get(mapping["method"]["name"])
+    check_change(budget, [axis for axis in point if axis in NAMED], method)
+    check_change(change, point, method)
     if "model" in point:
         others = {key: value for key, value in mapping.get("models", {}).items() if key in method.networks}
         mapping["models"] = {"global": point["model"]} | others
     for axis, value in point.items():
-        if axis not in ("dataset", "method", "model"):
+        if axis not in NAMED:
             put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
     for axis, known in (("dataset", "dataset" in mapping), ("model", "models" in mapping)):
         if axis not in point and not known:
@@ -409,6 +416,23 @@ def run_mapping(
         if block in mapping:
             mapping[block] = {key: value for key, value in mapping[block].items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
+
+
+def check_change(run: Tree, axes: Iterable[str], method: type[Method]) -> None:
+    """Refuse keys under a config's `run` that would have no effect, since something else decides them."""
+    for key, stand in ELSEWHERE.items():
+        if key in run:
+            raise InputError(f"run.{key}: {stand}")
+    for axis in axes:
+        *blocks, key = NAMED.get(axis) or place_of(axis, method)  # type: ignore[arg-type]
+        block = run
+        for name in blocks:
+            block = block.get(name) or {}
+        if key in block:
+            name = ".".join(["run", *blocks, key])
+            raise InputError(
+                f"{name}: the experiment has an axis '{axis}'; give other values under its `axes` or `cases`"
+            )
 
 
 @functools.cache
