@@ -215,6 +215,19 @@ def test_a_key_of_run_without_effect_is_refused(config: dict[str, Any], place: s
         made(config | there)
 
 
+@pytest.mark.parametrize("place", ["config", "config.experiments.first"])
+def test_a_stand_in_for_no_dataset_is_refused(config: dict[str, Any], place: str) -> None:
+    """One for a dataset that this config does not ask for is none the worse."""
+
+    def there(name: str) -> dict[str, Any]:
+        wanted = {"datasets": config["datasets"] | {name: "digits"}}
+        return config | (wanted if place == "config" else {"experiments": {"first": wanted}})
+
+    made(there("fashion-mnist"))
+    with pytest.raises(InputError, match=f"{place}.datasets: no dataset is named 'cifar1O'; did you mean 'cifar10'"):
+        made(there("cifar1O"))
+
+
 def test_an_axis_wins_over_the_run_of_all_experiments_and_forbids_the_key_in_its_own(config: dict[str, Any]) -> None:
     cells = made(config | {"run": {"stragglers": 0.25}})["cells"]
     assert {(c["experiment"], c["stragglers"]) for c in cells} >= {

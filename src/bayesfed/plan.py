@@ -17,7 +17,7 @@ import math
 import subprocess
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         for cell, run in paper_cells(paper, spec, config):
             runs.setdefault(run.folder, run)
             cells.append(cell)
+    check_stand_ins(config, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
     check_weights(runs.values(), config)
     plan: dict[str, Any] = {
         "config": config["name"],
@@ -141,6 +142,17 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def check_stand_ins(config: Tree, asked: Container[str]) -> None:
+    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
+    from bayesfed.data import sources
+
+    changes = {f"config.experiments.{name}": change or {} for name, change in config.get("experiments", {}).items()}
+    for where, change in ({"config": config} | changes).items():
+        for name in change.get("datasets", {}):
+            if name not in asked:
+                sources.registry.part(name, f"{where}.datasets")
 
 
 def check_weights(runs: Iterable[Run], config: Tree) -> None:
