@@ -220,8 +220,10 @@ def choices(test: Test) -> str:
 
 
 def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
-    """Counts, mean difference, verdict and budget over tests."""
+    """Counts, mean difference, verdict and budget over tests; the latter two of the runs that stand, where any count."""
     records = [record for test in found for record in test.records]
+    counted = [test for test in found if any(value is not None for value in test.differences)]
+    records = [record for test in counted for record in test.records if record.done] or records
     differences = [value for test in found for value in test.differences if value is not None]
     holds, of = sum(sum(test.holds) for test in found), len(differences)
     if not of:

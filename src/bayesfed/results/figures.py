@@ -179,8 +179,9 @@ def footnote(
     else:
         line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
+    shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
-        " or ".join(cells.unique(str(getattr(record, field)) for record in records))
+        " or ".join(cells.unique(str(getattr(record, field)) for record in shown))
         for field in ("rounds", "local_epochs", "batch_size")
     )
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
@@ -188,7 +189,7 @@ def footnote(
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
     if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
-    budget = study.budget(records)
+    budget = study.budget(shown)
     local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
     own = f"{rounds} rounds{local}, batch size {batch}, the paper's budget."
     told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
