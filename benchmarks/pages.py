@@ -45,10 +45,9 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
     return "".join(f"{hardware}:\n\n{table(head, group)}" for hardware, group in groups.items())
 
 
-def of_papers(name: str) -> str:
-    """Every paper's page of that name, as the workflow has left it among its tables."""
-    papers = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
-    return "".join((TABLES / paper / f"{name}.md").read_text() for paper in papers)
+def of_paper(paper: str, name: str) -> str:
+    """A paper's page of that name, as the workflow has left it among its tables."""
+    return (TABLES / paper / f"{name}.md").read_text()
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -173,9 +172,10 @@ def tables_of_speed() -> str:
     return out + kernels()
 
 
+PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {"results:": partial(of_papers, "glance"), "speed:": ratios},
-    RESULTS: {"agreement:": partial(of_papers, "agreement")},
+    README: {**{f"{paper}:": partial(of_paper, paper, "glance") for paper in PAPERS}, "speed:": ratios},
+    RESULTS: {f"{paper}:": partial(of_paper, paper, "agreement") for paper in PAPERS},
     SPEED: {"tables:": tables_of_speed},
 }
 

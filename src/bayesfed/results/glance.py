@@ -78,8 +78,8 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     if not done:
         return f"{out}\n\n"
     out += f" {agreement.in_words(study, published)}\n\n"
-    out += "Means over seeds ± their standard deviation, accuracies in percent, print in brackets. Behind a slash: the mean of "
-    out += "the last five rounds, where the number before it is of a round chosen on the test set, as in print.\n\n"
+    out += "Means over seeds ± standard deviation, print in brackets; behind a slash the mean of the last five rounds, where the "
+    out += "round of the number before it is chosen on the test set, as in print.\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
