@@ -57,6 +57,16 @@ def test_what_is_not_the_papers_run_is_not_counted(lab, stored, tmp_path):
     assert "| table1 | 8 | 0 |  |  |  |  |  |  |" in text
 
 
+def test_a_claim_of_other_runs_than_the_papers_is_not_held(lab, stored, tmp_path):
+    for method, best in (("HBFL", 0.9), ("FML", 0.8)):
+        small = lab.cell("heterogeneous", method, rounds=4, changes=["rounds 4 (paper 100)"])
+        stored(small, [best], [[best]] * 10)
+        timed(small, 0.5)
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "Of 94 printed percentages 0 are run." in text
+    assert "The paper's 13 claims: 2 of other runs than the paper's, 11 waiting for runs.\n" in text
+
+
 @pytest.mark.parametrize("pairs", [[], [(1.0, 2.0), (3.0, 1.0)], [(1.0, 5.0), (2.0, 5.0), (3.0, 5.0)]])
 def test_no_rank_correlation_of_too_few_or_equal_cells(pairs):
     assert agreement.rank_correlation(pairs) is None

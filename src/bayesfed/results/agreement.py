@@ -75,8 +75,9 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
             away += [abs(ours - theirs) for theirs, ours in pairs]
     near = ", ".join(f"{sum(distance <= limit for distance in away)} within {limit}" for limit in WITHIN)
     own = [claim for claim in study.spec.get("claims", []) if claim["by"] == "paper"]
-    verdicts = [claims.rows(study, claim)[0]["verdict"].partition(" (")[0] for claim in own]
+    verdicts = [claims.rows(study, claim)[0]["verdict"] for claim in own]
     many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
+    many["of other runs than the paper's"] = sum("(" in verdict for verdict in verdicts)
     many["waiting for runs"] = len(own) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
     told = ", ".join(f"{count} {words}" for words, count in many.items() if count)
