@@ -61,10 +61,10 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
     return f"{tables.markdown(head, found)}\n" if found else ""
 
 
-def in_words(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
+def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], totals: Sequence[Mapping[str, str]]) -> str:
     """How many printed cells are run and how near they come, and what became of the paper's claims, in two sentences.
 
-    A table of means over other tables' cells prints nothing of its own.
+    `totals` are the first of each claim's rows. A table of means over other tables' cells prints nothing of its own.
     """
     printed, away = 0, []
     for name, spec in study.spec.get("tables", {}).items():
@@ -74,14 +74,13 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
             printed += count
             away += [abs(ours - theirs) for theirs, ours in pairs]
     near = ", ".join(f"{sum(distance <= limit for distance in away)} within {limit}" for limit in WITHIN)
-    own = [claim for claim in study.spec.get("claims", []) if claim["by"] == "paper"]
-    verdicts = [claims.rows(study, claim)[0]["verdict"] for claim in own]
+    verdicts = [row["verdict"] for row in totals if row["by"] == "paper"]
     many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
     many["of other runs than the paper's"] = sum("(" in verdict for verdict in verdicts)
-    many["waiting for runs"] = len(own) - sum(many.values())
+    many["waiting for runs"] = len(verdicts) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
     told = ", ".join(f"{count} {words}" for words, count in many.items() if count)
-    return f"{out} The paper's {len(own)} claims: {told}." if own else out
+    return f"{out} The paper's {len(verdicts)} claims: {told}." if verdicts else out
 
 
 def of_claims(study: cells.Study) -> str:

@@ -77,13 +77,13 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     out = f"### {study.own_method}\n\n{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
-    out += f" {agreement.in_words(study, published)}\n\n"
+    totals = [claims.rows(study, claim)[0] for claim in study.spec.get("claims", [])]
+    out += f" {agreement.in_words(study, published, totals)}\n\n"
     out += "Means over seeds ± standard deviation, print in brackets; behind a slash the mean of the last five rounds, where the "
     out += "round of the number before it is chosen on the test set, as in print.\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
-    totals = [claims.rows(study, claim)[0] for claim in study.spec.get("claims", [])]
     touched = [
         [
             row["claim"],
