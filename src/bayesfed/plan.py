@@ -47,6 +47,7 @@ CONFIG_KEYS = (
     "name", "title", "notice", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
     *OUTPUTS, *WORKFLOW_KEYS,
 )  # fmt: skip
+OF_PLAN = ("axes", "cases", "seeds", "departs")  # what an experiment has beside keys of a run file
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 SHORT, TOGETHER = 1e11, 20
@@ -291,6 +292,7 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
             if foreign:
                 mapping["tasks"] = {**mapping["tasks"], "foreign": [stand_ins.get(one, one) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
+            changes += [experiment["departs"]] if "departs" in experiment else []
             if printed is None:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
@@ -403,7 +405,7 @@ def run_mapping(
     mapping = {**run, **budget, "partition": {**run["partition"], **budget.get("partition", {})}}
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
-    mapping |= {key: value for key, value in experiment.items() if key not in ("axes", "cases", "seeds")}
+    mapping |= {key: value for key, value in experiment.items() if key not in OF_PLAN}
     mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
     if "method" not in point:
         raise InputError("method: no case and no axis names one")

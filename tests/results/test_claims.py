@@ -27,9 +27,48 @@ def test_higher_counts_the_seeds_of_each_cell(lab, stored):
     stored(lab.cell("heterogeneous", "FML", alpha="0.05"), [0.5])  # equal is not above
     total, iid, non_iid = outcome(lab, HIGHER)
     assert counts(iid) == ("1", "2", "3", "+2.50", "holds in part")
-    assert counts(non_iid) == ("0", "1", "1", "+0.00", "does not hold")
+    assert counts(non_iid) == ("0", "1", "1", "+0.00", "level")
+    assert [row["level"] for row in (total, iid, non_iid)] == ["1", "0", "1"]
     assert counts(total) == ("1", "3", "4", "+1.67", "holds in part")
     assert (iid["alpha"], iid["dataset"], iid["method"], iid["than"]) == ("100", "CIFAR10", "HBFL", "FML")
+
+
+def test_not_higher_holds_where_both_are_level(lab, stored):
+    for alpha, ours in (("100", 0.5), ("0.05", 0.6)):
+        stored(lab.cell("heterogeneous", "HBFL", alpha=alpha), [ours])
+        stored(lab.cell("heterogeneous", "FML", alpha=alpha), [0.5])
+    total, level, above = outcome(lab, {**HIGHER, "kind": "not higher"})
+    assert counts(level) == ("1", "1", "1", "+0.00", "holds")
+    assert counts(above) == ("0", "1", "1", "+10.00", "does not hold")
+    assert (total["level"], total["verdict"]) == ("0", "holds in part")
+
+
+def test_a_side_that_has_diverged_loses(lab, stored):
+    gone = {"round": 3, "client": "1", "tensor": "mu"}
+    for seed, (ours, theirs) in enumerate([(None, gone), (gone, None), (gone, gone)]):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), [0.5], diverged=ours)
+        stored(lab.cell("heterogeneous", "FML", seed=seed), [0.6], diverged=theirs)
+    total, cell = outcome(lab, HIGHER)
+    assert counts(total) == counts(cell) == ("1", "2", "3", "", "holds in part")
+
+
+def test_a_side_that_never_reaches_a_value_is_later_than_any_other(lab, stored):
+    lab.spec["statistics"] = {"to_half": {"first": 0.5}}
+    for seed, (ours, theirs) in enumerate([([0.1, 0.5], [0.1, 0.2]), ([0.1, 0.2], [0.5, 0.5]), ([0.1], [0.2])]):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), ours)
+        stored(lab.cell("heterogeneous", "FML", seed=seed), theirs)
+    _, cell = outcome(lab, {**HIGHER, "kind": "lower", "metric": "global_accuracy_to_half"})
+    assert counts(cell) == ("1", "3", "3", "", "holds in part")
+    assert cell["level"] == "1"
+
+
+def test_a_comparison_of_two_precisions_is_told(lab, stored, told):
+    for method, precision in (("HBFL", "bf16"), ("FML", "fp32")):
+        folder = lab.cell("heterogeneous", method)
+        stored(folder, [0.5])
+        told(folder, precision=precision)
+    total, cell = outcome(lab, HIGHER)
+    assert total["precision"] == cell["precision"] == "bf16 against fp32"
 
 
 def test_higher_over_clients_matches_client_with_client(lab, stored):

@@ -5,6 +5,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bayesfed import plan
 from bayesfed.errors import InputError
@@ -169,8 +170,9 @@ def test_a_panel_without_runs_says_so(lab, stored):
 
 
 def test_colours_belong_to_methods(lab):
-    palette = figures.colours(lab.spec["methods"])
+    palette = figures.colours(lab.spec["methods"], "FML")
     assert len(set(palette.values())) == len(lab.spec["methods"])
+    assert next(iter(palette)) == "FML"
 
 
 def test_a_changed_record_is_refused(lab, stored, tmp_path):
@@ -253,3 +255,14 @@ def test_one_accuracy_against_another(lab, stored):
 def test_a_legend_fits(letters: list[int], width: float, columns: int) -> None:
     """In columns as matplotlib fills them: the first ones take the odd entries."""
     assert figures.fitting(["x" * count for count in letters], width) == columns
+
+
+def test_no_legend_is_cut_off(lab, stored):
+    names = [f"a method with a name, {number}" for number in range(6)]
+    lab.spec["methods"] = {name: {"name": "fedavg"} for name in names}
+    for name in names:
+        stored(lab.cell("heterogeneous", name), [0.1, 0.2], [[0.5]])
+    made = figures.draw(study_of(lab), {**lab.spec["figures"]["figure4"], "methods": names})
+    renderer = FigureCanvasAgg(made).get_renderer()
+    (legend,) = made.legends
+    assert legend.get_window_extent(renderer).x1 < made.bbox.x1

@@ -1,30 +1,20 @@
 """The results at a glance: what has a run, beside print, with its cost; nothing else."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from bayesfed import runfolder
 from bayesfed.results import glance
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 
 
-def provenance(folder: Path, **more: object) -> None:
-    """Tell where a stored run was computed, and seal it again."""
-    told = {"train_seconds": 7200.0, "device": "cpu", "hardware": "AMD", "threads": 2, "precision": "fp32", **more}
-    summary = runfolder.read(folder)
-    (folder / "provenance.json").write_text(json.dumps(told))
-    runfolder.seal(folder, summary)
-
-
-def test_glance_by_hand(lab, stored, tmp_path):
+def test_glance_by_hand(lab, stored, told, tmp_path):
     folders = [lab.cell("heterogeneous", "FML", seed=seed) for seed in (0, 1)]
     for folder, best in zip(folders, (0.78, 0.80), strict=True):
         stored(folder, [0.1, best], [[0.5]] * 10)
-    provenance(folders[0])
-    provenance(folders[1], train_seconds=3600.0, device="cuda", hardware="H200")
+    told(folders[0], train_seconds=7200.0, threads=2)
+    told(folders[1], train_seconds=3600.0, device="cuda", hardware="H200")
     lab.cell("heterogeneous", "FML", seed=2)
     lab.cell("heterogeneous", "HBFL")
     (path,) = glance.write(lab.plan, tmp_path, papers=PAPERS)
@@ -32,29 +22,55 @@ def test_glance_by_hand(lab, stored, tmp_path):
     assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Of 94 printed percentages 11 are run")
     assert "|  | FML | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 79.00 ± 1.41 / 44.50 (80.71) | 2 of 3 | 1.0 to 2.0 h |" in text
-    assert "On AMD, 2 threads, fp32; H200, fp32." in text
+    assert "On AMD, 2 threads, fp32 and H200, fp32." in text
     assert "Non-IID" not in text
     assert "multitask" not in text
     assert "not run" not in text
 
 
-def test_a_small_budget_and_divergence_are_told(lab, stored, tmp_path):
+def test_a_row_from_elsewhere_is_named(lab, stored, told, tmp_path):
+    for alpha, hardware in (("100", "AMD"), ("0.05", "Intel")):
+        folder = lab.cell("heterogeneous", "FML", alpha=alpha)
+        stored(folder, [0.5], [[0.5]] * 10)
+        told(folder, hardware=hardware)
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert "On AMD, 1 thread, fp32; CIFAR10, Non-IID on Intel, 1 thread, fp32." in text
+
+
+def test_a_printed_spread_stands_beside_its_number(lab, stored, tmp_path):
+    stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5]] * 10)
+    printed = (PAPERS / "hbfl.published.csv").read_text().replace("metric,value\n", "metric,value,sd\n")
+    (tmp_path / "hbfl.published.csv").write_text(printed.replace("80.71\n", "80.71,0.30\n"))
+    (path,) = glance.write(lab.plan, tmp_path, papers=tmp_path)
+    assert "50.00 / 50.00 (80.71 ± 0.30)" in path.read_text()
+
+
+def test_a_notice_and_the_budget_come_first(lab, stored, tmp_path):
+    lab.notice = "Four rounds alone."
+    stored(lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"]), [0.5], [[0.5]] * 10)
+    text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
+    assert text.startswith(
+        "### HBFL\n\n**Four rounds alone.**\n\n**Its runs: rounds 4 (paper 100).**\n\n1 of 1 planned"
+    )
+
+
+def test_a_small_budget_and_divergence_are_told(lab, stored, told, tmp_path):
     small = lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"])
     broken = lab.cell("heterogeneous", "HBFL")
     stored(small, [0.5], [[0.5]] * 10)
     stored(broken, [0.5], [[0.5]] * 10, diverged={"round": 3, "client": "1", "tensor": "mu"})
     for folder in (small, broken):
-        provenance(folder, train_seconds=600.0)
+        told(folder, train_seconds=600.0)
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
     assert "|  | FML | HBFL | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 50.00 / 50.00† (80.71) | diverged (82.10) | 1 | 10 min |" in text
     assert "† not the paper's run" in text
 
 
-def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, tmp_path):
+def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, told, tmp_path):
     folder = lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"])
     stored(folder, [0.1, 0.5], [[0.5]] * 10)
-    provenance(folder)
+    told(folder, train_seconds=7200.0)
     lab.spec["statistics"] = {"late": {"best_within": [70, 80]}}
     lab.spec["tables"]["late"] = {**lab.spec["tables"]["table1"], "title": "Late", "metric": "global_accuracy_late"}
     lab.spec["glance"] = ["late", "table1"]
@@ -64,10 +80,10 @@ def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, tmp_path):
     assert "| CIFAR10, IID | 50.00 / 30.00† (80.71) |" in text
 
 
-def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tmp_path):
+def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, told, tmp_path):
     folder = lab.cell("heterogeneous", "FML")
     stored(folder, [0.6, 0.5], [[0.5]] * 10)
-    provenance(folder)
+    told(folder, train_seconds=7200.0)
     columns = [
         {"method": "FML", "title": "FML's best", "metric": "global_accuracy_best"},
         {"method": "FML", "title": "FML's last", "metric": "global_accuracy_last"},
@@ -81,11 +97,11 @@ def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tmp
     assert "| CIFAR10 | 60.00 / 55.00 | 50.00 | 1 | 2.0 h |" in text
 
 
-def test_a_seed_that_diverged_is_told_beside_the_mean_of_the_others(lab, stored, tmp_path):
+def test_a_seed_that_diverged_is_told_beside_the_mean_of_the_others(lab, stored, told, tmp_path):
     for seed, diverged in enumerate((None, {"round": 1, "client": "1", "tensor": "mu"})):
         folder = lab.cell("heterogeneous", "FML", seed=seed)
         stored(folder, [0.5], [[0.5]] * 10, diverged=diverged)
-        provenance(folder)
+        told(folder, train_seconds=7200.0)
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
     assert "| CIFAR10, IID | 50.00 / 50.00 (80.71); 1 diverged | 1 of 2 |" in text
 

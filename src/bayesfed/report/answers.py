@@ -11,7 +11,9 @@ from bayesfed.report import tables
 from bayesfed.results import cells, claims
 from bayesfed.results.tables import Cell
 
-MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗")}
+MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
+
+COMPARED = ("higher", "lower", "not higher")
 
 Printed = dict[tuple[str, frozenset[tuple[str, str, str]]], float]
 """The printed number of what a metric is measured of: records by folder, level and client."""
@@ -73,8 +75,9 @@ def answer(
     some = total["of"] not in ("0", total["planned"])
     verdict = f"{word}{' so far' if some else ''}{f' ({apart}' if apart else ''}"
     told = f"as claimed in {total['holds']} of {total['of']} tests" if lines else "no test run"
+    told += f", level in {total['level']}" if total["level"] not in ("", "0") else ""
     told += f" ({total['planned']} planned)" if total["of"] != total["planned"] else ""
-    if len(lines) > 1:
+    if len(lines) > 1 and total["difference"]:
         told += f", mean difference {amount(total['difference'], tests[0].statistic, signed=True)}"
     return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(apart))
 
@@ -88,9 +91,12 @@ def where(row: Mapping[str, str]) -> str:
 
 def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test) -> str:
     """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
-    size, up = amount(row["difference"], test.statistic), float(row["difference"]) > 0
-    equal = float(row["difference"]) == 0
-    if claim["kind"] in ("higher", "lower"):
+    size, difference = amount(row["difference"], test.statistic), float(row["difference"] or 0)
+    up, equal = difference > 0, difference == 0
+    if not row["difference"]:
+        never = "both" if row["level"] == row["of"] else "one of them"
+        words = f"{row['method']} and {row['than']}: {never} never there, or diverged"
+    elif claim["kind"] in COMPARED:
         words = f"{row['method']} {size} {'above' if up else 'below'} {row['than']}"
         words = f"{row['method']} equal to {row['than']}" if equal else words
     elif claim["kind"] in ("falls", "rises"):
@@ -98,13 +104,14 @@ def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test)
     else:
         words = f"gain over {row['than']}: {size} {'larger' if up else 'smaller'}"
     seeds = f"{row['holds']} of {row['of']} seed{'s' if row['of'] != '1' else ''}"
+    seeds += f", level in {row['level']}" if row["level"] not in ("", "0") else ""
     seeds += f" ({row['planned']} planned)" if row["of"] != row["planned"] else ""
     return f"{words}, as claimed in {seeds}"
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
     """What print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
-    if claim["kind"] not in ("higher", "lower"):
+    if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
     ours, theirs = (known.get((claim["metric"], side)) for side in sides)
@@ -175,6 +182,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         ("yes", "holds", "hold"),
         ("part", "holds in part", "hold in part"),
         ("no", "does not hold", "do not hold"),
+        ("level", "is level", "are level"),
         ("diverged", "diverged", "diverged"),
     )
     counted = [(sum(one.kind == kind for one in run), one, several) for kind, one, several in outcomes]

@@ -84,7 +84,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     drawn, percent = set(frame["curve"]), "diagnostic" not in shows
     names = {each: study.labelled(axis, each) for each in data.names if each in drawn}
     whole = axis == "method" and len(study.spec["methods"]) <= figures.COLOURS
-    curves = styled(names, list(study.spec["methods"]) if whole else data.names)
+    curves = styled(names, list(study.spec["methods"]) if whole else data.names, study.own_method)
     below, upright = figures.axis_titles(figure)
     logarithmic = figures.is_logarithmic(figure, frame["x"])
     across = ends(frame["x"], logarithmic)
@@ -120,7 +120,7 @@ def by_experiment(
         used = set(own["curve"])
         names = {method: method for method in study.spec["methods"] if method in used}
         whole = list(study.spec["methods"])
-        curves = styled(names, whole if len(whole) <= figures.COLOURS else list(names))
+        curves = styled(names, whole if len(whole) <= figures.COLOURS else list(names), study.own_method)
         own, every = thinned(own)
         panels = []
         for cell, of_cell in own.groupby("panel", sort=False):
@@ -149,9 +149,9 @@ def listed(empty: Sequence[str]) -> str:
     return "; ".join(empty) if len(empty) <= 4 else f"{len(empty)} panels: {', '.join(reasons)}"
 
 
-def styled(names: Mapping[str, str], of_all: Sequence[str]) -> list[Curve]:
+def styled(names: Mapping[str, str], of_all: Sequence[str], own: str) -> list[Curve]:
     """The curves of these names (and labels), with colours as in the figures; dash and point tell them apart too."""
-    palette, places = figures.colours(of_all), {name: place for place, name in enumerate(of_all)}
+    palette, places = figures.colours(of_all, own), {name: place for place, name in enumerate(of_all)}
     return [
         Curve(
             name,

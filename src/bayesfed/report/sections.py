@@ -15,7 +15,7 @@ from bayesfed.results import breakdown, cells, claims
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
-                 "of", "planned", "difference", "verdict", "budget"]  # fmt: skip
+                 "level", "of", "planned", "difference", "verdict", "budget", "precision"]  # fmt: skip
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 

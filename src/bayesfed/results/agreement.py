@@ -1,6 +1,5 @@
 """How far a paper's tables agree with print, and what its experiments cost, as Markdown."""
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,30 +8,48 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from bayesfed import files
-from bayesfed.results import cells, claims, compare, tables
+from bayesfed.results import cells, claims, compare, runs, tables
 
 WITHIN = (1, 3, 5)  # points of a percentage
-VERDICTS = {"holds": "held so far", "holds in part": "held in part", "does not hold": "not held"}
+VERDICTS = {"holds": "held so far", "holds in part": "held in part", "does not hold": "not held", "level": "level"}
 
 
-def compared(
-    study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]
-) -> tuple[int, list[tuple[float, float]]]:
-    """How many cells of a table are printed in percent, and (print, ours) of those whose runs are the paper's in everything.
+Pairs = list[tuple[float, float]]
+"""(print, ours) of cells."""
+
+
+def compared(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> tuple[int, list[Pairs]]:
+    """How many cells of a table are printed in percent, and those whose runs are the paper's in everything: a list for the
+    cells that differ in nothing but the method.
 
     `rows` are the table's rows of the comparison, one a cell in the same order.
     """
     own = [cell for _, of_row in tables.rows(study, spec) for cell in of_row]
-    printed = [row for cell, row in zip(own, rows, strict=True) if row["published"] and cell.statistic.scale == 100]
-    judged = [row for row in printed if row["verdict"] in ("higher", "lower") or row["verdict"].startswith("within")]
-    return len(printed), [(float(row["published"]), float(row["mean"])) for row in judged]
+    printed, alike = 0, dict[tuple[object, ...], Pairs]()
+    for cell, row in zip(own, rows, strict=True):
+        if row["published"] and cell.statistic.scale == 100:
+            printed += 1
+            if row["verdict"] in ("higher", "lower") or row["verdict"].startswith("within"):
+                rest = (cell.metric, *((key, value) for key, value in cell.keys.items() if key != "method"))
+                alike.setdefault(rest, []).append((float(row["published"]), float(row["mean"])))
+    return printed, list(alike.values())
 
 
-def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+def rank_correlation(pairs: Pairs) -> float | None:
     """Spearman's, of our cells with the printed ones; None where there are fewer than three, or all of one side are equal."""
     if len(pairs) < 3 or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return None
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)
+
+
+def order(alike: Sequence[Pairs]) -> str:
+    """How far the order of methods is print's: the mean rank correlation, and its range and number where there are several;
+    "" where nowhere three methods can be compared."""
+    ranked = [found for found in map(rank_correlation, alike) if found is not None]
+    if not ranked:
+        return ""
+    spread = f" ({min(ranked):.1f} to {max(ranked):.1f} in {len(ranked)})" if len(ranked) > 1 else ""
+    return f"{statistics.fmean(ranked):.2f}{spread}"
 
 
 def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
@@ -40,11 +57,11 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
     found = []
     for name, spec in study.spec.get("tables", {}).items():
         rows = compare.compare(study, spec, spec.get("published", [name]), published)
-        printed, pairs = compared(study, spec, rows)
+        printed, alike = compared(study, spec, rows)
         if not printed:
             continue
+        pairs = [pair for each in alike for pair in each]
         away = [abs(ours - theirs) for theirs, ours in pairs]
-        ranked = rank_correlation(pairs)
         found.append(
             [
                 name,
@@ -53,11 +70,11 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
                 *(str(sum(distance <= limit for distance in away)) if pairs else "" for limit in WITHIN),
                 f"{statistics.fmean(ours - theirs for theirs, ours in pairs):+.2f}" if pairs else "",
                 f"{statistics.fmean(away):.2f}" if pairs else "",
-                "" if ranked is None else f"{ranked:.2f}",
+                order(alike),
             ]
         )
     near = [f"within {limit}" for limit in WITHIN]
-    head = ["table", "cells in print", "run", *near, "mean difference", "mean distance", "rank correlation"]
+    head = ["table", "cells in print", "run", *near, "mean difference", "mean distance", "order of methods"]
     return f"{tables.markdown(head, found)}\n" if found else ""
 
 
@@ -70,13 +87,15 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], totals:
     for name, spec in study.spec.get("tables", {}).items():
         items = spec.get("published", [name])
         if len(items) == 1:
-            count, pairs = compared(study, spec, compare.compare(study, spec, items, published))
+            count, alike = compared(study, spec, compare.compare(study, spec, items, published))
             printed += count
-            away += [abs(ours - theirs) for theirs, ours in pairs]
+            away += [abs(ours - theirs) for pairs in alike for theirs, ours in pairs]
     near = ", ".join(f"{sum(distance <= limit for distance in away)} within {limit}" for limit in WITHIN)
-    verdicts = [row["verdict"] for row in totals if row["by"] == "paper"]
+    own = [row for row in totals if row["by"] == "paper"]
+    verdicts = [row["verdict"] for row in own]
     many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
     many["of other runs than the paper's"] = sum("(" in verdict for verdict in verdicts)
+    many["not in this plan"] = sum(row["planned"] == "0" for row in own)
     many["waiting for runs"] = len(verdicts) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
     told = ", ".join(f"{count} {words}" for words, count in many.items() if count)
@@ -88,40 +107,79 @@ def of_claims(study: cells.Study) -> str:
     found = []
     for claim in study.spec.get("claims", []):
         row = claims.rows(study, claim)[0]
-        found.append(
-            [row["claim"], row["by"], row["holds"], row["of"], row["planned"], row["difference"], row["verdict"]]
-        )
-    head = ["claim", "by", "holds in", "of finished", "planned", "mean difference", "verdict so far"]
-    return f"{tables.markdown(head, found)}\n" if found else ""
+        found.append([row["claim"], row["by"], counted(row), row["difference"], verdict(row)])
+    return f"{tables.markdown(CLAIM_HEAD, found)}\n" if found else ""
+
+
+CLAIM_HEAD = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
+
+
+def counted(row: Mapping[str, str]) -> str:
+    """In how many seeds of cells a claim holds: `2 of 5, 3 level (15)`; "" where none is planned."""
+    told = f"{row['holds'] or 0} of {row['of']}" + (f", {row['level']} level" if row["level"] not in ("", "0") else "")
+    return f"{told} ({row['planned']})" if row["planned"] != "0" else ""
+
+
+def verdict(row: Mapping[str, str]) -> str:
+    """A claim's verdict; with the precisions where runs of different ones are compared."""
+    mixed = f", {row['precision']}" if " against " in row["precision"] else ""
+    return f"{row['verdict']}{mixed}" if row["planned"] != "0" else "not in this plan"
 
 
 def of_costs(records: Iterable[cells.Record]) -> str:
-    """A row for each experiment: its runs, what one took, and what those that are open would take at that."""
-    folders: dict[str, dict[Path, bool]] = {}
+    """A row for each experiment: its runs, what one took, and what those that are open would take at the mean of their like,
+    runs of the same method, network and data; how many have none that stands."""
+    experiments: dict[str, dict[Path, cells.Record]] = {}
     for record in records:
-        folders.setdefault(record.experiment, {})[record.folder] = record.done
+        experiments.setdefault(record.experiment, {}).setdefault(record.folder, record)
     found = []
-    for experiment, runs in folders.items():
-        done = [json.loads((folder / "provenance.json").read_text()) for folder, finished in runs.items() if finished]
-        hours = statistics.fmean(each["train_seconds"] for each in done) / 3600 if done else None
+    for experiment, of in experiments.items():
+        took: dict[tuple[str, str, str], list[float]] = {}
+        for folder, record in of.items():
+            if record.done:
+                took.setdefault(kind(record), []).append(runs.provenance(folder)["train_seconds"] / 3600)
+        each = [hours for hours_of in took.values() for hours in hours_of]
+        still = [record for record in of.values() if not record.done]
+        known = [statistics.fmean(took[kind(record)]) for record in still if kind(record) in took]
         found.append(
             [
                 experiment,
-                str(len(runs)),
-                str(len(done)),
-                "" if hours is None else f"{hours:.2f}",
-                "" if hours is None else f"{hours * (len(runs) - len(done)):.0f}",
-                " or ".join(cells.unique(map(cells.place, done))),
+                str(len(of)),
+                str(len(each)),
+                f"{statistics.fmean(each):.2f}" if each else "",
+                f"{sum(known):.0f} ({len(known)} runs)" if known else "",
+                str(len(still) - len(known)),
+                " or ".join(cells.unique(cells.place(runs.provenance(one)) for one in of if of[one].done)),
             ]
         )
-    head = ["experiment", "runs planned", "stand", "hours of one", "hours of those open, at that", "hardware"]
+    head = [
+        "experiment",
+        "runs planned",
+        "stand",
+        "hours of one",
+        "hours of open ones like these",
+        "open ones unlike",
+        "hardware",
+    ]
     return f"{tables.markdown(head, found)}\n"
+
+
+def kind(record: cells.Record) -> tuple[str, str, str]:
+    """What a run's time hangs on: its method, network and data."""
+    return record.method, record.model, record.used
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     """The whole of it, under the label of the paper's own method."""
     parts = (of_tables(study, published), of_claims(study), of_costs(study.records))
-    return f"### {study.own_method}\n\n" + "".join(parts)
+    return f"### {study.own_method}\n\n{notice(study)}" + "".join(parts)
+
+
+def notice(study: cells.Study) -> str:
+    """What the config says of all its numbers, and how its finished runs differ from the paper's, a paragraph each."""
+    budget = study.budget([record for record in study.records if record.done] or list(study.records))
+    told = [study.notice, "" if not study.notice or budget == cells.PAPERS else f"Its runs: {budget}."]
+    return "".join(f"**{words}**\n\n" for words in told if words)
 
 
 def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:

@@ -78,6 +78,11 @@ class Statistic:
         return 0.01 if self.decimals == 3 else 1.0
 
     @property
+    def rising(self) -> bool:
+        """Whether more is better: of an accuracy, or of how well wrong and foreign images are told."""
+        return self.kind != "first" and self.name != "jitter" and (self.of == "accuracy" or self.of.startswith("auroc"))
+
+    @property
     def chosen(self) -> bool:
         """Whether its round is chosen by test accuracy, from more than one."""
         if self.kind == "best_within":
@@ -151,7 +156,7 @@ class Record:
             return None
         if statistic.of != "accuracy":
             values = list(self.measured(statistic.of).values())[-5 if statistic.name == "last5" else -1 :]
-            return statistics.fmean(values) if values else None
+            return statistics.fmean(values) if values and all(map(math.isfinite, values)) else None
         if statistic.name == "labelled":
             return statistics.fmean(found) if (found := self.along_labelled().values()) else None
         if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level not in CURVES_ALONE:
@@ -187,16 +192,15 @@ class Record:
         return other.get(max(leading, key=lambda round: (leading[round], -round))) if leading else None
 
     def measured(self, metric: str) -> dict[int, float]:
-        """Another metric than accuracy by round, in order, where it is finite; nothing for an unfinished run."""
+        """Another metric than accuracy by round, in order, NaN where it has no value; nothing for an unfinished run."""
         if metric.startswith(FOREIGN):  # the record has the name of the dataset used
             asked = metric.removeprefix(FOREIGN).removesuffix("_sd")
             metric = metric.replace(asked, self.foreign.get(asked, asked))
-        found = runs.measured(self.folder).get(metric, {}) if self.done else {}
-        return {round: value for round, value in sorted(found.items()) if math.isfinite(value)}
+        return dict(sorted(runs.measured(self.folder).get(metric, {}).items())) if self.done else {}
 
     def reliability(self, model: str = "global") -> dict[float, float]:
         """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of bins with
-        images; nothing for an unfinished run, or one whose record is from before there were bins."""
+        at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before there were bins."""
         found = runs.measured(self.folder, model) if self.done and not self.diverged else {}
         last = {
             what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]
@@ -204,7 +208,8 @@ class Record:
         }
         bins = len(last["images"])
         each = enumerate(zip(last["images"], last["right"], strict=True))
-        return {100 * (number + 0.5) / bins: right / images for number, (images, right) in each if images}
+        least = max(1, sum(last["images"]) / 1000)
+        return {100 * (number + 0.5) / bins: right / images for number, (images, right) in each if images >= least}
 
     def along_labelled(self) -> dict[float, float]:
         """In active learning, accuracy in [0, 1] by the labelled images that all clients together trained on: of the last
@@ -354,6 +359,11 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
     )
 
 
+def precision(record: Record) -> str:
+    """The precision that a finished run was computed in."""
+    return str(runs.provenance(record.folder)["precision"])
+
+
 def place(provenance: Mapping[str, Any]) -> str:
     """Where a run was computed: hardware, threads on a CPU, precision."""
     threads = f"{provenance['threads']} thread{'s' if provenance['threads'] > 1 else ''}"
@@ -441,6 +451,7 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
     folder = plan.parent.parent / "runs" if runs_folder is None else runs_folder
     # A result may have changed since the last call in this process (tests, notebooks).
     runs.summary.cache_clear()
+    runs.provenance.cache_clear()
     runs.metrics.cache_clear()
     runs.together.cache_clear()
     return [

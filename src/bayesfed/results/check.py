@@ -16,6 +16,7 @@ SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
     "lower": ("method", "than"),
+    "not higher": ("method", "than"),
     "higher at": ("methods", "along", "at", "than"),
     "falls": ("methods", "along"),
     "rises": ("methods", "along"),

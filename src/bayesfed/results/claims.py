@@ -5,17 +5,22 @@ and what its kind needs; `where` narrows the cells (field -> value or values), `
 compared may differ (each method with its best number of local epochs); with a `search` (results/search.py) best is compared
 with best. Kinds:
 
-- `higher`, `lower`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
+- `higher`, `lower`, `not higher`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
 - `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, likewise;
 - `falls`, `rises`: the metric of each of `methods` falls (rises) at each step from the largest value of `along` down;
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
+
+Two sides that are equal are level: counted apart, and no holding but for `not higher`. A finished run that never reaches a
+value (`first`), or that has diverged, is worse than any other in a comparison of two sides; where both have diverged, nothing
+is compared.
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,8 @@ from bayesfed.results import cells, csvfile, search, tables
 MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
 COLUMNS = (
     "claim", "by", "kind", "metric", "method", "than", "experiment", "dataset", "dataset_used", "alpha",
-    "stragglers", "axes", "model", "client", "holds", "of", "planned", "difference", "verdict", "budget",
+    "stragglers", "axes", "model", "client", "holds", "level", "of", "planned", "difference", "verdict", "budget",
+    "precision",
 )  # fmt: skip
 
 
@@ -32,7 +38,9 @@ COLUMNS = (
 class Test:
     """A claim in one cell: what is compared, the records of it, and the difference of each planned seed.
 
-    A difference is one of values of `statistic`, in [-1, 1] but for rounds; None marks a seed of which a run is missing.
+    A difference is one of values of `statistic`, in [-1, 1] but for rounds; None marks a seed of which a run is missing,
+    or both have diverged, an infinite one that a side never gets there or has diverged, NaN that both never get there.
+    `level`: in how many seeds the two sides are equal, and the claim does not hold.
     """
 
     __test__ = False  # a name that pytest would collect
@@ -43,6 +51,7 @@ class Test:
     differences: Sequence[float | None]
     holds: Sequence[bool]
     statistic: cells.Statistic
+    level: int = 0
 
 
 Claim = Mapping[str, Any]
@@ -60,20 +69,28 @@ def _groups(
     return found
 
 
-def _value(records: Sequence[cells.Record], statistic: cells.Statistic) -> float | None:
-    """The mean of the records' values; None while one is missing."""
+def _value(records: Sequence[cells.Record], statistic: cells.Statistic, worst: float | None = None) -> float | None:
+    """The mean of the records' values; None while one is missing. `worst` stands for a run that never reaches a value, or
+    has diverged."""
     values = [record.value(statistic) for record in records]
+    for place, record in enumerate(records):
+        if values[place] is None and record.done and (record.diverged or statistic.kind == "first"):
+            values[place] = worst
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
-def _above(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
-    """`higher` (sign 1) and `lower` (sign -1): one test a baseline and cell."""
+def _above(
+    records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, holding: Callable[[float], bool]
+) -> list[Test]:
+    """`higher`, `lower`, `not higher`, by the differences that hold: one test a baseline and cell."""
     found = []
     for than in claim["than"]:
         for of_cell, differences in _pairs(records, MATCH, "method", claim["method"], than, claim, statistic):
-            holds = [difference is not None and sign * difference > 0 for difference in differences]
-            found.append(Test(claim["method"], than, of_cell, differences, holds, statistic))
+            holds = [difference is not None and holding(difference) for difference in differences]
+            found.append(
+                Test(claim["method"], than, of_cell, differences, holds, statistic, _level(differences, holds))
+            )
     return found
 
 
@@ -84,7 +101,8 @@ def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: cells.S
     for than in map(cells.text, claim["than"]):
         for of_cell, differences in _pairs(chosen, ("method", *MATCH), along, at, than, claim, statistic):
             holds = [difference is not None and difference > 0 for difference in differences]
-            found.append(Test(of_cell[0].method, f"{along} {at} > {than}", of_cell, differences, holds, statistic))
+            sides, level = f"{along} {at} > {than}", _level(differences, holds)
+            found.append(Test(of_cell[0].method, sides, of_cell, differences, holds, statistic, level))
     return found
 
 
@@ -94,15 +112,23 @@ def _pairs(
 ) -> Iterator[tuple[list[cells.Record], list[float | None]]]:  # fmt: skip
     """The cells, alike in `match`, that the plan has with both values of a field; and for each seed the statistic at `one`
     minus that at the other."""
+    worst = -math.inf if statistic.rising else math.inf
     both = cells.select(records, {field: [one, other]})
     for of_cell in _groups(both, match, [field, *claim.get("apart", [])]).values():
         if {record.field(field) for record in of_cell} != {one, other}:
             continue
         differences: list[float | None] = []
         for of_seed in _groups(of_cell, ["seed"]).values():
-            ours, theirs = (_value(cells.select(of_seed, {field: value}), statistic) for value in (one, other))
-            differences.append(None if ours is None or theirs is None else ours - theirs)
+            ours, theirs = (_value(cells.select(of_seed, {field: value}), statistic, worst) for value in (one, other))
+            neither = ours == theirs == worst and any(record.diverged for record in of_seed)
+            differences.append(None if ours is None or theirs is None or neither else ours - theirs)
         yield of_cell, differences
+
+
+def _level(differences: Sequence[float | None], holds: Sequence[bool]) -> int:
+    """In how many seeds two sides are equal, and that is not what is claimed."""
+    pairs = zip(differences, holds, strict=True)
+    return sum(not held and value is not None and (value == 0 or math.isnan(value)) for value, held in pairs)
 
 
 def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
@@ -154,8 +180,11 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
 
 
 KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
-    "higher": lambda records, claim, statistic: _above(records, claim, statistic, 1),
-    "lower": lambda records, claim, statistic: _above(records, claim, statistic, -1),
+    "higher": lambda records, claim, statistic: _above(records, claim, statistic, lambda difference: difference > 0),
+    "lower": lambda records, claim, statistic: _above(records, claim, statistic, lambda difference: difference < 0),
+    "not higher": lambda records, claim, statistic: _above(
+        records, claim, statistic, lambda difference: difference <= 0
+    ),
     "higher at": _higher_at,
     "falls": lambda records, claim, statistic: _falls(records, claim, statistic, -1),
     "rises": lambda records, claim, statistic: _falls(records, claim, statistic, 1),
@@ -203,9 +232,16 @@ def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dic
 
 def _cell(study: cells.Study, test: Test) -> dict[str, str]:
     """The columns that name a test's cell; what differs within it stays empty."""
+    common = set.intersection(*({(axis, r.field(axis)) for axis in r.axes} for r in test.records))
+
+    def axes(record: cells.Record) -> str:
+        return study.axes(
+            replace(record, axes={axis: each for axis, each in record.axes.items() if (axis, each) in common})
+        )
+
     row = {"method": test.method, "than": test.than}
     for field in MATCH:
-        values = cells.unique(study.axes(r) if field == "axes" else r.field(field) for r in test.records)
+        values = cells.unique(axes(r) if field == "axes" else r.field(field) for r in test.records)
         row[field] = study.labels(values[0]) if len(values) == 1 else ""
     row["dataset"] = " and ".join(cells.unique(study.labels(record.dataset) for record in test.records))
     row["client"] = row["client"].replace("global", "")
@@ -225,12 +261,13 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
     counted = [test for test in found if any(value is not None for value in test.differences)]
     records = [record for test in counted for record in test.records if record.done] or records
     differences = [value for test in found for value in test.differences if value is not None]
-    holds, of = sum(sum(test.holds) for test in found), len(differences)
+    finite = [value for value in differences if math.isfinite(value)]
+    holds, level, of = sum(sum(test.holds) for test in found), sum(test.level for test in found), len(differences)
     if not of:
         why = cells.unique(record.missing for record in records if record.missing)
         verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
-    elif holds == of:
-        verdict = "holds"
+    elif holds == of or level == of:
+        verdict = "holds" if holds else "level"
     else:
         verdict = "holds in part" if holds else "does not hold"
     if of and any(record.used != record.dataset for record in records):
@@ -239,13 +276,26 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
         verdict += " (not the paper's runs)"
     return {
         "holds": str(holds) if of else "",
+        "level": str(level) if of else "",
         "of": str(of),
         "planned": str(sum(len(test.differences) for test in found)),
-        "difference": shown(statistics.fmean(differences), found[0].statistic) if of else "",
+        "difference": shown(statistics.fmean(finite), found[0].statistic) if finite else "",
         "verdict": verdict,
         "dataset_used": tables.used(study, records),
         "budget": study.budget(records),
+        "precision": _precision(counted),
     }
+
+
+def _precision(counted: Sequence[Test]) -> str:
+    """The precision of the runs that are compared; `bf16 against fp32` where those of a seed differ."""
+    found = [
+        cells.unique(sorted(cells.precision(record) for record in of_seed if record.done))
+        for test in counted
+        for of_seed in _groups(test.records, ["seed"]).values()
+    ]
+    mixed = [" against ".join(each) for each in found if len(each) > 1]
+    return mixed[0] if mixed else " or ".join(cells.unique(itertools.chain(*found)))
 
 
 def shown(difference: float, statistic: cells.Statistic) -> str:

@@ -1,6 +1,7 @@
 """Our numbers beside the printed ones, cell by cell; a verdict only where run and data are the paper's in everything."""
 
 import csv
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ from bayesfed.results import cells, csvfile, search, tables
 KEYS = ("dataset", "setting", "alpha", "client", "model", "method", "metric")
 COLUMNS = (
     "published", "mean", "sd", "seeds", "rounds", "difference", "verdict",
-    "last5", "local_epochs", "batch_size", "dataset_used", "note",
+    "last5", "local_epochs", "batch_size", "dataset_used", "published_sd", "note",
 )  # fmt: skip
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
-    """The printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty.
+    """The printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty. A column `sd`
+    may have what is printed of their spread.
 
     Raises InputError when it lacks a column, or a value is no number.
     """
@@ -31,14 +33,16 @@ def read_published(path: Path) -> list[dict[str, str]]:
     if missing:
         raise InputError(f"no column '{missing[0]}'; expected {','.join(wanted)}")
     printed = [row for row in rows if row["value"]]
-    for row in printed:
+    for row, column in itertools.product(printed, ("value", "sd")):
         try:
-            finite = math.isfinite(float(row["value"]))
+            finite = math.isfinite(float(row.get(column) or 0))
         except ValueError:
             finite = False
         if not finite:
             named = ", ".join(f"{key} {row[key]}" for key in ("item", *KEYS) if row[key])
-            raise InputError(f"value '{row['value']}' of {named}: expected a number, or nothing where none is printed")
+            raise InputError(
+                f"{column} '{row[column]}' of {named}: expected a number, or nothing where none is printed"
+            )
     return printed
 
 
@@ -119,6 +123,7 @@ def beside(
         "local_epochs": tables.budget(cell.records, "local_epochs"),
         "batch_size": tables.budget(cell.records, "batch_size"),
         "dataset_used": tables.used(study, cell.records),
+        "published_sd": printed[0].get("sd", "") if len(printed) == 1 else "",
         "note": "; ".join(note for note in notes if note),
     }
 

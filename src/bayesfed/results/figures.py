@@ -15,6 +15,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
@@ -25,6 +26,7 @@ NETWORK = "network"
 """In place of an axis of runs: curves are the networks of a run, each with its own error."""
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
+LEGEND = 8.5  # points
 COLOURS = 10  # that can be told apart
 INK, MUTED = "#222222", "#6b6b6b"
 STYLE: dict[Any, Any] = {
@@ -188,7 +190,7 @@ def footnote(
     diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
     if "reliability" in shows:
-        line += " Accuracy of the last round by confidence, in bins of equal width; dashed: where they are equal."
+        line += " Accuracy of the last round by confidence, in bins of equal width with a thousandth of the images or more; dashed: where they are equal."
     budget = study.budget(shown)
     local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
     own = f"{rounds} rounds{local}, batch size {batch}, the paper's budget."
@@ -233,7 +235,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     data, shows = content(study, figure), figure.get("shows", {})
     axis = axis_of(figure)
     whole_paper = axis == "method" and len(study.spec["methods"]) <= COLOURS
-    palette = colours(study.spec["methods"] if whole_paper else data.names)
+    palette = colours(study.spec["methods"] if whole_paper else data.names, study.own_method)
     with matplotlib.rc_context(STYLE):
         if data.curves.empty:
             return _placeholder(study, figure, data.records)
@@ -269,7 +271,6 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                 _panel(
                     axes[i, j],
                     data.curves.query("row == @row and column == @column"),
-                    data.names,
                     palette,
                     few,
                     reason(study, figure, data, {row, column}),
@@ -287,7 +288,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
                     axes[i, j].set_xscale("log")
                 if i == shape[0] - 1:
                     axes[i, j].set_xlabel(below)
-                if row not in set(data.curves["row"]):
+                beside = data.curves.query("row == @row" if share else "row == @row and column == @column")
+                if beside.empty:
                     axes[i, j].tick_params(labelleft=False)  # a scale of nothing
         _head(made, title, total)
         made.legend(
@@ -296,7 +298,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
             bbox_to_anchor=(0.11 / width, 1 - head / total),
             ncols=across,
             frameon=False,
-            fontsize=8.5,
+            fontsize=LEGEND,
             borderaxespad=0,
             borderpad=0,
             handlelength=1.6,
@@ -306,12 +308,12 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     return made
 
 
-def colours(curves: Iterable[str]) -> dict[str, Any]:
+def colours(curves: Iterable[str], own: str) -> dict[str, Any]:
     """A colour for each curve, a method's the same in all figures of a paper that has no more of them than colours, and apart
     for colour-blind readers."""
-    names = list(curves)
+    names = sorted(curves, key=lambda name: name != own)
     base = sns.color_palette("colorblind", len(names))
-    # The paper's own method comes first and takes the strong vermilion; the rest follow in order.
+    # The paper's own method, or else the first curve, takes the strong vermilion; the rest follow in order.
     ordered = [base[3], *base[:3], *base[4:]] if len(base) > 3 else base
     return dict(zip(names, ordered, strict=True))
 
@@ -342,9 +344,10 @@ def why(records: Iterable[cells.Record]) -> str:
 
 def fitting(labels: Sequence[str], width: float) -> int:
     """In how many columns the entries of a legend fit into so many inches; they go down first, then across."""
+    inches = np.array([TextPath((0, 0), label, size=LEGEND).get_extents().width / 72 for label in labels])
     for columns in range(len(labels), 1, -1):
-        longest = [max(map(len, column)) for column in np.array_split(np.array(labels, object), columns)]
-        if sum(0.42 + 0.068 * letters for letters in longest) < width:
+        # Beside its text an entry has a line, and room on both sides of it.
+        if sum(0.5 + max(column) for column in np.array_split(inches, columns)) < width:
             return columns
     return 1
 
@@ -356,7 +359,7 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
 
 
-def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[str, Any], few: bool,
+def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
            empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
     """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below is
     rounds, or the like; `percent`: values end at 0 and 100."""
@@ -364,12 +367,12 @@ def _panel(axes: Axes, data: pd.DataFrame, names: list[str], palette: Mapping[st
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return
     if scatter:
-        for name in (name for name in reversed(names) if name in set(data["curve"])):
+        for name in (name for name in reversed(palette) if name in set(data["curve"])):
             own = data[data["curve"] == name]
             axes.scatter(own["round"], own["accuracy"], s=10, color=palette[name], linewidths=0, alpha=0.8)
         return
     over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
-    order = [name for name in reversed(names) if name in set(over["curve"])]
+    order = [name for name in reversed(palette) if name in set(over["curve"])]
     sns.lineplot(
         data=over,
         x="round",

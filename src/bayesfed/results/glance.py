@@ -1,13 +1,12 @@
 """A paper's results at a glance, as Markdown: its tables as far as they are run, beside print and with their cost, and
 the claims."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesfed import files
-from bayesfed.results import agreement, cells, claims, compare, search, tables
+from bayesfed.results import agreement, cells, claims, compare, runs, search, tables
 
 APART = "†"
 """Behind a number that is not of the paper's run."""
@@ -34,7 +33,8 @@ def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
         last5 = cell.score(cell.statistic.last5)
         here += f" / {last5.number(last5.mean)}" if last5.seeds else ""
     here += "" if all(record.as_printed for record in cell.records) else APART
-    here += f" ({row['published']})" if row["published"] else ""
+    spread = f" ± {row['published_sd']}" if row["published_sd"] else ""
+    here += f" ({row['published']}{spread})" if row["published"] else ""
     told = [search.chosen(cell.records), score.count().partition(", ")[2] if score.seeds else ""]
     return "; ".join([here, *filter(None, told)])
 
@@ -48,25 +48,33 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
     compared = iter(rows)
     texts = [[cell_text(cell, next(compared)) for cell in of_row] for _, of_row in own]
     kept = [column for column, of_column in enumerate(zip(*texts, strict=True)) if any(of_column)]
-    shown, places = [], []
+    shown: list[list[str]] = []
+    places: dict[str, list[str]] = {}
     for (keys, of_row), found in zip(own, texts, strict=True):
         if not any(found):
             continue
         records = [record for cell in of_row for record in cell.records if record.done]
-        runs = [json.loads((folder / "provenance.json").read_text()) for folder in sorted({r.folder for r in records})]
-        places += [cells.place(run) for run in runs]
+        made = [runs.provenance(folder) for folder in sorted({r.folder for r in records})]
+        name = ", ".join(study.label(value) for value in keys.values())
+        places.setdefault(" and ".join(sorted({cells.place(run) for run in made})), []).append(name)
         scores = [cell.score() for cell in of_row]
         seeds, planned = sorted({each.seeds for each in scores if each.seeds}), max(each.planned for each in scores)
         many = " to ".join(map(str, (seeds[0], seeds[-1]) if len(seeds) > 1 else seeds)) or "0"
         many += "" if seeds == [planned] else f" of {planned}"
-        name = ", ".join(study.label(value) for value in keys.values())
         shown.append(
-            [name, *(found[column] for column in kept), many, cost([run["train_seconds"] / 3600 for run in runs])]
+            [name, *(found[column] for column in kept), many, cost([run["train_seconds"] / 3600 for run in made])]
         )
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
-    under = f"On {'; '.join(cells.unique(places))}."
+    under = f"On {where(places)}."
     under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
     return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n"
+
+
+def where(places: Mapping[str, Sequence[str]]) -> str:
+    """Where the rows of a table were computed; the rows by name, but for the most at one place."""
+    most = max(places, key=lambda place: len(places[place]))
+    others = [f"{', '.join(names)} on {place}" for place, names in places.items() if place != most]
+    return "; ".join([most, *others])
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
@@ -74,30 +82,23 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     named under `glance` in the paper's YAML, then every claim that a finished run touches."""
     asked = cells.unique(str(record.folder) for record in study.records)
     done = cells.unique(str(record.folder) for record in study.records if record.done)
-    out = f"### {study.own_method}\n\n{len(done)} of {len(asked)} planned runs stand."
+    out = f"### {study.own_method}\n\n{agreement.notice(study)}{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
     totals = [claims.rows(study, claim)[0] for claim in study.spec.get("claims", [])]
     out += f" {agreement.in_words(study, published, totals)}\n\n"
-    out += "Means over seeds ± standard deviation, print in brackets; behind a slash the mean of the last five rounds, where the "
+    out += "Means over seeds ± standard deviation, print in brackets with its own where it has one; behind a slash the mean of the last five rounds, where the "
     out += "round of the number before it is chosen on the test set, as in print.\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
-    touched = [
-        [
-            row["claim"],
-            row["by"],
-            f"{row['holds']} of {row['of']} ({row['planned']})",
-            row["difference"],
-            row["verdict"],
-        ]
-        for row in totals
-        if row["of"] != "0"
-    ]
+    touched = [row for row in totals if row["of"] != "0"]
     if touched:
-        head = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
-        out += f"{tables.markdown(head, touched)}\n"
+        lines = [
+            [row["claim"], row["by"], agreement.counted(row), row["difference"], agreement.verdict(row)]
+            for row in touched
+        ]
+        out += f"{tables.markdown(agreement.CLAIM_HEAD, lines)}\n"
     return out
 
 

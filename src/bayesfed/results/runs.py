@@ -1,6 +1,7 @@
 """The run folder as results read it: the summary of a finished run, and its accuracy round by round."""
 
 import csv
+import json
 import math
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,12 @@ OWN_SHARD = ("shard_accuracy", "epoch_shard_accuracy")
 def summary(folder: Path) -> dict[str, Any] | None:
     """`summary.json` of a run, or None when the run is not finished. Raises InputError for a changed record."""
     return runfolder.read(folder)
+
+
+@cache
+def provenance(folder: Path) -> dict[str, Any]:
+    """`provenance.json` of a finished run: how and where it was made."""
+    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def number(value: object) -> float | None:
