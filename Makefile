@@ -19,11 +19,18 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
+# Quiet about rules, Snakemake keeps to itself why one failed: say it, from the logs that have come since.
+define snakemake
+	@test -f config/$(1).yaml || { echo "No config/$(1).yaml; there are: $(basename $(notdir $(wildcard config/*.yaml)))" >&2; exit 2; }
+	@mkdir -p results/$(1)/logs && touch results/$(1)/logs/.begun
+	@$(SNAKEMAKE) $(2) --configfile config/$(1).yaml $(3) || { code=$$?; \
+		find results/$(1)/logs -name '*.log' -newer results/$(1)/logs/.begun -exec grep -h '^bayesfed: ' {} + >&2; exit $$code; }
+endef
 
 .PHONY: demo test test-long test-kills test-report test-remotes test-slurm setup lint bench report
 
 demo: $(STAMP)
-	$(SNAKEMAKE) --configfile config/demo.yaml
+	$(call snakemake,demo)
 	@echo "The report: reports/demo.html (tables and figures alone: results/demo/)"
 
 test: $(STAMP)
@@ -63,7 +70,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 report: $(STAMP)
-	$(SNAKEMAKE) --forcerun report --configfile config/$(CONFIG).yaml --config runs=standing
+	$(call snakemake,$(CONFIG),--forcerun report,--config runs=standing)
 	@echo "The report: reports/$(CONFIG).html"
 
 # `sync` leaves exactly what the lock file names, so the package itself comes after it.

@@ -5,8 +5,11 @@ training, `benchmarks.startup` and `benchmarks.precision_matrix` (a figure of FO
 `benchmarks.signals`, of `docs/reliability.md`.
 """
 
+import argparse
 import subprocess
 import sys
+
+argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 for name in ("training", "cores", "augment", "ways", "overheads", "scaling", "kernels", "pages"):
     print(f"== benchmarks.{name}", flush=True)

@@ -204,8 +204,27 @@ def test_images_are_the_shards(mapping: Make, data_dir: Path, tmp_path: Path) ->
     assert sum(np.bincount(own, minlength=10) for _, own in shards).sum() == len(labels) - 50
     with pytest.raises(InputError, match="split 'validation': expected one of train, test"):
         run.images("validation")
-    with pytest.raises(InputError, match="client 4: this run has clients 0 to 3"):
-        run.client(4)
+    for nobody in (4, -1, "0"):
+        with pytest.raises(InputError, match=f"client {nobody!r}: this run has clients 0 to 3"):
+            run.client(nobody)
+        with pytest.raises(InputError, match=f"client {nobody!r}: this run has clients 0 to 3"):
+            run.images("test", client=nobody)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "right"),
+    [
+        ("device", "gpu", "cpu"),
+        ("device", "cuda:0", "cuda"),
+        ("precision", "fp16", "bf16"),
+        ("executor", "graph", "graphs"),
+    ],
+)
+def test_options_are_those_of_the_command(
+    option: str, wrong: str, right: str, mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=f"--{option} {wrong}: not a choice; did you mean '(fp32|{right})'"):
+        bayesfed.train(mapping("fedavg"), tmp_path / "out", data=data_dir, **{option: wrong})
 
 
 def test_the_checkpoint_is_found(mapping: Make, data_dir: Path, tmp_path: Path) -> None:

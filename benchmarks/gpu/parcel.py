@@ -14,6 +14,8 @@ MIB = 2**20
 
 def pack(names: list[str], data: Path, into: Path, mib: int) -> list[Path]:
     """Write datasets as parts of at most so many MiB: `<name>+<name>-<number>-of-<count>.part`."""
+    if mib < 1:
+        raise InputError(f"--mib {mib}: expected 1 or more")
     into.mkdir(parents=True, exist_ok=True)
     whole = into / "whole.tar"
     with tarfile.open(whole, "w") as tar:

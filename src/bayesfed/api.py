@@ -146,8 +146,7 @@ class LoadedRun:
 
         Only those that it keeps between rounds, since no other one outlives a run: nothing for FedAvg.
         """
-        if not 0 <= client < self.run.partition.clients:
-            raise InputError(f"client {client}: this run has clients 0 to {self.run.partition.clients - 1}")
+        self._check(client)
         node = self._nodes.node(client, self.run.budget.rounds)
         node.state = Kept(self._progress.clients.get(client, {}))
         try:
@@ -161,6 +160,8 @@ class LoadedRun:
 
         `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
         """
+        if client is not None:
+            self._check(client)
         if split not in store.SPLITS:
             raise InputError(f"split '{split}': expected one of {', '.join(store.SPLITS)}")
         self._take_parts()
@@ -172,6 +173,11 @@ class LoadedRun:
         shard = self._federation.shards[client]
         own = (shard.train if split == "train" else shard.test).numpy()
         return images[own], labels[own]
+
+    def _check(self, client: object) -> None:
+        """Raises InputError for what is no client's number."""
+        if not isinstance(client, int | np.integer) or not 0 <= client < self.run.partition.clients:
+            raise InputError(f"client {client!r}: this run has clients 0 to {self.run.partition.clients - 1}")
 
     def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Images and labels of a split as the run has it, which takes it from both where its partition deals from both."""

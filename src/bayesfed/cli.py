@@ -12,6 +12,13 @@ from bayesfed.errors import InputError, fault
 from bayesfed.parts import DATA, WEIGHTS
 
 
+def path(text: str) -> Path:
+    """A path of the command line; an empty one, of a variable that is not set, would be the folder where one stands."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, found an empty text")
+    return Path(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; every sub-command sets `run`, a function of the parsed arguments."""
     main = argparse.ArgumentParser(prog="bayesfed", description="Federated learning papers, checked.")
@@ -24,26 +31,26 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("fetch", fetch, "Fetch a dataset, verify it, and store it in canonical order.")
     sub.add_argument("names", nargs="+", metavar="NAME")
-    sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
-    sub.add_argument("--mirror", type=Path, metavar="DIR", help="folder with the publishers' files")
-    sub.add_argument("--parts", type=Path, metavar="DIR", help="folder with datasets of your own (docs/extending.md)")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
+    sub.add_argument("--mirror", type=path, metavar="DIR", help="folder with the publishers' files")
+    sub.add_argument("--parts", type=path, metavar="DIR", help="folder with datasets of your own (docs/extending.md)")
 
     sub = command("partition", partition, "Make, or verify, the cached partition of a run.")
-    sub.add_argument("runfile", type=Path, metavar="RUN.yaml")
-    sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
-    sub.add_argument("--overview", type=Path, metavar="DIR", help="write a picture and statistics there too")
+    sub.add_argument("runfile", type=path, metavar="RUN.yaml")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
+    sub.add_argument("--overview", type=path, metavar="DIR", help="write a picture and statistics there too")
 
     text = "Train a run, or several one after another; run again it resumes, and a finished run is left alone."
     sub = command("train", train, text)
-    sub.add_argument("runfiles", type=Path, nargs="+", metavar="RUN.yaml")
+    sub.add_argument("runfiles", type=path, nargs="+", metavar="RUN.yaml")
     where = sub.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", type=Path, metavar="DIR", help="the run folder of a single run")
-    where.add_argument("--runs", type=Path, metavar="DIR", help="where each run has a folder, named after what it is")
+    where.add_argument("--out", type=path, metavar="DIR", help="the run folder of a single run")
+    where.add_argument("--runs", type=path, metavar="DIR", help="where each run has a folder, named after what it is")
     where = sub.add_mutually_exclusive_group()
-    where.add_argument("--checkpoint", type=Path, metavar="FILE", help="of --out; default: in the run folder")
-    where.add_argument("--checkpoints", type=Path, metavar="DIR", help="of --runs; default: in the run folders")
-    sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
-    sub.add_argument("--weights", type=Path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
+    where.add_argument("--checkpoint", type=path, metavar="FILE", help="of --out; default: in the run folder")
+    where.add_argument("--checkpoints", type=path, metavar="DIR", help="of --runs; default: in the run folders")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
+    sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
     sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
@@ -51,15 +58,15 @@ def parser() -> argparse.ArgumentParser:
 
     text = "Train the first rounds of finished runs again, and say whether they are as recorded and what has changed since."
     sub = command("verify", verify, text)
-    sub.add_argument("folders", type=Path, nargs="+", metavar="RUN_FOLDER")
+    sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER")
     sub.add_argument("--rounds", type=int, default=1, metavar="N", help="default: 1")
-    sub.add_argument("--data", type=Path, default=DATA, metavar="DIR")
-    sub.add_argument("--weights", type=Path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
+    sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
-    sub.add_argument("config", type=Path, metavar="CONFIG.yaml")
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR")
+    sub.add_argument("config", type=path, metavar="CONFIG.yaml")
+    sub.add_argument("--out", type=path, required=True, metavar="DIR")
 
     for name, run, text in (
         ("tables", tables, "Build the papers' tables from finished runs."),
@@ -67,14 +74,14 @@ def parser() -> argparse.ArgumentParser:
         ("figures", figures, "Draw the papers' figures from finished runs."),
     ):
         sub = command(name, run, text)
-        sub.add_argument("plan", type=Path, metavar="PLAN.json")
-        sub.add_argument("--out", type=Path, required=True, metavar="DIR")
+        sub.add_argument("plan", type=path, metavar="PLAN.json")
+        sub.add_argument("--out", type=path, required=True, metavar="DIR")
 
     sub = command(
         "report", report, "Write the report of a plan's finished runs: one offline page, and an RO-Crate beside it."
     )
-    sub.add_argument("plan", type=Path, metavar="PLAN.json")
-    sub.add_argument("--out", type=Path, required=True, metavar="PAGE.html")
+    sub.add_argument("plan", type=path, metavar="PLAN.json")
+    sub.add_argument("--out", type=path, required=True, metavar="PAGE.html")
     return main
 
 
@@ -159,10 +166,18 @@ def plan(args: argparse.Namespace) -> None:
     plan.write(args.config, args.out)
 
 
+def tell_of_runs(plan: Path) -> None:
+    """Say where a plan's runs are looked for, if none stands there."""
+    folder = plan.parent.parent / "runs"
+    if plan.is_file() and not any(folder.rglob("summary.json")):
+        print(f"bayesfed: no finished run in {folder}, where this plan's runs belong: all is empty", file=sys.stderr)
+
+
 def tables(args: argparse.Namespace) -> None:
     """bayesfed tables"""
     from bayesfed.results import tables
 
+    tell_of_runs(args.plan)
     tables.write(args.plan, args.out)
 
 
@@ -170,6 +185,7 @@ def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
     from bayesfed.results import agreement, claims, compare, glance, metrics
 
+    tell_of_runs(args.plan)
     compare.write(args.plan, args.out)
     claims.write(args.plan, args.out)
     glance.write(args.plan, args.out)
@@ -181,6 +197,7 @@ def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
     from bayesfed.results import figures
 
+    tell_of_runs(args.plan)
     figures.write(args.plan, args.out)
 
 
@@ -188,6 +205,7 @@ def report(args: argparse.Namespace) -> None:
     """bayesfed report"""
     from bayesfed.report import build
 
+    tell_of_runs(args.plan)
     build.write(args.plan, args.out)
 
 

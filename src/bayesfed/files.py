@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,24 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; raises InputError where there is no file, no YAML in it, or more than is written there.
+    """What a YAML file holds; raises InputError where there is no file, no YAML in it, a key twice, or more than is written
+    there.
 
     An alias of an alias of an alias may stand for more than any memory holds, or for itself.
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+            node = super().compose_mapping_node(anchor)
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if twice := [key for key, count in keys.items() if count > 1]:
+                line = node.start_mark.line + 1
+                raise InputError(f"{path}: the key '{twice[0]}' stands twice in what begins in line {line}; keep one")
+            return node
+
     try:
-        value = yaml.safe_load(path.read_text())
+        value = yaml.load(path.read_text(), Loader)
         if parts_of(value, {}) > YAML_PARTS:
             raise InputError(f"{path}: its aliases stand for more than {YAML_PARTS} keys and values; write fewer")
         return value

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesfed import runfolder
+from bayesfed import cli, runfolder
 from bayesfed.errors import InputError
 from bayesfed.results import cells, claims, compare, runs, tables
 
@@ -279,3 +279,9 @@ def test_curves_agree_with_the_engines_summary(tmp_path):
     assert summary["global_on_shards"]["accuracy_best"] == [0.7]
     assert max(read["1"].values()) == summary["clients"]["accuracy_best"][0]
     assert max(read["global"].values()) == summary["global"]["accuracy_best"]
+
+
+def test_without_a_run_the_command_says_where_it_looks(lab, tmp_path, capsys):
+    lab.cell("heterogeneous", "FML")
+    assert cli.main(["tables", str(lab.plan), "--out", str(tmp_path / "tables")]) == 0
+    assert f"no finished run in {lab.root / 'runs'}" in capsys.readouterr().err

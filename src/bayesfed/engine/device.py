@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from bayesfed.engine.federation import Compute
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, nearest
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
+def one_of(option: str, wanted: str, choices: Sequence[str]) -> None:
+    """Raises InputError where an option is none of its choices."""
+    if wanted not in choices:
+        raise InputError(f"--{option} {wanted}: not a choice; {nearest(wanted, choices)}")
+
+
 def choose_device(wanted: str) -> str:
-    """ "cpu" or "cuda" for `auto`, `cpu` or `cuda`; raises InputError where there is no GPU."""
+    """ "cpu" or "cuda" for `auto`, `cpu` or `cuda`; raises InputError for anything else, and where there is no GPU."""
+    one_of("device", wanted, ["auto", "cpu", "cuda"])
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: this machine has no usable GPU; use --device auto or cpu")
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
@@ -40,8 +48,9 @@ def gains_by_bf16(cpuinfo: str | None = None) -> bool:
 def choose_precision(wanted: str, device: str) -> str:
     """The precision for `auto`, by what the device is: bf16 on a CPU that gains by it, else fp32.
 
-    Raises InputError for tf32 on a CPU.
+    Raises InputError for what is no precision, and for tf32 on a CPU.
     """
+    one_of("precision", wanted, ["auto", *PRECISIONS])
     if wanted == "tf32" and device == "cpu":
         raise InputError("--precision tf32: only GPUs compute in TF32; use auto, fp32 or bf16 on a CPU")
     if wanted != "auto":

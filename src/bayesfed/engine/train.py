@@ -24,7 +24,7 @@ from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, store
 from bayesfed.data.sources import source
 from bayesfed.engine import checkpoint, device, lease
-from bayesfed.engine.executors import DEFAULT
+from bayesfed.engine.executors import DEFAULT, EXECUTORS
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -144,6 +144,7 @@ def refuse_other_run(run: Run, out: Path) -> None:
 def train_locked(run: Run, place: Place, process: Process) -> None:
     """Train with the folder's lock held."""
     on = device.choose_device(place.device)
+    device.one_of("executor", place.executor, ["auto", *EXECUTORS])
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
