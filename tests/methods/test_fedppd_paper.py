@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from playing import federation, play
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed import models
 from bayesfed.bayes.sampling import posterior_delta
@@ -210,6 +210,82 @@ def test_the_networks_of_the_tables(name: str, channels: int, side: int, classes
         assert (torch.as_tensor(theta) == 0).sum() == sum(
             size for size, shape in zip(network.sizes, shapes(network), strict=True) if len(shape) == 1
         )
+
+
+class Conv(nn.Module):
+    """A 5x5 convolution of the tables, padded as asked or not at all."""
+
+    def __init__(self, inputs: int, maps: int, beyond: str = "") -> None:
+        super().__init__()
+        self.beyond, self.conv = beyond, nn.Conv2d(inputs, maps, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.pad(x, (2, 2, 2, 2), mode=self.beyond) if self.beyond else x)
+
+
+class Ones(nn.Module):
+    """A row below and a column to the right, of ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wider = torch.ones(*x.shape[:2], x.shape[2] + 1, x.shape[3] + 1, dtype=x.dtype)
+        wider[:, :, :-1, :-1] = x
+        return wider
+
+
+def line_by_line(*layers: nn.Module) -> nn.Sequential:
+    """A column of Tables 5 or 6, with ReLU behind all but dropout, flattening and the last layer."""
+    made: list[nn.Module] = []
+    for layer in layers:
+        made += [layer] + [nn.ReLU()] * (not isinstance(layer, nn.Dropout | nn.Dropout2d | nn.Flatten | Conv))
+    return nn.Sequential(*made[:-1])
+
+
+def two(maps: tuple[int, int], wide: int, hidden: int, classes: int) -> nn.Sequential:
+    return line_by_line(
+        Conv(1, maps[0]), nn.MaxPool2d(2), Conv(maps[0], maps[1]), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(wide, hidden), nn.Dropout(0.5), nn.Linear(hidden, classes),
+    )  # fmt: skip
+
+
+def lenet(maps: tuple[int, int], hidden: tuple[int, int]) -> nn.Sequential:
+    return line_by_line(
+        Conv(3, maps[0]), nn.MaxPool2d(2), Conv(maps[0], maps[1]), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16 * 25, hidden[0]), nn.Linear(hidden[0], hidden[1]), nn.Linear(hidden[1], 10),
+    )  # fmt: skip
+
+
+TABLES = {
+    "fedppd_mnist": lambda: two((10, 20), 320, 50, 10),
+    "fedppd_mnist_student": lambda: two((20, 40), 640, 100, 10),
+    "fedppd_femnist": lambda: two((32, 64), 1024, 128, 52),
+    "fedppd_femnist_student": lambda: line_by_line(
+        Conv(1, 50, "replicate"), nn.MaxPool2d(2),
+        Conv(50, 100, "replicate"), nn.Dropout2d(0.5), nn.MaxPool2d(2), Ones(),
+        Conv(100, 200, "constant"), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(3200, 1600), nn.Dropout(0.5), nn.Linear(1600, 180), nn.Dropout(0.5), nn.Linear(180, 52),
+    ),
+    "fedppd_cifar10": lambda: lenet((6, 16), (120, 84)),
+    "fedppd_cifar10_student": lambda: lenet((16, 16), (256, 128)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_networks_are_those_of_the_tables_line_by_line(name: str) -> None:
+    """Logits with the same weights, and where how much is dropped."""
+    table = TABLES[name]().double().eval()
+    colours, side = (3, 32) if "cifar" in name else (1, 28)
+    network = models.build(name, 52 if "femnist" in name else 10, colours, side)
+    theta = nn.utils.parameters_to_vector(table.parameters()).detach()
+    x = torch.randn(3, colours, side, side, generator=torch.Generator().manual_seed(0)).double()
+    with torch.no_grad():
+        found = network.logits(theta, x, torch.float64, {}, torch.Generator())
+        torch.testing.assert_close(found, table(x), rtol=1e-9, atol=1e-12)
+    told = nn.Conv2d | nn.MaxPool2d | nn.Linear | nn.Dropout | nn.Dropout2d
+    ours, lines = (
+        [(type(layer), getattr(layer, "p", None)) for layer in module.modules() if isinstance(layer, told)]
+        for module in (network.module(theta, {}), table)
+    )
+    assert ours == lines
 
 
 def shapes(network: Any) -> list[tuple[int, ...]]:

@@ -1,13 +1,14 @@
 """FedPPD's networks (its Tables 5 and 6): a teacher, which the baselines have too, and a larger student.
 
 Weights start by Xavier's uniform draw and biases at zero, as in the public code, which also has the student for FEMNIST repeat
-an image's edges where its convolutions reach beyond, and put ones around what the second pooling gives. The tables have no
-activations; ReLU stands behind every pooling and hidden layer.
+an image's edges where its first two convolutions reach beyond (the third finds zeros there), and put ones around what the
+second pooling gives. The tables have no activations; ReLU stands behind every pooling and hidden layer.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 from torch import nn
 
@@ -60,15 +61,15 @@ def femnist_teacher(classes: int, channels: int, size: int) -> nn.Module:
 def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
     """Three convolutions with 50, 100 and 200 maps, 1600 and 180 hidden units."""
 
-    def conv(inputs: int, maps: int) -> nn.Conv2d:
-        return nn.Conv2d(inputs, maps, 5, padding="same", padding_mode="replicate")
+    def conv(inputs: int, maps: int, beyond: Literal["zeros", "replicate"] = "replicate") -> nn.Conv2d:
+        return nn.Conv2d(inputs, maps, 5, padding="same", padding_mode=beyond)
 
     side = (size // 4 + 1) // 2
     return xavier(
         nn.Sequential(
             *(conv(channels, 50), nn.MaxPool2d(2), nn.ReLU()),
             *(conv(50, 100), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU(), nn.ConstantPad2d((0, 1, 0, 1), 1.0)),
-            *(conv(100, 200), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU()),
+            *(conv(100, 200, "zeros"), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU()),
             *head([200 * side**2, 1600, 180, classes]),
         )
     )
