@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -203,10 +204,12 @@ def test_fedpa_samples_after_its_start(mapping: Make, data_dir: Path) -> None:
 def test_the_networks_of_the_tables(name: str, channels: int, side: int, classes: int, parameters: int) -> None:
     network = models.build(name, classes, channels, side)
     assert network.parameters == parameters
-    if not name.startswith("resnet"):
-        import numpy as np
-
-        theta = network.initial(np.random.default_rng(0))
+    theta = network.initial(np.random.default_rng(0))
+    if name.startswith("resnet"):  # all of it that is FedPPD's
+        weight, bias = theta[-513 * classes : -classes], theta[-classes:]
+        assert not bias.any()
+        assert abs(weight).max() == pytest.approx((6 / (512 + classes)) ** 0.5, rel=1e-2)
+    else:
         assert (torch.as_tensor(theta) == 0).sum() == sum(
             size for size, shape in zip(network.sizes, shapes(network), strict=True) if len(shape) == 1
         )

@@ -79,6 +79,7 @@ def test_torchvisions_resnet_with_another_head(tmp_path: Path) -> None:
     of = models.build("resnet18", 100, 3, 32, path)
     found = of.module(torch.from_numpy(of.initial(np.random.default_rng(0))), of.statistics).state_dict()
     assert found["fc.weight"].shape == (100, 512)
+    assert not found["fc.bias"].any()
     same = {name for name, value in pretrained.items() if torch.equal(found[name], value)}
     assert pretrained.keys() - same == {"fc.weight", "fc.bias"}
 

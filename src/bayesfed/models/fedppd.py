@@ -76,8 +76,14 @@ def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
 
 
 def resnet(layers: int, classes: int) -> nn.Module:
-    """torchvision's ResNet, with ImageNet's stem: for CIFAR-100. From scratch, but for a run with `weights`, as the paper's."""
+    """torchvision's ResNet, with ImageNet's stem: for CIFAR-100. From scratch, but for a run with `weights`, as the paper's.
+
+    Its last layer, which is new there too, starts like all of these networks; what stands before it, without weights, as
+    torchvision starts it.
+    """
     import torchvision
 
     build = {18: torchvision.models.resnet18, 34: torchvision.models.resnet34}[layers]
-    return build(weights=None, num_classes=classes)
+    module = build(weights=None, num_classes=classes)
+    xavier(module.fc)
+    return module
