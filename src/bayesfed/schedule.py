@@ -49,7 +49,7 @@ class Schedule:
         return self.round_decay ** (round - 1) * (passed[-1] if passed else 1)
 
     def epoch_end(self) -> Callable[[Node], None] | None:
-        """What is to be done at the end of each of a client's epochs in one round."""
+        """What is to be done at the end of each of a client's local epochs in one round."""
         if self.epoch_decay == 1:
             return None
         epochs = 0

@@ -193,6 +193,27 @@ def test_a_phase_on_the_servers_images_needs_some(
 
 
 @pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_one_image_is_left_out_of_training_alone(
+    executor: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a network normalises over mini-batches, and an epoch's last one would be of one image."""
+    iid = {"scheme": "iid", "clients": 2, "images_each": 57, "server": 0, "min_test": 0}
+    changes = {"models": {"global": "normalised"}, "partition": iid, "batch_size": 28}
+    of = federation(mapping(**changes), data_dir, torch.float32)
+
+    def count(c: Learner, batch: Batch) -> None:
+        c["theta"][0].add_(batch.size)
+
+    for evaluates, images in ((False, 56), (True, 57)):
+        phase = Phase(count, epochs=1, evaluates=evaluates)
+        monkeypatch.setattr(of.method, "phases", lambda c, phase=phase: [phase])
+        start = begin(of)
+        found = play(of, 1, start, executor).server["theta"] - start.server["theta"]
+        assert found[0].item() == pytest.approx(images)
+
+
+@pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("name", ["fedavg", "hbfl", "fml", "pfedbayes"])
 def test_every_executor_trains_modules(name: str, device: str, lanes: int, mapping: Make, data_dir: Any) -> None:
     """Batch normalisation and dropout in one network, group normalisation and noise in another; last batches of one."""

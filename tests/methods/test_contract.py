@@ -15,7 +15,7 @@ from bayesfed.bayes.gaussian import softplus
 from bayesfed.engine import checkpoint
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, begin
-from bayesfed.methods.base import Node, Phase, State
+from bayesfed.methods.base import RATE, Node, Phase, State
 from bayesfed.revision import ENGINE_REVISION
 
 REAL = methods.names()
@@ -176,6 +176,33 @@ def test_learning_rates_fall_within_a_round(mapping: Make, data_dir: Path) -> No
                     optimiser.step()
             falling.step()
     torch.testing.assert_close(play(of, 2).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg"},
+        {"name": "fedpa"},
+        {"name": "fedcurv"},
+        {"name": "fola", "evaluation": "offline"},
+        {"name": "fedppd"},
+        {"name": "fedppd", "teacher": "map"},
+        {"name": "fedppd", "distillation": "steps"},
+    ],
+    ids=lambda method: "-".join(method.values()),
+)
+def test_schedules_count_local_epochs(method: dict[str, Any], mapping: Make, data_dir: Path) -> None:
+    """Not the phases that one is made of, nor passes that train nothing."""
+    of = federation(mapping(method, local_epochs=2, schedule={"epoch_decay": 0.5}), data_dir)
+    finish, rates = of.method.finish, []
+
+    def noting(c: Node) -> State:
+        rates.append(c[RATE].item())
+        return finish(c)
+
+    of.method.finish = noting  # type: ignore[method-assign]
+    play(of, 2)
+    assert rates == [0.25] * 8
 
 
 @pytest.mark.usefixtures("toys")

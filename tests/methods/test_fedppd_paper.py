@@ -129,6 +129,17 @@ def test_teachers_and_students_are_distilled_apart(swa_start: int, mapping: Make
     torch.testing.assert_close(after["w"], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.usefixtures("modules")
+def test_the_ensemble_predicts_every_image_of_the_server(mapping: Make, data_dir: Path) -> None:
+    """Also the one behind two mini-batches of 28, on which a network with batch normalisation could not be trained."""
+    method = {"name": "fedbe", "server_set": 57, "server_batch_size": 28}
+    of = federation(mapping(method, models={"global": "normalised"}), data_dir)
+    phases = of.method.server_phases
+    of.method.server_phases = lambda server: phases(server)[:1]  # type: ignore[method-assign]
+    targets = play(of, 1).server["theta.targets"]
+    torch.testing.assert_close(targets.exp().sum(1), targets.new_ones(57), rtol=0, atol=1e-12)
+
+
 def test_swag_gathers_in_the_last_round_alone(mapping: Make, data_dir: Path) -> None:
     changes = {"local_epochs": 3, "rounds": 2}
     of, plain = (federation(mapping(name, **changes), data_dir) for name in ("fedswag", "fedavg"))

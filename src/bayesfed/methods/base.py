@@ -220,8 +220,10 @@ class Phase:
 
     `data`: the node's own training images, or those of the server; or, for a method that admits to it by `leak`, the
     node's own test images. `augment`: False takes them as they are. `indexed`:
-    steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. The hooks run at the end of each epoch and of the phase; they work in place,
-    too.
+    steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. `counted`: whether
+    its epochs are local epochs, by which schedules count, and after which clients may be tested; where several phases make
+    one up, the last is. `evaluates`: nothing is trained, so that no image is left out for what networks need in training.
+    The hooks run at the end of each epoch and of the phase; they work in place, too.
     """
 
     step: Callable[[Learner, Batch], None]
@@ -231,6 +233,8 @@ class Phase:
     augment: bool = True
     indexed: bool = False
     batch_size: int = 0
+    counted: bool = True
+    evaluates: bool = False
     epoch_end: Callable[[Node], None] | None = None
     end: Callable[[Node], None] | None = None
 

@@ -94,7 +94,7 @@ class Distillation:
         server[self.at("averaged")], server[self.at("t")] = theta.new_zeros((2, 1))
         plain: dict[str, Any] = {"augment": False, "indexed": True, "batch_size": o.server_batch_size}
         return [
-            Phase(self.teach, epochs=1, **plain),
+            Phase(self.teach, epochs=1, evaluates=True, **plain),
             Phase(self.distil, epochs=o.server_epochs, end=self.settle, **plain),
         ]
 

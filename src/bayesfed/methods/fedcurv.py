@@ -70,7 +70,7 @@ class FedCurv(FedAvg):
         c["fisher"].add_(batch.size / c.n * super().gradient(c, batch).square())
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        return [c.local(self.step), Phase(self.measure, epochs=1)]
+        return [c.local(self.step), Phase(self.measure, epochs=1, counted=False)]
 
     def finish(self, c: Node) -> State:
         fisher, theta = c["fisher"], c["theta"]

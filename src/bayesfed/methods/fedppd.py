@@ -75,12 +75,14 @@ class FedPPD(Method):
 
     def phases(self, c: Node) -> Sequence[Phase]:
         both = self.options.distillation == "steps"
+        measure = Phase(self.measure, epochs=1, augment=False, counted=False, evaluates=True, end=self.remember)
         found = []
         for epoch in range(1, c.epochs + 1):
             due = epoch % self.options.lr_every == 0
-            found.append(Phase(self.both if both else self.teach, epochs=1, end=self.slow_down if due else None))
+            teach, falls = self.both if both else self.teach, self.slow_down if due else None
+            found.append(Phase(teach, epochs=1, counted=both, end=falls))
             found += [] if both else [Phase(self.distil, epochs=1)]
-            found += [Phase(self.measure, epochs=1, augment=False, end=self.remember)] * (self.options.teacher == "map")
+            found += [measure] * (self.options.teacher == "map")
         return found
 
     def teach(self, c: Learner, batch: Batch) -> None:

@@ -119,7 +119,7 @@ class FOLA(Method):
         self.gather(c, batch, self.gradient(c, batch))
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        return [c.local(self.step)] + [Phase(self.measure, epochs=1)] * (not self.online)
+        return [c.local(self.step)] + [Phase(self.measure, epochs=1, counted=False)] * (not self.online)
 
     def finish(self, c: Node) -> State:
         omega = c["omega"]

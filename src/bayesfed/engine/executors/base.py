@@ -23,7 +23,7 @@ FOLA_CHUNK = 2048
 
 @dataclass
 class Job:
-    """A node that is ready to train, its phases, and the engine's own hooks after each epoch."""
+    """A node that is ready to train, its phases, and the engine's own hooks after each local epoch."""
 
     node: Node
     phases: Sequence[Phase]
@@ -70,7 +70,7 @@ class Mixer:
         seed = federation.run.budget.seed
         self.compute, self.usual = federation.compute, federation.run.budget.batch_size
         self.size, self.chunk = self.usual, chunk_size(federation)
-        self.batchwise = federation.batchwise(node.client)
+        self.normalises = self.batchwise = federation.batchwise(node.client)
         self.order = streams.generator(seed, "order", node.round, node.client)
         self.augment = streams.generator(seed, "augment", node.round, node.client)
         self.fixed = federation.run.budget.batch_order == "fixed"
@@ -95,7 +95,7 @@ class Mixer:
 
     def phase(self, shard: Shard, phase: Phase) -> Iterator[Chunk]:
         """The chunks of a phase: so many epochs, or so many mini-batches, of `size` from now on."""
-        self.size = phase.batch_size or self.usual
+        self.size, self.batchwise = phase.batch_size or self.usual, self.normalises and not phase.evaluates
         for _ in range(phase.epochs):
             yield from self.epoch(shard, augment=phase.augment)
         batches, count = phase.batches, len(shard.train)
@@ -117,8 +117,8 @@ def chunk_size(federation: Federation) -> int:
 def last_batch(count: int, size: int, batchwise: bool) -> int:
     """The images of the last, smaller mini-batch of an epoch of `count` images; 0 where there is none.
 
-    Nor is there one of a single image where a network of the node normalises over its mini-batch (`batchwise`): that
-    image, another one in each epoch, is left out.
+    Nor is there one of a single image where a network of the node normalises over its mini-batch and is trained
+    (`batchwise`): that image, another one in each epoch, is left out.
     """
     tail = count % size
     return 0 if tail == 1 and batchwise else tail
@@ -147,8 +147,9 @@ def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
 
 def epoch_hooks(job: Job, phase: Phase) -> None:
     """What is due at the end of an epoch; a phase that counts mini-batches has none."""
-    for hook in (*filter(None, [phase.epoch_end]), *job.epoch_end) if phase.epochs else ():
-        hook(job.node)
+    if phase.epochs:
+        for hook in (*filter(None, [phase.epoch_end]), *(job.epoch_end if phase.counted else ())):
+            hook(job.node)
 
 
 def run_plainly(federation: Federation, job: Job, step: Callable[[Phase, Batch], None] | None = None) -> None:

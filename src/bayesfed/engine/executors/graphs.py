@@ -167,7 +167,8 @@ class Lane:
             phase_shard(self.federation, node, phase)
             for client in [SERVER] if phase.data == "server" else alike:
                 count = len(trained_on(self.federation, client, phase).train)
-                tail = last_batch(count, self.size, self.federation.batchwise(node.client))
+                batchwise = self.federation.batchwise(node.client) and not phase.evaluates
+                tail = last_batch(count, self.size, batchwise)
                 for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
                     self.record(phase, *self.form(size))
 
