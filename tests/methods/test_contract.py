@@ -13,9 +13,10 @@ from playing import FULL_HESSIAN, federation, play, tensors
 from bayesfed import methods
 from bayesfed.bayes.gaussian import softplus
 from bayesfed.engine import checkpoint
-from bayesfed.engine.federation import Federation
+from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress, begin
-from bayesfed.methods.base import RATE, Node, Phase, State
+from bayesfed.methods.base import RATE, Node, Phase, State, Update, softmax_of
+from bayesfed.metrics.classification import accuracy
 from bayesfed.revision import ENGINE_REVISION
 
 REAL = methods.names()
@@ -285,10 +286,29 @@ def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Pat
     torch.testing.assert_close(play(of, 1).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("modules")
+def test_abavg_validates_a_client_with_its_own_statistics(mapping: Make, data_dir: Path) -> None:
+    """As the client itself would on the server's images."""
+    of = federation(mapping("abavg", models={"global": "normalised"}), data_dir)
+    shard, own, given = of.shards[SERVER], {}, []
+    finish, weights = of.method.finish, of.method.weights  # type: ignore[attr-defined]
+
+    def noting(c: Node) -> State:
+        predicted = of.predict(softmax_of("client", c.model, c["theta"]), shard.train_images, shard.train)
+        own[c.client] = accuracy(predicted, shard.train_images.labels[shard.train])
+        return finish(c)
+
+    def measured(server: Node, updates: Sequence[Update]) -> torch.Tensor:
+        given.append(weights(server, updates))
+        return given[-1]
+
+    of.method.finish, of.method.weights = noting, measured  # type: ignore[attr-defined,method-assign]
+    play(of, 1)
+    assert given[0].tolist() == [float(own[k]) for k in range(4)]
+
+
 def test_hbfl_with_equal_sigmas_averages_as_its_ablation(mapping: Make, data_dir: Path) -> None:
     """With one step a round sigma hardly moves; with a frozen sigma both averages are the same number."""
-    from bayesfed.methods.base import Update
-
     of = federation(mapping("hbfl"), data_dir)
     plain = federation(mapping({"name": "hbfl", "average": "plain"}), data_dir)
     generator = torch.Generator().manual_seed(0)
@@ -343,6 +363,7 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedavg", "optimizer_state": "kept"},
         {"name": "fedavg", "optimizer": "adam", "lr": 0.001},
         {"name": "fedprox", "mu": 1.0},
+        {"name": "fedbe", "step": 0.5},
         {"name": "abavg", "weight": "images-times-accuracy"},
         {"name": "abavg", "weight": "scaled-accuracy"},
         {"name": "pfedbayes", "noise_scale": 0.001},

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from playing import federation, play
 from torch import Tensor, nn
 
-from bayesfed import models
+from bayesfed import methods, models
 from bayesfed.bayes.sampling import posterior_delta
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.methods.base import Node, State
+from bayesfed.engine.rounds import begin
+from bayesfed.methods.base import Learner, Node, State
 
 Make = Callable[..., dict[str, Any]]
 ONE = {"partition": {"alpha": 1.0, "clients": 1}, "local_epochs": 3, "rounds": 1}
@@ -127,6 +128,56 @@ def test_teachers_and_students_are_distilled_apart(swa_start: int, mapping: Make
     chosen = [iterate for t, iterate in enumerate(iterates, 1) if t > swa_start and t % 2 == 0]
     expected = sum(chosen) / len(chosen) if chosen else w
     torch.testing.assert_close(after["w"], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("step", [1e-9, 1.0])
+@pytest.mark.parametrize("name", ["fedbe", "fedppd_distill"])
+def test_models_of_an_ensemble_predict_with_their_own_statistics(
+    name: str, step: float, mapping: Make, data_dir: Path
+) -> None:
+    """A client's as it did there, the mean with the mean of the statistics, samples with such as are between those of the
+    clients and the server; with next to no step they predict as the server's model did before."""
+    nets = {"global": "normalised"} | dict.fromkeys(methods.get(name).networks, "normalised")
+    of = federation(mapping({"name": name, "spread": 3.0, "step": step}, models=nets), data_dir)
+    server_step = getattr(of.method, "distillation", None) or of.method.distillations[1]  # type: ignore[attr-defined]
+    vector, network = server_step.name, server_step.network
+    variance = {"global": "model:", "student": "student:"}[network] + "1.running_var"
+    shard = of.shards[SERVER]
+    x = shard.train_images.plain(shard.train)
+    predicted: dict[int, Tensor] = {}
+    variances: dict[int, Tensor] = {}
+
+    def note(place: int, c: Learner, theta: Tensor) -> None:
+        with torch.no_grad():
+            predicted[place], variances[place] = c.models[network](c, theta, x), c[variance].clone()
+
+    finish, phases, start = of.method.finish, of.method.server_phases, begin(of)
+
+    def noting(c: Node) -> State:
+        note(c.client, c, c[vector])
+        return finish(c)
+
+    def gathered(server: Node) -> Any:
+        note(SERVER, server, server[vector])
+        found = phases(server)
+        for place, (own, theta) in enumerate(server_step.members(server), 100):
+            note(place, own, theta)
+        return found
+
+    of.method.finish, of.method.server_phases = noting, gathered  # type: ignore[method-assign]
+    before = of.node(SERVER, 1)
+    before.state = dict(start.server)
+    note(99, before, before[vector])
+    play(of, 1, start)
+    expected = [SERVER, 0, 1, 2, 3] + [99] * 2 * (step < 1)
+    for place, same in enumerate(expected, 100):
+        torch.testing.assert_close(predicted[place], predicted[same], rtol=0, atol=1e-6)
+    if step == 1:
+        ends = torch.stack([variances[place] for place in (99, 0, 1, 2, 3)])
+        for place in (105, 106):
+            assert ((ends.amin(0) <= variances[place]) & (variances[place] <= ends.amax(0))).all()
+            assert not torch.allclose(variances[place], variances[SERVER], rtol=1e-3, atol=0)
 
 
 @pytest.mark.usefixtures("modules")

@@ -281,19 +281,22 @@ def test_scaffolds_round_is_the_loop_written_out(mapping: Make, data_dir: Path) 
 
 
 def test_fedbes_samples_have_the_stated_mean_and_variance(mapping: Make, data_dir: Path) -> None:
-    of = federation(mapping({"name": "fedbe", "spread": 0.5}), data_dir)
+    of = federation(mapping({"name": "fedbe", "spread": 0.5, "step": 0.3, "samples": 100}), data_dir)
     server, size = node(of), of.networks[0]["global"].parameters
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(size, dtype=torch.float64, generator=generator)
     thetas = before + torch.randn(4, size, dtype=torch.float64, generator=generator) * 0.1
-    draws = torch.stack([of.method.distillation.draw(server, before, thetas) for _ in range(100)])  # type: ignore[attr-defined]
+    server["theta"], quarter = thetas.mean(0), thetas.new_tensor(0.25)
+    updates = [Update(k, 1, quarter, {"theta": theta}) for k, theta in enumerate(thetas)]
+    of.method.distillation.gather(server, before, updates)  # type: ignore[attr-defined]
+    draws = server["theta.ensemble"][1 + 4 :]
     means, spreads = [], []
     for i, start in enumerate(server.split(before)):
         deltas = [server.split(theta)[i] - start for theta in thetas]
         s = sum(float(delta.norm()) for delta in deltas) / 4
         d = torch.stack([delta / delta.norm() for delta in deltas])
-        means.append(start + s * d.mean(0))
-        spreads.append(s * 0.5 * d.var(0, correction=0).clamp(min=1e-5).sqrt())
+        means.append(start + 0.3 * s * d.mean(0))
+        spreads.append(0.3 * s * 0.5 * d.var(0, correction=0).clamp(min=1e-5).sqrt())
     mean, spread = torch.cat(means), torch.cat(spreads)
     z = (draws.mean(0) - mean) / spread * 100**0.5
     assert abs(float(z.mean())) < 0.02

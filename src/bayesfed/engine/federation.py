@@ -194,6 +194,7 @@ class Federation:
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
             images=lambda: self.own_images(client),
             scaling=self.scaling(travelling),
+            statistics={name: [prefix(name) + key for key in networks[name].statistics] for name in networks},
         )
         node.reseed("noise")
         return node

@@ -98,14 +98,12 @@ class Reading:
 
 @dataclass
 class Visit:
-    """What is left of a client's round: what it sent, what was measured, what it keeps, which of its tensors are finite,
-    and the statistics of the model that travels."""
+    """What is left of a client's round: what it sent, what was measured, what it keeps, which of its tensors are finite."""
 
     update: Update
     readings: list[Reading]
     kept: State
     finite: State
-    statistics: State
 
 
 class Trainer:
@@ -163,8 +161,8 @@ class Trainer:
             readings += self.evaluate(c, method.client_predictors(c), detailed, c.client in tested)
             # Absent clients wait on the host: a GPU holds those that it trains.
             kept = copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu"))
-            statistics = copy({name: c[name] for name in travelling}, c.n.device)
-            return Visit(update, readings, kept, finite, statistics)
+            update.statistics = copy({name: c[name] for name in travelling}, c.n.device)
+            return Visit(update, readings, kept, finite)
 
         visits: dict[int, Visit] = {}
         images = {k: n[k] * epochs[k] or budget.local_batches * min(budget.batch_size, n[k]) for k in n}
@@ -176,7 +174,9 @@ class Trainer:
         readings += [Reading("global", "server", name, value) for name, value in diagnostics.items()]
         readings += averages(readings, q) if every else []
         for name in travelling:
-            mean = weighted_mean(torch.stack(list(q.values())), torch.stack([visits[k].statistics[name] for k in q]))
+            mean = weighted_mean(
+                torch.stack(list(q.values())), torch.stack([visits[k].update.statistics[name] for k in q])
+            )
             server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
         run_plainly(federation, Job(server, method.server_phases(server)))
         if server.predicts:

@@ -38,7 +38,8 @@ class ABAVG(FedAvg):
         return self.options.validation_images
 
     def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
-        a = torch.stack([server.accuracy(softmax_of("client", server.model, update["theta"])) for update in updates])
+        clients = [softmax_of("client", server.having(update.statistics).model, update["theta"]) for update in updates]
+        a = torch.stack([server.accuracy(client) for client in clients])
         if self.options.weight == "images-times-accuracy":
             a = a * torch.stack([update.q for update in updates])
         elif self.options.weight == "scaled-accuracy":

@@ -93,6 +93,12 @@ class Learner:
         `model`."""
         return Bound(self, name)
 
+    def having(self, statistics: State) -> Learner:
+        """The learner with these statistics of normalisation in the place of its own: to predict under `torch.no_grad` as
+        another node would, with the `statistics` of its `Update`."""
+        state = {**self.state, **statistics}
+        return Learner(state=state, n=self.n, models=self.models, generator=self.generator, scaling=self.scaling)
+
     def rate(self, lr: float) -> float | Tensor:
         """A learning rate as the run's schedule has it now: a number, or a tensor ()."""
         return lr * self.state[RATE] if RATE in self.state else lr
@@ -138,7 +144,8 @@ class Node(Learner):
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
                  accuracy: Callable[[Predictor, bool], Tensor],
-                 images: Callable[[], tuple[Tensor, Tensor]], scaling: Tensor | None) -> None:  # fmt: skip
+                 images: Callable[[], tuple[Tensor, Tensor]], scaling: Tensor | None,
+                 statistics: Mapping[str, Sequence[str]]) -> None:  # fmt: skip
         super().__init__(state={}, n=n, models=models, generator=generator, scaling=scaling)
         self.client = client
         self.clients = clients
@@ -146,6 +153,7 @@ class Node(Learner):
         self.rounds = rounds
         self.epochs, self.batches = epochs, batches
         self.classes = classes
+        self.statistics = statistics  # of each network, by their names in the state
         self.shared_parameters = shared  # how many leading entries of the travelling model are aggregated
         self._accuracy = accuracy
         self._images = images
@@ -173,8 +181,7 @@ class Node(Learner):
         """What `model` gives in evaluation with the statistics that came with the server's message, whatever training has
         made of them: for predictions by the model as it was sent."""
         with torch.no_grad():
-            asked = Learner(state=self.arrived, n=self.n, models=self.models, generator=self.generator)
-            return self.models[GLOBAL](asked, theta, x)
+            return self.having(self.arrived).model(theta, x)
 
     def initial(self, network: str = GLOBAL) -> Tensor:
         """The initial parameters (P,) of a model that travels, the same for all."""
@@ -263,7 +270,8 @@ class Predictor:
 
 @dataclass
 class Update:
-    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j.
+    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j, and the
+    statistics of normalisation of the models that travel, which the engine averages once the method has aggregated.
 
     The sum is over the updates of this round: over those who took part, not over all clients, so that the q of a round
     add up to 1. q is a tensor () in float64 beside the values.
@@ -273,6 +281,7 @@ class Update:
     n: int
     q: Tensor
     values: State = field(default_factory=dict)
+    statistics: State = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.values[name]

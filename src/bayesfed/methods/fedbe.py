@@ -3,8 +3,11 @@
 Clients train as in FedAvg. Server, for each tensor of the network, from w_t and the clients' w_k:
 
     d_k = (w_k - w_t)/||w_k - w_t||,  s = mean_k ||w_k - w_t||,  m and v = mean and variance of the d_k
-    w^(i) = w_t + s (m + sqrt(v) a eps),  eps ~ N(0, I),  i = 1..S
+    w^(i) = w_t + h s (m + sqrt(v) a eps),  eps ~ N(0, I),  i = 1..S
     p(x) = mean of softmax(f(x; .)) over w^(i), all w_k and w_bar = sum_k q_k w_k, then sharpened: p^(1/T) / sum
+
+Each of them predicts with statistics of normalisation of its own: w_k with the client's, w_bar with their average, w^(i) with
+those drawn in the same way, none of them below or above all of the clients' and the server's, so that no variance is negative.
 
 On images of its own, without labels and not augmented, it trains w_bar towards p by SGD,
 
@@ -32,10 +35,11 @@ from bayesfed.options import option
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Of the server's part, with the values of the public code. spread: a above. sharpen: T."""
+    """Of the server's part, with the values of the public code. step: h above. spread: a. sharpen: T."""
 
     server_set: int = option(10_000, low=1)
     samples: int = option(10, low=0)
+    step: float = option(1.0, above=0)
     spread: float = option(0.1, low=0)
     sharpen: float = option(0.5, above=0)
     server_epochs: int = option(20, low=1)
@@ -68,26 +72,46 @@ class Distillation:
         """The name of what the round needs in the server's state."""
         return f"{self.name}.{what}"
 
-    def gather(self, server: Node, before: Tensor, thetas: Tensor) -> None:
-        """The ensemble: the mean that the state holds by now, the clients' models (K, P), whose round began at `before`
-        (P,), and samples around them."""
-        samples = [self.draw(server, before, thetas) for _ in range(self.options.samples)]
+    def gather(self, server: Node, before: Tensor, updates: Sequence[Update]) -> None:
+        """The ensemble: the mean that the state holds by now, the clients' models, whose round began at `before` (P,), and
+        samples around them; of their statistics all but the mean's, which the engine has yet to average."""
+        thetas = torch.stack([update[self.name] for update in updates])
+        cut = [server.split(theta, self.network) for theta in (before, *thetas)]
+        parts = [(start, torch.stack(ends)) for start, *ends in zip(*cut, strict=True)]
+        samples = [torch.cat([self.draw(server, *part) for part in parts]) for _ in range(self.options.samples)]
         server[self.at("ensemble")] = torch.stack([server[self.name], *thetas, *samples])
+        for name in server.statistics[self.network]:
+            start, ends = server[name], torch.stack([update.statistics[name] for update in updates])
+            if start.is_floating_point():  # a count of mini-batches matters in training alone
+                low, high = torch.stack([start, *ends]).aminmax(dim=0)
+                draws = [self.draw(server, start, ends).clamp(low, high) for _ in samples]
+                server[self.at(f"ensemble.{name}")] = torch.stack([*ends, *draws])
 
-    def draw(self, server: Node, before: Tensor, thetas: Tensor) -> Tensor:
-        """A sample w^(i) (P,)."""
-        parts, cut = [], lambda theta: server.split(theta, self.network)
-        for start, ends in zip(cut(before), zip(*map(cut, thetas), strict=True), strict=True):
-            deltas = torch.stack(ends) - start
-            norms = deltas.norm(dim=1, keepdim=True)
-            d = deltas / norms.clamp(min=1e-12)
-            v = d.var(0, correction=0).clamp(min=1e-5)
-            parts.append(start + norms.mean() * (d.mean(0) + v.sqrt() * self.options.spread * server.noise(start)))
-        return torch.cat(parts)
+    def draw(self, server: Node, start: Tensor, ends: Tensor) -> Tensor:
+        """Of a tensor of w^(i), where the clients began at `start` and came to `ends` (K, ...)."""
+        deltas = ends - start
+        norms = deltas.reshape(len(deltas), -1).norm(dim=1).view(-1, *[1] * start.dim())
+        d = deltas / norms.clamp(min=1e-12)
+        v = d.var(0, correction=0).clamp(min=1e-5)
+        noise = v.sqrt() * self.options.spread * server.noise(start)
+        return start + self.options.step * norms.mean() * (d.mean(0) + noise)
+
+    def statistics(self, server: Learner) -> State:
+        """Those of the ensemble's models, by their names in the server's state."""
+        begin = self.at("ensemble.")
+        return {name.removeprefix(begin): each for name, each in server.state.items() if name.startswith(begin)}
+
+    def members(self, server: Learner) -> list[tuple[Learner, Tensor]]:
+        """The models (P,) of the ensemble, each behind the server with its statistics."""
+        statistics, thetas = self.statistics(server), server[self.at("ensemble")]
+        owns = [{name: each[i] for name, each in statistics.items()} for i in range(len(thetas))]
+        return [(server.having(own), theta) for own, theta in zip(owns, thetas, strict=True)]
 
     def phases(self, server: Node) -> list[Phase]:
         """One pass that writes the ensemble's predictions down, and the training."""
         theta, o = server[self.name], self.options
+        for name, each in self.statistics(server).items():
+            server[self.at(f"ensemble.{name}")] = torch.cat([server[name][None], each])
         server.state |= self.sgd.start(self.name, theta)
         server[self.at("targets")] = theta.new_zeros((int(server.n), server.classes))
         server[self.at("swa")] = torch.zeros_like(theta)
@@ -106,8 +130,7 @@ class Distillation:
         """log p of the batch's images."""
         assert batch.index is not None
         with torch.no_grad():
-            members = server[self.at("ensemble")]
-            p = torch.stack([self.logits(server, theta, batch.x).softmax(-1) for theta in members]).mean(0)
+            p = torch.stack([self.logits(*member, batch.x).softmax(-1) for member in self.members(server)]).mean(0)
             server[self.at("targets")][batch.index] = F.log_softmax(p.log() / self.options.sharpen, -1)
 
     def distil(self, server: Learner, batch: Batch) -> None:
@@ -127,8 +150,7 @@ class Distillation:
         """The average is the model; what only this round needed goes."""
         theta, averaged = server[self.name], server[self.at("averaged")]
         theta.copy_(torch.where(averaged > 0, server[self.at("swa")], theta))
-        needed = [self.at(what) for what in ("ensemble", "targets", "swa", "averaged", "t")]
-        for name in (*needed, *self.sgd.start(self.name, theta)):
+        for name in [name for name in server.state if name.startswith(self.at(""))]:
             del server.state[name]
 
 
@@ -156,7 +178,7 @@ class FedBE(FedAvg):
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         before = server["theta"].clone()
         super().aggregate(server, updates)
-        self.distillation.gather(server, before, torch.stack([update["theta"] for update in updates]))
+        self.distillation.gather(server, before, updates)
         return {}
 
     def server_phases(self, server: Node) -> Sequence[Phase]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bayesfed.methods.base import GLOBAL, Node, Phase, State, Update
@@ -46,7 +45,7 @@ class FedPPDDistill(FedPPD):
         before = {each.name: server[each.name].clone() for each in self.distillations}
         super().aggregate(server, updates)
         for each in self.distillations:
-            each.gather(server, before[each.name], torch.stack([update[each.name] for update in updates]))
+            each.gather(server, before[each.name], updates)
         return {}
 
     def server_phases(self, server: Node) -> Sequence[Phase]:
