@@ -153,10 +153,13 @@ def verify(args: argparse.Namespace) -> None:
 
     if args.rounds < 1:
         raise InputError(f"--rounds {args.rounds}: expected 1 or more")
-    if wrong := verify_all(args.folders, args.rounds, args.data, args.device, args.weights):
-        sys.exit(
-            f"bayesfed: {len(wrong)} of {len(args.folders)} runs are not as recorded: {', '.join(map(str, wrong))}"
-        )
+    wrong, unchecked = verify_all(args.folders, args.rounds, args.data, args.device, args.weights)
+    of, names = f"of {len(args.folders)} runs", ", ".join(map(str, unchecked))
+    if wrong:
+        text = f"{len(wrong)} {of} are not as recorded: {', '.join(map(str, wrong))}"
+        sys.exit(f"bayesfed: {text}" + (f"; {len(unchecked)} could not be checked: {names}" if unchecked else ""))
+    if unchecked:
+        raise InputError(f"{len(unchecked)} {of} could not be checked: {names}")
 
 
 def plan(args: argparse.Namespace) -> None:

@@ -37,7 +37,7 @@ def verified(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
     def call(*args: str) -> str:
         capsys.readouterr()
         try:
-            code: Any = cli.main(["verify", *args, "--data", str(data_dir)])
+            code: Any = cli.main(["verify", "--data", str(data_dir), *args])
         except SystemExit as stop:
             code = stop.code
         printed = capsys.readouterr()
@@ -139,6 +139,30 @@ def test_what_only_one_of_the_two_has_is_told(run: Path, verified: Callable[...,
     edit(run, "metrics.csv", lambda text: text.replace("\n1,1,local,", "\n1,1,another,"))
     missing = "round 1, 1, another, shard_accuracy is not measured now; DIFFERENT; 2 more are not in the record"
     assert missing in verified(str(run))
+
+
+def test_a_partition_that_is_missing_is_made(run: Path, verified: Callable[..., str], data_dir: Path) -> None:
+    partition = data_dir / json.loads((run / "provenance.json").read_text())["partition"]
+    content = partition.read_bytes()
+    partition.unlink()
+    assert re.search(r"out: all \d+ values are the recorded ones\n0$", verified(str(run)))
+    assert partition.read_bytes() == content
+
+
+def test_runs_that_could_not_be_checked_are_counted_apart(
+    run: Path, verified: Callable[..., str], tmp_path: Path
+) -> None:
+    nothing = str(tmp_path / "nothing")
+    found = verified(str(run), nothing)
+    assert re.search(r"out: all \d+ values are the recorded ones\n", found)
+    assert found.endswith(f"bayesfed: 1 of 2 runs could not be checked: {nothing}\n2")
+    found = verified(str(run), "--data", nothing)
+    assert "dataset.json is missing: run `bayesfed fetch few`" in found
+    assert found.endswith(f"bayesfed: 1 of 1 runs could not be checked: {run}\n2")
+    edit(run, "metrics.csv", other_accuracy(0.1))
+    assert verified(str(run), nothing, "--rounds", "2").endswith(
+        f"bayesfed: 1 of 2 runs are not as recorded: {run}; 1 could not be checked: {nothing}"
+    )
 
 
 def test_what_is_no_record_is_refused(

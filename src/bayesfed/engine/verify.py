@@ -97,7 +97,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and compare.
     `weights`: the folder with the files that its networks start from, where it has any.
 
-    Raises InputError where there is no whole record, or where the run file gives another run today.
+    Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
     summary = runfolder.read(folder)
     if summary is None:
@@ -112,8 +112,6 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     precision = device.choose_precision(then["precision"] if as_then else "auto", on)
     executor = then["executor"] if as_then else DEFAULT[on]
     compute, datasets = device.compute(on, precision), process.load(run, data)
-    now = facts(run, data, on, precision, executor)
-    differs = tuple(name for name, value in now.items() if value != then.get(name))
 
     def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta) -> Values:
         """The values of the first rounds, from initial parameters made by `start`."""
@@ -125,6 +123,8 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
 
     values = again()
+    now = facts(run, data, on, precision, executor)
+    differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max(int(round) for round, *_ in values)
     verdict = compare(recorded(folder / "metrics.csv", last), values, differs)
     if verdict.rounded and not verdict.close:
@@ -180,18 +180,20 @@ def compare(then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
     return Verdict(len(then), same, len(now.keys() - then.keys()), apart(then, now), differs)
 
 
-def verify_all(folders: list[Path], rounds: int, data: Path, asked: str, weights: Path = WEIGHTS) -> list[Path]:
-    """Verify runs one after another, saying what was found of each; gives those that do not hold."""
-    wrong = []
+def verify_all(folders: list[Path], rounds: int, data: Path, asked: str,
+               weights: Path = WEIGHTS) -> tuple[list[Path], list[Path]]:  # fmt: skip
+    """Verify runs one after another, saying what was found of each; gives those that do not hold, and those that could not
+    be checked."""
+    wrong, unchecked = [], []
     with Process() as process:
         for folder in folders:
             try:
                 verdict = verify(folder, rounds, data, asked, process, weights)
             except InputError as error:
                 print(error, file=sys.stderr)
-                wrong.append(folder)
+                unchecked.append(folder)
                 continue
             print(f"{folder}: {verdict}", flush=True)
             if not verdict.holds:
                 wrong.append(folder)
-    return wrong
+    return wrong, unchecked
