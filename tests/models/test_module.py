@@ -1,6 +1,8 @@
 """Any module is a network: the same function, gradient and statistics as the module itself, in any thread."""
 
 import copy
+import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -204,11 +206,59 @@ class Rebinding(nn.Module):
         return x
 
 
+class Noisy(nn.Module):
+    """Draws in every pass, or in those of training alone."""
+
+    def __init__(self, noise: Callable[[Tensor], Tensor], training: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3072, 10)
+        self.noise, self.in_training_alone = noise, training
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x.flatten(1))
+        return self.noise(x) if self.training or not self.in_training_alone else x
+
+
+NOISES: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout": lambda x: F.dropout(x, 0.5, training=True),
+    "torch": lambda x: x + torch.randn(1),
+    "python": lambda x: x + random.random(),
+    "numpy": lambda x: x + float(np.random.rand()),
+    "rarely": lambda x: 2 * x if random.random() < 1e-9 else x,
+    "own": lambda x: x + float(np.random.default_rng().random()),
+}
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_refuses_what_draws_in_evaluation(noise: str) -> None:
+    hint = "draw in training only, by dropout of torch.nn, or torch.rand and its like"
+    with pytest.raises(InputError, match=rf"^model 'bad'.*: in evaluation it [^\n]*; {hint}$"):
+        ModuleNetwork("bad", lambda *_: Noisy(NOISES[noise]), *SHAPE)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_refuses_what_draws_elsewhere_in_training(noise: str) -> None:
+    """From the node's generator it may."""
+
+    def build(*_: int) -> nn.Module:
+        return Noisy(NOISES[noise], training=True)
+
+    if noise in ("dropout", "torch"):
+        assert ModuleNetwork("good", build, *SHAPE).random
+    else:
+        what = "gives other logits" if noise == "own" else "draws random numbers from a generator"
+        with pytest.raises(InputError, match=f"^model 'bad'.*: in training it {what}"):
+            ModuleNetwork("bad", build, *SHAPE)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda *_: Rebinding(), "training replaces its buffer 'mean'; change it in place"),
-        (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.AlphaDropout()), "takes no generator"),
+        (
+            lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.AlphaDropout()),
+            "in training it draws random numbers",
+        ),
         (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "built for images of 3x32x32: mat1 and mat2"),
         (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 7)), r"shape \(images, 10\), found \(4, 7\)"),
         (lambda *_: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), r"expected logits|no parameters"),

@@ -2,14 +2,17 @@
 
 What a module is beyond its parameters is found out once, by running it: which of its buffers training changes (the
 statistics of batch normalisation; they become tensors of a node's state, all others are constants), whether it draws
-random numbers in training (they come from the node's stream), and whether an image's output depends on its batch. A pass
-that is to be differentiated is a training pass; one under `torch.no_grad` evaluates, and changes nothing.
+random numbers in training (they come from the node's stream, others are refused), and whether an image's output depends
+on its batch. A pass that is to be differentiated is a training pass; one under `torch.no_grad` evaluates, draws nothing and
+changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -90,7 +93,7 @@ class ModuleNetwork:
         """Build the module for `channels` x `size` x `size` images and that many classes, and look at what it does.
 
         Raises InputError where it cannot be built, does not take such images, does not give that many logits, or does
-        in training what cannot be repeated.
+        what cannot be repeated.
         """
         self.name, self.classes, self.shape = name, classes, (channels, size, size)
         self._build = lambda: build(classes, channels, size)
@@ -138,25 +141,31 @@ class ModuleNetwork:
     def _examine(self, theta: Tensor, images: Tensor, generator: torch.Generator) -> None:
         """Find out whether the module is random in training, and whether its images depend on each other."""
 
-        def train(images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        def run(images: Tensor, training: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
             state = {key: value.clone() for key, value in self.statistics.items()}
-            logits = self.logits(theta.clone().requires_grad_(), images, theta.dtype, state, generator.manual_seed(1))
+            with torch.set_grad_enabled(training):
+                logits = self.logits(
+                    theta.clone().requires_grad_(training), images, theta.dtype, state, generator.manual_seed(1)
+                )
             return logits.detach(), state
 
         self.random = True
-        elsewhere = torch.get_rng_state()
-        logits, state = train(images)
-        if not torch.equal(elsewhere, torch.get_rng_state()):
-            raise InputError(
-                "it draws random numbers in training by a function that takes no generator; use dropout of torch.nn, or "
-                "torch.rand and its like"
-            )
+        for training, when in ((False, "evaluation"), (True, "training")):
+            before = elsewhere()
+            (logits, state), (again, _) = run(images, training), run(images, training)
+            drew = elsewhere() != before
+            if drew or not alike(logits, again):
+                what = "draws random numbers from a generator that is not its node's"
+                what = what if drew else "gives other logits when it sees the same images again"
+                raise InputError(
+                    f"in {when} it {what}; draw in training only, by dropout of torch.nn, or torch.rand and its like"
+                )
         self.random = not torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
         for key, value in self.statistics.items():
             if torch.equal(value, state[key]):
                 raise InputError(f"training replaces its buffer '{key}'; change it in place, by copy_")
         other = torch.cat([images[:-1], images[-1:] + 1])
-        self.batchwise = not torch.allclose(logits[:-1], train(other)[0][:-1], rtol=1e-4, atol=1e-5)
+        self.batchwise = not alike(logits[:-1], run(other)[0][:-1])
 
     def _copy(self, like: Tensor, training: bool) -> nn.Module:
         """This thread's own module for tensors like that one: a call changes it for a while."""
@@ -207,6 +216,16 @@ def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
     except Exception as error:
         what = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"model '{name}', built for images of {'x'.join(map(str, shape))}: {what}") from None
+
+
+def elsewhere() -> tuple[object, ...]:
+    """The states of the generators that all threads share: torch's, Python's and numpy's."""
+    return bytes(torch.get_rng_state().numpy()), random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Whether logits are the same but for rounding."""
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
