@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import nn
 
-from bayesfed import cli
+from bayesfed import cli, models
+from bayesfed.data import prepare
 from bayesfed.engine import checkpoint, rounds
 from bayesfed.engine import train as training
 
@@ -175,6 +178,22 @@ def test_memory_that_runs_out_is_told_of_and_the_run_goes_on(
     assert checkpoint.found(tmp_path / "out" / checkpoint.FILE)
     assert cli.main(command) == 0
     assert "round 1 of 2 done" in (tmp_path / "out/run.log").read_text()
+
+
+@pytest.mark.parametrize("where", ["preparation", "network"])
+def test_memory_that_runs_out_before_training_is_told_of_once(
+    where: str, mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    runfile = tmp_path / "run.yaml"
+    if where == "preparation":
+        monkeypatch.setitem(prepare.PREPARATIONS, "resize", lambda images, side: torch.empty(2**50))
+        runfile.write_text(yaml.safe_dump(mapping("fedavg")))
+    else:
+        monkeypatch.setitem(models.NETWORKS, "huge", lambda classes, channels, size: nn.Linear(2**40, classes))
+        runfile.write_text(yaml.safe_dump(mapping("fedavg", models={"global": "huge"})))
+    assert cli.main(["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)]) == 1
+    assert re.fullmatch(r"bayesfed: memory ran out \([^\n]*\n", capsys.readouterr().err)
 
 
 def test_an_error_of_ours_keeps_its_traceback(

@@ -166,6 +166,7 @@ def test_images_as_a_run_sees_them(mapping: Callable[..., dict[str, Any]]) -> No
         runfile.resolve(mapping(**native))
     for wrong, message in (
         ({"prepare": "sharpen"}, "images.prepare: no preparation is named 'sharpen'"),
+        ({"prepare": {"resize": 100000}}, "images.prepare.resize: 100000 is out of range; .* at most 1024"),
         ({"normalise": "0.5"}, "images.normalise: '0.5' is not a choice"),
         ({"size": 28}, "images.size: unknown key"),
     ):

@@ -122,6 +122,10 @@ def test_wrong_arrays_are_refused(make: Make, train: dict[str, Any], message: st
         ({"augment": "yes please"}, "dataset.yaml.augment: expected true or false"),
         ({"prepare": "pat"}, "dataset.yaml.prepare: no preparation is named 'pat'; did you mean 'pad'?"),
         ({"prepare": {"resize": "big"}}, "dataset.yaml.prepare.resize: expected a whole number, found 'big'"),
+        (
+            {"prepare": {"resize": 1025}},
+            "dataset.yaml.prepare.resize: 1025 is out of range; it must be at least 1 and at most 1024",
+        ),
         ({"prepare": {"pad": 20}}, "pad: 20: the images are 28x28 already; resize them"),
         ({"prepare": "enlarge"}, "enlarge: this is for grey levels 0 to 16"),
         ({"mean": [0.5]}, "dataset.yaml.mean: expected one value for each of 1 channels, or no mean and std"),

@@ -5,6 +5,7 @@ A preparation takes images uint8 [N, C, H, W] and a side in pixels, and gives ui
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from bayesfed.errors import InputError
 
 Images = NDArray[np.uint8]
 AT_ONCE = 4096  # images resized at once, as floats
+MOST = 1024  # pixels, of a side
 
 
 def none(images: Images, side: int) -> Images:
@@ -77,16 +79,16 @@ def read(value: object, where: str) -> tuple[str, int]:
     else:
         side = 32
     registry.part(value, where)
-    return str(value), options.check(side, int, {"low": 1}, f"{where}.{value}")
+    return str(value), options.check(side, int, {"low": 1, "high": MOST}, f"{where}.{value}")
 
 
 def prepared(images: Images, source: Source) -> Images:
     """The dataset's native images [N, C, H, W] as networks see them, [N, C, side, side].
 
-    Raises InputError for what the preparation raises, and for one that does not give such images.
+    Raises InputError for what a user's preparation raises, and for one that does not give such images.
     """
     part = registry.part(source.prepare, f"dataset '{source.name}', prepare")
-    with parts.one_line(part.origin):
+    with contextlib.nullcontext() if source.prepare in PREPARATIONS else parts.one_line(part.origin):
         found = part.value()(images, source.side)
     shape = (len(images), source.channels, source.side, source.side)
     if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.shape != shape:

@@ -25,7 +25,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, fault
 
 Build = Callable[[int, int, int], nn.Module]
 
@@ -210,10 +210,12 @@ class ModuleNetwork:
 
 @contextlib.contextmanager
 def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Whatever a user's code raises inside becomes an InputError that names the network."""
+    """Whatever a user's code raises inside becomes an InputError that names the network, but for memory that ran out."""
     try:
         yield
     except Exception as error:
+        if fault(error) and not isinstance(error, OSError):
+            raise
         what = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"model '{name}', built for images of {'x'.join(map(str, shape))}: {what}") from None
 
