@@ -43,6 +43,19 @@ class Sign(FedAvg):
 
 METHOD = Sign
 '''
+IDLE = """
+from bayesfed.methods.base import Method
+
+
+class Idle(Method):
+    name, label, revision = "idle", "Idle", 1
+
+    def stepp(self, c, batch):
+        pass
+
+
+METHOD = Idle
+"""
 NETWORK = """
 from bayesfed.models.network import Conv, Linear
 
@@ -275,6 +288,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/empty.py", "", "methods/empty.py: the module has no METHOD"),
         ("methods/wrong.py", "METHOD = 3", "methods/wrong.py: METHOD: expected a class derived from bayesfed.methods.base.Method"),
         ("methods/half.py", METHOD.replace("FedAvg)", "Method)").replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace(', revision = "sign", "Sign", 1', ' = "half", "Half"'), "methods/half.py: METHOD: the class has no `revision`"),
+        ("methods/idle.py", IDLE, "methods/idle.py: METHOD: the class defines neither `step` nor `phases`"),
         ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),
         ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_parts/methods/sign.py); rename yours"),
         ("methods/path.py", METHOD.replace('"sign"', '"../up"'), "methods/path.py: '../up' is no name"),

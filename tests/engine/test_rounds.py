@@ -101,6 +101,15 @@ def test_testing_on_shards_changes_no_training(mapping: Make, data_dir: Path, mo
     assert all(torch.equal(tensor, without[name]) for name, tensor in with_it.items())
 
 
+@pytest.mark.parametrize("given", [None, [1.0], {"drift": 0.5}, {"drift": torch.zeros(2)}])
+def test_what_aggregate_gives_is_checked(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, given: object
+) -> None:
+    monkeypatch.setattr(FedAvg, "aggregate", lambda self, server, updates: given)
+    with pytest.raises(InputError, match=r"method 'fedavg': aggregate gave .*; expected a mapping of names to tensors"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
 def test_a_clients_predictor_cannot_be_named_as_the_servers(
     mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.labelling import Labelled
 from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor, State, Update
+from bayesfed.methods.base import GLOBAL, SAMPLED, Method, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, bins, uncertainty
 from bayesfed.metrics.detection import detection, entropy
 
@@ -171,7 +171,7 @@ class Trainer:
             self.tick()
         readings = [reading for k in participants for reading in visits[k].readings]
         diagnostics = method.aggregate(server, [visits[k].update for k in participants])
-        readings += [Reading("global", "server", name, value) for name, value in diagnostics.items()]
+        readings += [Reading("global", "server", name, value) for name, value in logged(method, diagnostics).items()]
         readings += averages(readings, q) if every else []
         for name in travelling:
             mean = weighted_mean(
@@ -297,6 +297,19 @@ class Trainer:
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
+
+
+def logged(method: Method, diagnostics: object) -> Mapping[str, Tensor]:
+    """What a method's `aggregate` gave; raises InputError where that is not what the contract says."""
+    if isinstance(diagnostics, Mapping) and all(
+        isinstance(one, Tensor) and not one.ndim for one in diagnostics.values()
+    ):
+        return diagnostics
+    found = " ".join(repr(diagnostics).split())
+    raise InputError(
+        f"method '{method.name}': aggregate gave {found:.80}; expected a mapping of names to tensors (), {{}} where there "
+        f"is nothing to log"
+    )
 
 
 def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:

@@ -27,7 +27,10 @@ def fault(name: str, method: Any) -> str:
     if not (isinstance(method, type) and issubclass(method, Method)):
         return "expected a class derived from bayesfed.methods.base.Method"
     missing = [name for name in ("name", "label", "revision") if not hasattr(method, name)]
-    return f"the class has no `{missing[0]}`" if missing else ""
+    if missing:
+        return f"the class has no `{missing[0]}`"
+    idle = method.step is Method.step and method.phases is Method.phases
+    return "the class defines neither `step` nor `phases`, so a client would do nothing" if idle else ""
 
 
 registry = parts.Modules("methods", "method", ours, "METHOD", fault)
