@@ -400,12 +400,16 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"papers": []}, "config.papers: [] should be non-empty"),
         ({"papers": ["large"]}, "config/papers/large.yaml: there is no such file"),
         ({"experiments": {"frist": {}}}, "config.experiments.frist: unknown key; did you mean 'first'?"),
+        (
+            {"experiments": {name: {"skip": True} for name in ("first", "second", "tasks")}},
+            "config.experiments: no experiment is left to run",
+        ),
         ({"experiments": {"first": {"axis": {}}}}, "config.experiments.first.axis: unknown key"),
         ({"experiments": {"first": {"axes": {"stragglers": [0]}}}}, "config.experiments.first.axes.stragglers"),
         ({"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}}, "did you mean 'lr'?"),
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
-        ({"tables": {"mine": {"title": "x"}}}, "mine: experiment: this key is missing"),
-        ({"figures": {"mine": {"titel": "x"}}}, "mine: titel: unknown key; did you mean 'title'?"),
+        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine: experiment: this key is missing"),
+        ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine: titel: unknown key; did you mean 'title'?"),
         ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
         (
             {"experiments": {"first": {"axes": {"alpha": 0.05}}}},

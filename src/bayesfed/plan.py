@@ -119,6 +119,10 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         for cell, run in paper_cells(paper, spec, config):
             runs.setdefault(run.folder, run)
             cells.append(cell)
+    if not runs:
+        raise InputError(
+            "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
+        )
     check_stand_ins(config, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
     check_weights(runs.values(), config)
     plan: dict[str, Any] = {
@@ -216,7 +220,8 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     whole = {
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
-        | {"added": list(new["experiments"]), "glance": list(dict.fromkeys([*new["tables"], *spec.get("glance", [])]))}
+        | {"added": {key: list(new[key]) for key in ("experiments", *OUTPUTS)}}
+        | {"glance": list(dict.fromkeys([*new["tables"], *spec.get("glance", [])]))}
         for paper, spec in papers.items()
     }
     left = {key: {name: value for name, value in config.get(key, {}).items() if name not in new[key]} for key in known}
@@ -376,7 +381,7 @@ def is_shipped(paper: str, name: str, spec: Tree) -> bool:
     A file that says under `shipped` what its experiments asked for cannot pass for the paper's when it is edited; one
     that does not, a user's own, is taken at its word.
     """
-    if name in spec["added"]:  # by a config
+    if name in spec["added"]["experiments"]:  # by a config
         return False
     return "shipped" not in spec or spec["shipped"].get(name) == experiment_digest(paper, name, spec)
 

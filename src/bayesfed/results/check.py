@@ -37,13 +37,14 @@ LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dat
 def paper(study: cells.Study, published: Path) -> None:
     """Check a paper; the study's records are those of its own grid, none of them run.
 
-    Raises InputError that names the item, what is wrong in it, and the nearest valid name.
+    Raises InputError that names the item, in the paper's file or in the config that added it, what is wrong in it, and the
+    nearest valid name.
     """
     spec = study.spec
-    for name, table in spec.get("tables", {}).items():
-        told(f"{study.paper}.yaml, {name}", check_table, study, table)
-    for name, figure in spec.get("figures", {}).items():
-        told(f"{study.paper}.yaml, {name}", check_figure, study, figure)
+    for kind, check in (("tables", check_table), ("figures", check_figure)):
+        for name, item in spec.get(kind, {}).items():
+            own = name in spec["added"][kind]
+            told(f"config.{kind}.{name}" if own else f"{study.paper}.yaml, {name}", check, study, item)
     for claim in spec.get("claims", []):
         words = claim.get("claim", "") if isinstance(claim, Mapping) else claim
         told(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
