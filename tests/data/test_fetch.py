@@ -204,7 +204,7 @@ def test_fetched_data_are_left_alone_and_damaged_ones_replaced(mirror, tmp_path)
 
 
 def test_missing_dataset_names_the_command(tmp_path):
-    with pytest.raises(InputError, match="run `bayesfed fetch cifar10`"):
+    with pytest.raises(InputError, match="run `bayesfed fetch cifar10 --data"):
         store.load("cifar10", tmp_path)
 
 
@@ -216,7 +216,7 @@ def test_damaged_cache(file, how, mirror, tmp_path):
         path.write_bytes(path.read_bytes()[:-100])
     else:
         damage(path, 0)
-    with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx`"):
+    with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx --data"):
         store.load("toy-idx", tmp_path / "data")
 
 
@@ -228,7 +228,7 @@ def test_every_flipped_byte_of_a_cache_is_noticed(file, mirror, tmp_path):
     every = range(len(whole))
     for at in every if file == "dataset.json" else [0, len(whole) - 1, *random.Random(1).sample(every, 60)]:
         path.write_bytes(flip(whole, at))
-        with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx`"):
+        with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx --data"):
             store.check(wanted, tmp_path / "data")
     path.write_bytes(whole)
     store.check(wanted, tmp_path / "data")

@@ -168,11 +168,23 @@ def test_a_change_after_pinning_is_named(make: Make, capsys: pytest.CaptureFixtu
         assert message.startswith(
             "own/datasets/mine/train.npz: the train images and labels are not those that were fetched"
         )
-        assert "delete data/mine and data/partitions/mine and run `bayesfed fetch mine`" in message
+        assert "delete data/mine and data/partitions/mine and run `bayesfed fetch mine --parts own`" in message
     for path in [*Path("data/mine").iterdir(), *Path("data/partitions/mine").iterdir()]:
         path.unlink()
     assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
+
+
+def test_the_advice_to_fetch_is_a_command_that_works(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the folders of own parts and of data, where they are given."""
+    make(28, 28)
+    Path("run.yaml").write_text(yaml.safe_dump(mapping()))
+    message = refused(capsys, "train", "run.yaml", "--out", "out", "--data", "my data")
+    assert message.endswith("is missing: run `bayesfed fetch mine --parts own --data 'my data'`")
+    assert cli.main(["fetch", "mine", "--parts", "own", "--data", "my data"]) == 0
+    make(28, 28, train={"labels": (np.arange(60) + 1) % 7})
+    message = refused(capsys, "train", "run.yaml", "--out", "out", "--data", "my data")
+    assert message.endswith("and run `bayesfed fetch mine --parts own --data 'my data'`")
 
 
 def test_another_preparation_needs_no_new_arrays(make: Make) -> None:

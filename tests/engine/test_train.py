@@ -385,7 +385,7 @@ def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist`"),
+        ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist --data"),
         ({"method": {"name": "hbfi"}}, "no method is named 'hbfi'"),
         ({"partition": {"alpha": 1.0, "clients": 300}}, "partition.clients: 300 clients .* at most 25 clients fit"),
         ({"server_images": 240}, "server_images: 240 would take 24 of the"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,11 +76,17 @@ def source(name: str) -> Source:
     """The dataset called `name`; raises InputError with the nearest name, and for one that must be fetched first."""
     found = described(name)
     if not found.size:
-        folder = f" --parts {parts.in_use.folder}" if parts.in_use.folder else ""
         raise InputError(
-            f"dataset '{name}': what its reader gives is known when it has been fetched: run `bayesfed fetch {name}{folder}`"
+            f"dataset '{name}': what its reader gives is known when it has been fetched: {fetch(name, parts.in_use.data)}"
         )
     return found
+
+
+def fetch(name: str, data: Path) -> str:
+    """What to do for a dataset in the folder `data`, in words: the command, with the folder of own parts where it is one."""
+    own = "" if name in SOURCES or parts.in_use.folder is None else f" --parts {shlex.quote(str(parts.in_use.folder))}"
+    place = "" if data == parts.DATA else f" --data {shlex.quote(str(data))}"
+    return f"run `bayesfed fetch {name}{own}{place}`"
 
 
 def described(name: str) -> Source:
