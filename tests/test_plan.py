@@ -433,6 +433,28 @@ def test_mistakes_are_named(config: dict[str, Any], change: dict[Any, Any], word
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"run": {"partition": {"clients": 1000}}}, "1000 clients with at least 10 training images need 10000, there are 1438"),
+        ({"run": {"partition": {"min_train": 100000}}}, "3 clients with at least 100000 training images need 300000"),
+        ({"run": {"active": {"start": 5000, "add": 1, "every": 1}}}, "active.start: no client has more than 5000 images"),
+        ({"run": {"server_images": 720}}, "server_images: 720 for the server, but dataset 'digits' has 1438 for training"),
+        ({"methods": {"Mine": {"name": "fedbe"}}}, "server_images: 10000 for the server, but dataset 'digits' has 1438"),
+    ],
+)  # fmt: skip
+def test_more_images_than_a_dataset_has_are_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:
+    """Those of the dataset that a stand-in is for would do; a config's own experiment is counted with the config's run."""
+    case = {"dataset": "cifar10", "model": "mlp", "alpha": 1, "method": "Mine"}
+    skipped: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
+    config |= {"methods": {"Mine": {"name": "fedavg"}}, "experiments": skipped | {"mine": {"cases": [case]}}} | change
+    with pytest.raises(
+        InputError, match=r"^small, experiment mine \(dataset cifar10, model mlp, alpha 1, method Mine"
+    ) as error:
+        made(config)
+    assert words in str(error.value)
+
+
 def test_written_run_files_are_the_runs(config: dict[str, Any]) -> None:
     Path("config", "tiny.yaml").write_text(yaml.safe_dump(config))
     for run in plan.write(Path("config", "tiny.yaml"))["runs"]:

@@ -63,6 +63,8 @@ def mapping(mapping: Make) -> Make:
         ({"schedule": {"epoch_decay": 0.9}, "local_epochs": 0, "local_batches": 3}, "schedule.epoch_decay: local_batches has no epochs"),
         ({"schedule": {"epoch_decay": 0.9}, "method": {"name": "scaffold"}}, "schedule.epoch_decay: SCAFFOLD needs one learning rate a round"),
         ({"models": {"global": "cnn2", "student": "cnn1"}}, "models.student: unknown key"),
+        ({"method": {"name": "bnfed"}, "models": {"global": "cnn2"}}, "models.global: 'cnn2': BNFed matches the neurons of one hidden layer"),
+        ({"method": {"name": "bnfed"}, "models": {"global": "mlp"}}, "models.global: 'mlp': BNFed matches the neurons"),
         (MULTI, "models.local: clients of FedAvg have no models"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions"}}, "models.local must name each client's model"),
         (MULTI | {"method": {"name": "fml"}, "dataset": "digits"}, "dataset: partition 'whole' needs one for each of 2 clients, found 1"),
@@ -93,6 +95,23 @@ def test_more_clients_than_images_are_refused_at_once(method: str, mapping: Make
         InputError, match="clients: 1000000000 clients are more than the 1797 images of dataset 'digits'"
     ):
         runfile.resolve(whole)
+
+
+@pytest.mark.parametrize(
+    ("partition", "start", "message"),
+    [
+        ({"images_each": 500, "server": 0}, 1, "images_each: 3 clients with 500 images each need 1500; there are 1438"),
+        ({"images_each": 10, "server": 1438}, 1, "server: 1438 of 1438 images leave none to the clients"),
+        ({"images_each": 10, "server": 0}, 10, "active.start: no client has more than 10 images"),
+    ],
+)
+def test_what_a_dataset_has_too_few_images_for(
+    partition: dict[str, int], start: int, message: str, mapping: Make
+) -> None:
+    whole = mapping("fedavg", dataset="digits", active={"start": start, "add": 1, "every": 1})
+    run = runfile.resolve(whole | {"partition": {"scheme": "iid", "clients": 3, "min_test": 0} | partition})
+    with pytest.raises(InputError, match=message):
+        runfile.check_counts(run)
 
 
 def test_refuses_what_is_no_run_file(tmp_path: Path) -> None:

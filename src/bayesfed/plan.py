@@ -241,7 +241,8 @@ def check_paper(paper: str, spec: Tree) -> None:
     once: Tree = {"seeds": [0], "experiments": {name: {"seeds": [0]} for name in spec["experiments"]}}
     # Whether it is as shipped says nothing about its items.
     asked = {key: value for key, value in spec.items() if key != "shipped"}
-    whole = [cell for cell, _ in paper_cells(paper, asked, once)]
+    # The config's own experiments are here without what its `run` says, and are counted with it.
+    whole = [cell for cell, _ in paper_cells(paper, asked, once, counted=False)]
     check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
 
 
@@ -273,8 +274,13 @@ def batches(runs: Iterable[Tree], cores: int, asked: Tree) -> list[list[str]]:
     return [batch for batch in found if len(batch) > 1]
 
 
-def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str, Any], Run]]:
-    """Every cell of a paper's experiments under a config, once a seed, with the run that fills it."""
+def paper_cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterator[tuple[dict[str, Any], Run]]:
+    """Every cell of a paper's experiments under a config, once a seed, with the run that fills it.
+
+    `counted`: runs must be possible with as many images as their datasets have.
+    """
+    from bayesfed import runfile
+
     for name, experiment in spec["experiments"].items():
         change: Tree = config.get("experiments", {}).get(name) or {}
         where = f"config.experiments.{name}"
@@ -302,6 +308,9 @@ def paper_cells(paper: str, spec: Tree, config: Tree) -> Iterator[tuple[dict[str
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
                 run = resolved(paper, name, point, mapping | {"seed": seed})
+                if counted:
+                    with naming(paper, name, point):
+                        runfile.check_counts(run)
                 printed_run = (
                     run if mapping == theirs else resolved(paper, name, printed or point, theirs | {"seed": seed})
                 )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bayesfed import files, methods, models, options, parts
 from bayesfed.data import prepare, sources, store
 from bayesfed.data.partition import filename
-from bayesfed.data.schemes import WHOLE, PartitionSpec
+from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec, check_room
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import GLOBAL, Method
@@ -381,6 +381,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
         } - {None}:
             with a_way_out(one):
                 network = run.build_model(str(name), one)
+            if name == run.global_model and (
+                why := run.build_method().unfit(network.sizes, one.channels * one.side**2)
+            ):
+                raise InputError(f"models.global: '{name}': {why}")
             sizes[k] = network.convolution_parameters
             if name in pretrained and not isinstance(network, ModuleNetwork):
                 raise InputError(
@@ -392,6 +396,26 @@ def check_fit(run: Run, method: type[Method]) -> None:
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
+
+
+def check_counts(run: Run) -> None:
+    """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or a draw decide is known
+    when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
+    scheme = SCHEMES.get(run.partition.scheme)
+    pooled = scheme is not None and scheme.pooled
+    most = [one.train + one.test * pooled for one in run.sources]
+    if not all(most):
+        return
+    images, told = max(most), f"dataset '{run.datasets[0]}' has {max(most)} for training"
+    if scheme is not None:
+        check_room(run.sources[0].train, run.sources[0].test, run.partition)
+    aside = max(run.budget.server_images, run.build_method().server_images()) if run.partition.server is None else 0
+    if 2 * aside > images:
+        raise InputError(f"server_images: {aside} for the server, but {told}, and at most half may leave the clients")
+    if run.active and run.active.start >= (run.partition.images_each or images):
+        raise InputError(
+            f"active.start: no client has more than {run.active.start} images ({told}); nothing would be left to label"
+        )
 
 
 @contextlib.contextmanager

@@ -130,7 +130,9 @@ def test_a_vector_is_its_neurons(mapping: Make, data_dir: Path) -> None:
 
 
 def test_what_bnfed_refuses(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="BNFed matches the neurons of one hidden layer; take 'pfedbayes_mlp'"):
+    with pytest.raises(
+        InputError, match="BNFed matches the neurons of one hidden layer, fully connected; take 'pfedbayes_mlp'"
+    ):
         play(federation(mapping("bnfed", models={"global": "lenet5"}), data_dir), 1)
     of = federation(mapping({"name": "bnfed", "select": "test"}), data_dir)
     of.method.leak = lambda: ""  # type: ignore[method-assign]

@@ -350,11 +350,6 @@ def iid(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: 
     server, rest = _set_aside(train_labels, spec, random)
     each = spec.images_each
     assert each is not None  # checked by PartitionSpec
-    if spec.clients * each > len(rest):
-        raise InputError(
-            f"partition.images_each: {spec.clients} clients with {each} images each need {spec.clients * each}; "
-            f"there are {len(rest)}"
-        )
     return _of_training_images(list(rest[: spec.clients * each].reshape(spec.clients, each)), server, spec)
 
 
@@ -364,8 +359,7 @@ def _set_aside(labels: Indices, spec: PartitionSpec, random: np.random.Generator
     Random ones, of each class in proportion: of images in the order of their labels, equally spaced ones.
     """
     assert spec.server is not None  # checked by PartitionSpec
-    if spec.server >= len(labels):
-        raise InputError(f"partition.server: {spec.server} of {len(labels)} images leave none to the clients")
+    check_room(len(labels), 0, spec)
     shuffled = random.permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     server = np.sort(by_label[np.arange(spec.server) * len(labels) // max(spec.server, 1)])
@@ -414,7 +408,17 @@ def divide(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, see
 
 
 def check_room(train: int, test: int, spec: PartitionSpec) -> None:
-    """Raise InputError where splits of so many images are too small for so many clients."""
+    """Raise InputError where splits of so many images are too small for what a spec asks for, whatever their labels."""
+    server, each = spec.server or 0, spec.images_each or 0
+    if server >= train:
+        raise InputError(f"partition.server: {server} of {train} images leave none to the clients")
+    if spec.clients * each > train - server:
+        raise InputError(
+            f"partition.images_each: {spec.clients} clients with {each} images each need {spec.clients * each}; "
+            f"there are {train - server}"
+        )
+    if SCHEMES[spec.scheme].in_common or SCHEMES[spec.scheme].pooled:
+        return
     for split, images, least in (("training", train, max(spec.min_train, 1)), ("test", test, spec.min_test)):
         if spec.clients * least > images:
             raise InputError(

@@ -324,6 +324,11 @@ class Method:
         """How many outputs the networks have for images of so many classes: another number where they are no logits."""
         return classes
 
+    def unfit(self, sizes: Sequence[int], pixels: int) -> str:
+        """What keeps the method from a network that travels, with weights and biases of these sizes, for images of so many
+        values; "" where nothing does."""
+        return ""
+
     def server_images(self) -> int:
         """How many training images the server needs for itself; they leave the clients' shards."""
         return 0

@@ -47,12 +47,8 @@ class Layers:
 
     @staticmethod
     def of(node: Node) -> Layers:
-        """Those of the model that travels; raises InputError where it is another kind of network."""
+        """Those of the model that travels."""
         sizes = [len(part) for part in node.split(node.initial())]
-        if len(sizes) != 4 or sizes[0] % sizes[1] or sizes[2] != sizes[1] * sizes[3]:
-            raise InputError(
-                "models.global: BNFed matches the neurons of one hidden layer; take 'pfedbayes_mlp' or 'mlp'"
-            )
         return Layers(sizes[0] // sizes[1], sizes[1], sizes[3])
 
     def neurons(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,6 +161,11 @@ class BNFed(Method):
 
     def leak(self) -> str:
         return "chooses its hyperparameters by test accuracy" if self.options.select == "test" else ""
+
+    def unfit(self, sizes: Sequence[int], pixels: int) -> str:
+        if len(sizes) == 4 and sizes[0] == pixels * sizes[1] and sizes[2] == sizes[1] * sizes[3]:
+            return ""
+        return "BNFed matches the neurons of one hidden layer, fully connected; take 'pfedbayes_mlp'"
 
     def server_images(self) -> int:
         return self.options.validation_images if self.options.select == "validation" else 0
