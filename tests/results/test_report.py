@@ -194,12 +194,14 @@ def test_a_run_is_told_whole(some_runs, tmp_path):
 
 def test_a_made_run_says_how_to_make_it_again(tmp_path):
     entry = {"datasets": ["digits"]}
-    told = stories.command(tmp_path / "seed~0-abc", entry, {"device": "cpu", "precision": "fp32", "threads": 1})
+    told = stories.command(tmp_path / "seed~0-abc", entry, {"device": "cpu", "precision": "fp32", "threads": 1}, None)
     assert told.splitlines() == [
         "bayesfed fetch digits",
         f"OMP_NUM_THREADS=1 bayesfed train '{tmp_path}/seed~0-abc/run.yaml' --out 'again/seed~0-abc' --device cpu "
         "--precision fp32",
     ]
+    told = stories.command(tmp_path / "seed~0-abc", entry, {}, "my parts")
+    assert told.splitlines()[0] == "bayesfed fetch digits --parts 'my parts'"
 
 
 def test_figures_hold_the_curves_of_all_runs(some_runs, tmp_path):

@@ -197,6 +197,19 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
     )
 
 
+def test_a_report_that_fails_leaves_the_earlier_one(fresh: Clone) -> None:
+    """Page and crate are still there, as they were, and the next call makes them anew."""
+    made = [fresh.folder / "reports" / name for name in ("test.html", "test-crate/ro-crate-metadata.json")]
+    before = [path.read_bytes() for path in made]
+    fresh.edit("src/bayesfed/report/templates/page.html", "{{ notice }}", "{{ nobody_knows }}")
+    process = fresh.start("snakemake", "--cores", "1", "--configfile", "config/test.yaml")
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 1
+    assert "nobody_knows" in output
+    assert [path.read_bytes() for path in made] == before
+    assert "report" in {rule for rule, _ in fresh.wanted()}
+
+
 def test_valuable_runs_come_first(fresh: Clone) -> None:
     """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
     fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]\nshort_runs: {below: 0}")

@@ -2,6 +2,8 @@
 
 Needs   every table, figure and partition picture, the benchmarks; the runs too, since a new one alone makes what is `ancient` new
 Gives   reports/<config>.html, reports/<config>-crate/ro-crate-metadata.json, reports/<config>-workflow.html
+
+What a rule is to `update` is still there when it fails: an earlier report is worth more than none.
 """
 
 REPORT_PARTS = [
@@ -30,8 +32,8 @@ rule report:
         ancient(SPEED),
         ancient(f"reports/{config['name']}-workflow.html"),
     output:
-        html=f"reports/{config['name']}.html",
-        crate=f"reports/{config['name']}-crate/ro-crate-metadata.json",
+        html=update(f"reports/{config['name']}.html"),
+        crate=update(f"reports/{config['name']}-crate/ro-crate-metadata.json"),
         done=touch(f"{MADE}/report-{planning.digest(PRODUCTS, PAGE_PARTS)}"),
     log:
         "<logs>/report.log",
@@ -52,7 +54,7 @@ rule workflow_report:
         ancient(FIGURES),
         ancient(SPEED),
     output:
-        html=f"reports/{config['name']}-workflow.html",
+        html=update(f"reports/{config['name']}-workflow.html"),
         done=touch(f"{MADE}/workflow-report-{planning.digest(PRODUCTS, REPORT_PARTS)}"),
     log:
         "<logs>/workflow-report.log",

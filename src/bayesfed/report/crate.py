@@ -16,8 +16,7 @@ from rocrate.rocrate import ROCrate
 
 from bayesfed import __version__, runfolder
 from bayesfed.errors import InputError
-from bayesfed.report.stories import read_json
-from bayesfed.results import cells
+from bayesfed.results import cells, runs
 
 NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
@@ -75,7 +74,7 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
 def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> None:
     """A run: its record, and the action that made it of its run file."""
     place = f"results/{run.relative_to(results).as_posix()}"
-    provenance = read_json(run / "provenance.json")
+    provenance = runs.provenance(run)
     used = file(crate, f"{place}/run.yaml")
     made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", runfolder.SUMMARY)]
     words = ", ".join(f"{key} {provenance[key]}" for key in ("hardware", "precision", "threads") if key in provenance)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed.errors import InputError
 from bayesfed.report import charts
 from bayesfed.report.tables import run_id
 from bayesfed.results import breakdown, cells, runs
@@ -50,7 +48,7 @@ def story(
     """One run, as JSON: accuracies in percent."""
     first = records[0]
     folder, name = first.folder, place_of(first.folder, entries)
-    provenance, summary = read_json(folder / "provenance.json"), runs.summary(folder)
+    provenance, summary = runs.provenance(folder), runs.summary(folder)
     assert summary is not None  # these are finished runs
     curves = runs.curves(folder)
     return {
@@ -60,7 +58,7 @@ def story(
         "diverged": first.diverged,
         "file": (folder / "run.yaml").read_text(encoding="utf-8"),
         "provenance": provenance,
-        "command": command(folder, entries.get(name, {}), provenance),
+        "command": command(folder, entries.get(name, {}), provenance, study.spec.get("parts")),
         "images": summary.get("test_images", []),
         "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
         "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
@@ -117,24 +115,17 @@ def diagnostics(folder: Path) -> dict[str, dict[int, float]]:
     return {name: values for name, values in finite.items() if values}
 
 
-def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
-    """The commands that make a run again, from its own run file, on the same kind of device and in the same precision."""
+def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], parts: str | None) -> str:
+    """The commands that make a run again, from its own run file, on the same kind of device and in the same precision.
+
+    `parts` is the folder of the user's own parts, which may hold datasets; the run file names it itself.
+    """
     run_file = shlex.quote(f"{folder.as_posix()}/run.yaml")
     threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
     given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
-    lines = [f"bayesfed fetch {' '.join(map(shlex.quote, entry['datasets']))}"] if entry.get("datasets") else []
+    own = f" --parts {shlex.quote(parts)}" if parts else ""
+    lines = [f"bayesfed fetch {' '.join(map(shlex.quote, entry['datasets']))}{own}"] if entry.get("datasets") else []
     return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {shlex.quote(f'again/{folder.name}')}{given}"])
-
-
-def read_json(path: Path) -> Json:
-    """A JSON file of a record; nothing where it is empty."""
-    text = path.read_text(encoding="utf-8")
-    try:
-        return json.loads(text) if text else {}
-    except ValueError as error:
-        raise InputError(
-            f"{path}: not readable as JSON ({error}); restore the record, or delete the run folder"
-        ) from None
 
 
 def terms(runs: Iterable[Json]) -> list[tuple[str, str]]:

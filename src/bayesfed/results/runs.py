@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import runfolder
+from bayesfed.errors import InputError
 
 Curves = dict[str, dict[int, float]]
 """Per series (`global`, `mean` of the clients, a client's number from 1, or `global on` that number): round -> accuracy in
@@ -31,8 +32,14 @@ def summary(folder: Path) -> dict[str, Any] | None:
 
 @cache
 def provenance(folder: Path) -> dict[str, Any]:
-    """`provenance.json` of a finished run: how and where it was made."""
-    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    """`provenance.json` of a finished run: how and where it was made. Raises InputError for one that is not JSON."""
+    path = folder / "provenance.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise InputError(
+            f"{path}: not readable as JSON ({error}); restore the record, or delete the run folder"
+        ) from None
 
 
 def number(value: object) -> float | None:
