@@ -310,6 +310,17 @@ def test_a_faulty_part_is_told_in_one_line(
     assert message in planned(capsys)
 
 
+def test_memory_that_runs_out_in_a_part_is_not_the_parts_fault(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    put(
+        "preparations/halved.py",
+        "def halved(images, side):\n    raise MemoryError\n\nPREPARATIONS = {'halved': halved}",
+    )
+    assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 1
+    told = capsys.readouterr().err
+    assert "memory ran out" in told
+    assert "halved" not in told
+
+
 def test_own_papers_and_folders_are_looked_for(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     Path("config/papers").mkdir(parents=True)
     Path("config/papers/mine.yaml").write_text("{}")

@@ -21,10 +21,15 @@ def fault(error: Exception) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}; {again}"
-    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):
+    if out_of_memory(error):
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "allocation failed"
         return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once"
     return None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of the machine or of its GPU: no fault of whosever code was running."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def nearest(value: object, valid: Iterable[object]) -> str:

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from bayesfed import files
-from bayesfed.errors import InputError, nearest
+from bayesfed.errors import InputError, nearest, out_of_memory
 
 KINDS = ("methods", "networks", "datasets", "preparations")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
@@ -200,12 +200,15 @@ class Folders(Registry):
 
 @contextlib.contextmanager
 def one_line(where: object) -> Iterator[None]:
-    """Whatever a user's code raises inside becomes an InputError of one line that names the file and the line."""
+    """Whatever a user's code raises inside becomes an InputError of one line that names the file and the line, but for memory
+    that ran out."""
     try:
         yield
     except InputError:
         raise
     except (Exception, SystemExit) as error:
+        if out_of_memory(error):
+            raise
         file = str(Path(str(where)).resolve())
         lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
@@ -235,7 +238,7 @@ def load(path: Path) -> tuple[ModuleType, str]:
     try:
         with one_line(file):
             spec.loader.exec_module(module)
-    except InputError:
+    except BaseException:
         del sys.modules[name]
         raise
     finally:

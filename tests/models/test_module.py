@@ -251,6 +251,18 @@ def test_refuses_what_draws_elsewhere_in_training(noise: str) -> None:
             ModuleNetwork("bad", build, *SHAPE)
 
 
+@pytest.mark.parametrize("noise", ["python", "numpy", "own"])
+def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
+    def build(*_: int) -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
+        module[1].bias.data = NOISES[noise](module[1].bias.data)
+        return module
+
+    hint = "initialise by torch.nn.init, or torch.randn and its like"
+    with pytest.raises(InputError, match=f"^model 'bad'.*: built again .* seed of torch, '1.bias' has other .*{hint}$"):
+        ModuleNetwork("bad", build, *SHAPE)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -25,7 +25,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from bayesfed.errors import InputError, fault
+from bayesfed.errors import InputError, out_of_memory
 
 Build = Callable[[int, int, int], nn.Module]
 
@@ -115,6 +115,13 @@ class ModuleNetwork:
             self.scaling = np.repeat([key in scales for key in self.shapes], self.sizes)
             if not self.parameters:
                 raise InputError("it has no parameters to train")
+            again = trainable(self._built(0))
+            other_weights = [key for key, value in parameters.items() if not torch.equal(value, again[key])]
+            if other_weights:
+                raise InputError(
+                    f"built again under the same seed of torch, '{other_weights[0]}' has other weights; initialise by "
+                    "torch.nn.init, or torch.randn and its like"
+                )
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 logits = module(images)
             if logits.shape != (len(images), classes):
@@ -214,7 +221,7 @@ def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if fault(error) and not isinstance(error, OSError):
+        if out_of_memory(error):
             raise
         what = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"model '{name}', built for images of {'x'.join(map(str, shape))}: {what}") from None
