@@ -1,6 +1,7 @@
 """Runs in Python: trained from a mapping, and loaded with networks whose accuracy is the recorded one."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -139,6 +140,16 @@ def test_multi_task_clients_have_their_own_data(mapping: Make, data_dir: Path, t
     for k in (0, 1):
         value = accuracy(run.client(k)["local"], *run.images("test", client=k))
         assert value == pytest.approx(recorded(run, str(k), "local", "shard_accuracy"), rel=1e-5)
+
+
+def test_a_runs_images_need_no_foreign_data(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    """Its tasks are done: who looks at the run need not have fetched what they were done with."""
+    run = bayesfed.train(mapping("fedavg", tasks={"foreign": ["digits-parity"]}), tmp_path / "out", data=data_dir)
+    held = tmp_path / "data"
+    shutil.copytree(data_dir, held, ignore=shutil.ignore_patterns("digits-parity"))
+    again = bayesfed.load_run(run.folder, data=held)
+    for mine, theirs in zip(again.images("test", client=0), run.images("test", client=0), strict=True):
+        assert np.array_equal(mine, theirs)
 
 
 class Personal(FedAvg):

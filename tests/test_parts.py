@@ -328,8 +328,8 @@ def test_own_papers_and_folders_are_looked_for(put: Put, capsys: pytest.CaptureF
         capsys
     )
     Path("my_parts").rename("elsewhere")
-    assert "parts: there is no folder my_parts" in planned(capsys)
-    assert "there is no folder nowhere" in refused(capsys, "fetch", "drawn", "--parts", "nowhere")
+    assert "parts: there is no folder 'my_parts'" in planned(capsys)
+    assert "there is no folder 'nowhere'" in refused(capsys, "fetch", "drawn", "--parts", "nowhere")
     assert "no dataset is named 'drawn'" in refused(capsys, "fetch", "drawn")
 
 

@@ -262,6 +262,30 @@ def test_an_experiment_is_repeated_as_often_as_its_paper_says(config: dict[str, 
     assert seeds({"experiments": {"first": {"seeds": [7]}}}) == {"first": {7}, "second": {0, 1}}
 
 
+def test_blocks_of_a_run_are_changed_key_by_key(config: dict[str, Any]) -> None:
+    """By an experiment as by a config; a partition that names its scheme is another one, whole."""
+    path = plan.PAPERS / "small.yaml"
+    paper = yaml.safe_load(path.read_text())
+    paper["run"] |= {"schedule": {"round_decay": 0.9}, "tasks": {"mistakes": True}}
+    paper["experiments"]["first"]["schedule"] = {"milestones": [[0.5, 0.1]]}
+    path.write_text(yaml.safe_dump(paper))
+    change = {
+        "tasks": {"foreign": ["digits-turned"]},
+        "partition": {"scheme": "dirichlet_client", "clients": 3, "min_test": 0},
+    }
+    config["run"] = {"schedule": {"epoch_decay": 0.8}, "partition": {"min_train": 5}}
+    config["experiments"] = {"first": {"run": change}, "tasks": {"skip": True}}
+    first, *_, last = plan.make(config)[1]
+    assert (first.schedule.round_decay, first.schedule.epoch_decay, first.schedule.milestones) == (
+        0.9,
+        0.8,
+        ((0.5, 0.1),),
+    )
+    assert (first.tasks.mistakes, first.tasks.foreign) == (True, ("digits-turned",))
+    assert (first.partition.scheme, first.partition.min_train) == ("dirichlet_client", 10)
+    assert (last.partition.scheme, last.partition.min_train) == ("dirichlet_class_shared", 5)
+
+
 def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> None:
     """But for a partition of another scheme, which has other options."""
     path = plan.PAPERS / "small.yaml"

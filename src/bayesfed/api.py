@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -118,7 +117,7 @@ class LoadedRun:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """Versions, device, precision, executor, fingerprints."""
-        return json.loads((self.folder / "provenance.json").read_text())  # type: ignore[no-any-return]
+        return runfolder.provenance(self.folder)
 
     @property
     def checkpoint(self) -> Path:
@@ -210,7 +209,8 @@ class LoadedRun:
         """The federation with images."""
         self._take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
-        trained = replace(self.run, weights=())  # its networks have begun: the files that they started from may be gone
+        # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
+        trained = replace(self.run, weights=(), tasks=runfile.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data), HOST, datasets)
 
     def _take_parts(self) -> None:

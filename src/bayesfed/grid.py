@@ -25,16 +25,23 @@ def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]
 
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
-    rule, over what holds for all; key by key, but for a partition of another scheme, which is another partition."""
+    rule, over what holds for all."""
     run: Tree = spec["run"]
     options: dict[str, Any] = {}
     for rule in spec.get("given", []):
         if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
-            for key, value in rule.get("run", {}).items():
-                whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
-                run = {**run, key: value if whole else {**run.get(key, {}), **value}}
+            run = merged(run, rule.get("run", {}))
             options |= rule.get("methods", {}).get(point["method"], {})
     return run, options
+
+
+def merged(run: Tree, change: Tree) -> dict[str, Any]:
+    """Keys of a run file, changed; its blocks key by key, but for a partition that names its scheme: it is another partition, whole."""
+    found = dict(run)
+    for key, value in change.items():
+        whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
+        found[key] = value if whole else {**found.get(key, {}), **value}
+    return found
 
 
 def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:

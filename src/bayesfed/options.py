@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -71,6 +72,8 @@ def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         hint = " (YAML reads 1e-4 as text: write 1.0e-4)" if kind is float and isinstance(value, str) else ""
         raise InputError(f"{key}: expected {names[kind]}, found {value!r}{hint}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{key}: expected a finite number, found {value}")
     low, above, high = bounds.get("low"), bounds.get("above"), bounds.get("high")
     wanted = [f"at least {low:g}"] if low is not None else []
     wanted += [f"above {above:g}"] if above is not None else []

@@ -65,8 +65,8 @@ def use(folder: object, data: Path = DATA) -> None:
 
     A folder that is in use already and has not changed stays as it was read. Raises InputError for what is no folder.
     """
-    if folder is not None and not (isinstance(folder, str | Path) and Path(folder).is_dir()):
-        raise InputError(f"parts: there is no folder {folder!s}; it is looked for from {Path.cwd()}")
+    if folder is not None and not (folder and isinstance(folder, str | Path) and Path(folder).is_dir()):
+        raise InputError(f"parts: there is no folder {str(folder)!r}; it is looked for from {Path.cwd()}")
     path = None if folder is None else Path(str(folder))
     looked = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in own_files(path)]
     state = (path and path.resolve(), data, looked)

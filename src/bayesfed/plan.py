@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bayesfed import files, parts
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
-from bayesfed.grid import Tree, at, frozen, given, grid, listed, printed_point, put, unprinted
+from bayesfed.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, unprinted
 from bayesfed.options import check_keys, check_mapping
 
 if TYPE_CHECKING:
@@ -410,17 +410,17 @@ def run_mapping(
 ) -> tuple[dict[str, Any], Any]:
     """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
 
-    `change`: keys of a run file by which a config replaces the experiment's.
+    What holds for all experiments of the paper, as the config changes it; over that what the experiment says, and over that
+    `change`, what the config says of the experiment.
     """
     from bayesfed import methods
 
     run, options = given(spec, point)
     budget = config.get("run", {})
-    mapping = {**run, **budget, "partition": {**run["partition"], **budget.get("partition", {})}}
+    own = {key: value for key, value in experiment.items() if key not in OF_PLAN}
+    mapping = merged(merged(merged(run, budget), own), change)
     if "parts" in spec:
         mapping["parts"] = spec["parts"]
-    mapping |= {key: value for key, value in experiment.items() if key not in OF_PLAN}
-    mapping |= {**change, "partition": {**mapping["partition"], **change.get("partition", {})}}
     if "method" not in point:
         raise InputError("method: no case and no axis names one")
     label = point["method"]

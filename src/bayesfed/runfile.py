@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from bayesfed.data.partition import filename
 from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec, check_room
 from bayesfed.data.sources import Source, source
 from bayesfed.errors import InputError, nearest
-from bayesfed.methods.base import GLOBAL, Method
+from bayesfed.methods.base import GLOBAL, Ground, Method
 from bayesfed.models import weights as pretraining
 from bayesfed.models.module import ModuleNetwork
 from bayesfed.options import option
@@ -367,7 +367,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
         )
     if aside is not None and needed > aside:
         raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
+    if run.multi_task and (count := max(run.budget.server_images, needed)):
+        raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
     sizes, sources = {}, run.sources
+    travels: Sequence[int] = []
     pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
     if models.CONVOLUTIONS in pretrained:
         raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
@@ -381,10 +384,8 @@ def check_fit(run: Run, method: type[Method]) -> None:
         } - {None}:
             with a_way_out(one):
                 network = run.build_model(str(name), one)
-            if name == run.global_model and (
-                why := run.build_method().unfit(network.sizes, one.channels * one.side**2)
-            ):
-                raise InputError(f"models.global: '{name}': {why}")
+            if name == run.global_model:
+                travels = network.sizes
             sizes[k] = network.convolution_parameters
             if name in pretrained and not isinstance(network, ModuleNetwork):
                 raise InputError(
@@ -393,6 +394,14 @@ def check_fit(run: Run, method: type[Method]) -> None:
             for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
                 if network.batchwise and value < 2:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
+    source = sources[0]
+    ground = Ground(travels, source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
+                    run.budget.local_batches)  # fmt: skip
+    if why := run.build_method().unfit(ground):
+        raise InputError(why)
+    judged = method.server_predictors is not Method.server_predictors and not shared
+    if run.active and run.active.by == "entropy" and not judged:
+        raise InputError(f"active.by: method '{method.name}' has no global model to judge images; take 'random'")
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")

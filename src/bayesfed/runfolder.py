@@ -6,6 +6,7 @@ mixed with another is noticed by whoever reads it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def read(folder: Path) -> dict[str, Any] | None:
     if wrong:
         raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
     return content
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """How and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
+    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def refused(path: Path, why: str) -> InputError:

@@ -111,10 +111,12 @@ def test_all_executors_label_the_same(name: str, executor: str, mapping: Make, d
 
 
 def test_a_method_without_a_global_model_can_label_at_random_alone(mapping: Make, data_dir: Path) -> None:
-    run = mapping("independent", active=ACTIVE)
-    with pytest.raises(InputError, match=r"active\.by: method 'independent' has no global model to judge images"):
-        play(federation(run, data_dir), 1)
-    run["active"] = ACTIVE | {"by": "random"}
+    """By entropy it is refused with its run file, or where a method of one's own gives no such model when it is asked."""
+    of = federation(mapping("fedavg", active=ACTIVE), data_dir)
+    of.method.server_predictors = lambda server: []  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"active\.by: method 'fedavg' has no global model to judge images"):
+        play(of, 1)
+    run = mapping("independent", active=ACTIVE | {"by": "random"})
     assert max(sizes(play(federation(run, data_dir), 1))) == 30
 
 

@@ -69,6 +69,14 @@ def test_a_record_holds(run: Path, verified: Callable[..., str]) -> None:
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
+def test_a_cpus_record_takes_no_gpu(run: Path, verified: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(verify.Process, "lease", lambda self, place: asked.append(place.device))
+    verified(str(run))
+    verified(str(run), "--device", "auto")
+    assert asked == ["cpu", "cpu"]
+
+
 def test_a_number_that_is_not_the_runs_is_found(run: Path, verified: Callable[..., str]) -> None:
     edit(run, "metrics.csv", other_accuracy(0.001))
     assert "all" in verified(str(run))

@@ -76,4 +76,4 @@ def test_errors_are_distances_to_the_last_model_but_one(curvature: str, mapping:
 def test_the_last_round_is_for_forgetting(mapping: Make, data_dir: Path) -> None:
     found = r"rounds: 2; the last is for forgetting, and AE is that of round 2 \(method.aggregated\): set 3 or more"
     with pytest.raises(InputError, match=found):
-        play(federation(mapping(METHOD, **(TWO | {"rounds": 2})), data_dir), 1)
+        federation(mapping(METHOD, **(TWO | {"rounds": 2})), data_dir)

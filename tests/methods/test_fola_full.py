@@ -215,9 +215,7 @@ def test_equal_precisions_are_alike_whatever_their_size(mapping: Make, data_dir:
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        ({"name": "fola_full"}, {"models": {"global": "lenet5"}, "images": {}}, "models.global: fola_full has the Hessian of a softmax"),
         ({"name": "fola_full"}, {"images": {"augment": "crop_flip"}}, "images.augment: FOLA, full Hessian is for images as they are, found 'crop_flip'; set none"),
-        ({"name": "fola", "ridge": 3}, {}, "method.ridge: it is a line between two clients, and there are 4"),
     ],
 )  # fmt: skip
 def test_refuses_what_it_is_not_for(method: dict[str, Any], changes: dict[str, Any], message: str, mapping: Make,

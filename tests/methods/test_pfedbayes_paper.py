@@ -260,12 +260,6 @@ def test_pfedbayes_averages_some_of_the_clients(mapping: Make, data_dir: Path) -
     assert len(chosen) > 2
 
 
-def test_the_codes_weight_needs_a_number_of_mini_batches(mapping: Make, data_dir: Path) -> None:
-    of = federation(mapping({"name": "pfedbayes", "loss": "code"}), data_dir)
-    with pytest.raises(InputError, match=r"method\.loss: the code's KL weight is zeta / local_batches"):
-        play(of, 1)
-
-
 def alone(state: dict[str, Tensor]) -> Learner:
     """A learner without a network."""
     return Learner(state=state, n=torch.tensor(1.0), models={}, generator=torch.Generator())

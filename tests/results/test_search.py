@@ -169,6 +169,13 @@ def test_mistakes_are_named_before_any_run(grid: Any, change: dict[str, Any], me
             function(study, {**item, "search": {**SEARCH, **change}})
 
 
+def test_an_accuracy_that_no_round_has_is_not_searched(grid: Any) -> None:
+    (study,) = cells.studies(grid.plan)
+    message = "search: by: 'local_accuracy_last': experiment 'grid' does not test clients every round"
+    with pytest.raises(InputError, match=message):
+        check.check_table(study, {**TABLE, "search": {**SEARCH, "by": "local_accuracy_last"}})
+
+
 def test_an_accuracy_of_each_client_is_not_searched(grid: Any) -> None:
     (study,) = cells.studies(grid.plan)
     with pytest.raises(InputError, match="search: metric: 'client_accuracy_best' is one accuracy a client"):

@@ -285,3 +285,27 @@ def test_without_a_run_the_command_says_where_it_looks(lab, tmp_path, capsys):
     lab.cell("heterogeneous", "FML")
     assert cli.main(["tables", str(lab.plan), "--out", str(tmp_path / "tables")]) == 0
     assert f"no finished run in {lab.root / 'runs'}" in capsys.readouterr().err
+
+
+def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
+    for seed, best in ((20240101, 0.5), (20240102, 0.9)):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), [best, 0.1], [[0.8]] * 10)
+    tables.write(lab.plan, tmp_path)
+    row = rows(tmp_path / "hbfl/table1.csv")[0]
+    assert (row["HBFL"], row["seeds"]) == ("70.00 ± 28.28", "0 (FML); 2 (HBFL)")
+    assert [cells.text(value) for value in (1_000_000, 0.1, 1 / 3, 100.0)] == [
+        "1e+06",
+        "0.1",
+        "0.3333333333333333",
+        "100",
+    ]
+
+
+def test_one_local_model_for_all_clients_is_each_ones(lab, stored):
+    lab.spec["experiments"]["heterogeneous"]["models"] = {"global": "mlp", "local": "lenet5"}
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5], [[0.8]] * 10)
+    (study,) = cells.studies(lab.plan)
+    assert {(record.level, record.model) for record in study.records if record.level in ("global", "client")} == {
+        ("global", "mlp"),
+        ("client", "lenet5"),
+    }

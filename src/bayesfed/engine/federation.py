@@ -117,8 +117,6 @@ class Federation:
         """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
         the method or the run asks for leave the clients' shards."""
         count = max(self.run.budget.server_images, self.method.server_images())
-        if partition is None and count:
-            raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
         compute = self.compute
         if partition is not None and self.run.partition.server is not None:
             server = partition.server_indices

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bayesfed.engine.federation import round_half_up
 from bayesfed.engine.rounds import Progress
 from bayesfed.methods.base import GLOBAL
 from bayesfed.runfile import Run
@@ -24,7 +26,7 @@ class Reporter:
         self.title = f"{run.method} on {'+'.join(run.datasets)}, {run.partition.label}, seed {run.budget.seed}"
         self.leak = run.build_method().leak()
         self.log_path, self.done = log, done
-        self.per_round = max(1, round(run.budget.participation * run.partition.clients))
+        self.per_round = max(1, round_half_up(run.budget.participation * run.partition.clients))
         self.bar: Any = None
         self.told = 0.0
         self.started = time.monotonic()
@@ -59,7 +61,7 @@ class Reporter:
 
     def round_done(self, progress: Progress) -> None:
         """A round is over: show the accuracy of the server's model, or the mean over the clients."""
-        rows = [row for row in progress.history[-500:] if row.round == progress.round]
+        rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))
         server = [
             row.value for row in rows if (row.client, row.metric, row.model) == ("global", "test_accuracy", GLOBAL)
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -103,11 +102,12 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     if summary is None:
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
     run = runfile.load(folder / "run.yaml", data)
-    then = json.loads((folder / "provenance.json").read_text())
+    then = runfolder.provenance(folder)
     check_key(folder, run, summary, then)
+    asked = then["device"] if asked == "auto" and then["device"] == "cpu" else asked
     place = Place(folder, folder / checkpoint.FILE, data, asked, weights=weights)
     process.lease(place)
-    on = device.choose_device(then["device"] if asked == "auto" and then["device"] == "cpu" else asked)
+    on = device.choose_device(asked)
     as_then = on == then["device"]
     precision = device.choose_precision(then["precision"] if as_then else "auto", on)
     executor = then["executor"] if as_then else DEFAULT[on]

@@ -287,6 +287,22 @@ class Update:
         return self.values[name]
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What is known of a run's ground before it is trained, for `Method.unfit`.
+
+    sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
+    alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted.
+    """
+
+    sizes: Sequence[int]
+    pixels: int
+    classes: int
+    clients: int
+    rounds: int
+    batches: int
+
+
 class Method:
     """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round.
 
@@ -324,9 +340,8 @@ class Method:
         """How many outputs the networks have for images of so many classes: another number where they are no logits."""
         return classes
 
-    def unfit(self, sizes: Sequence[int], pixels: int) -> str:
-        """What keeps the method from a network that travels, with weights and biases of these sizes, for images of so many
-        values; "" where nothing does."""
+    def unfit(self, ground: Ground) -> str:
+        """What keeps the method from such a run, after the key of the run file to change; "" where nothing does."""
         return ""
 
     def server_images(self) -> int:

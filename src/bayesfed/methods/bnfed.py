@@ -30,7 +30,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import GLOBAL, Batch, Ground, Learner, Method, Node, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
 
@@ -162,10 +162,11 @@ class BNFed(Method):
     def leak(self) -> str:
         return "chooses its hyperparameters by test accuracy" if self.options.select == "test" else ""
 
-    def unfit(self, sizes: Sequence[int], pixels: int) -> str:
-        if len(sizes) == 4 and sizes[0] == pixels * sizes[1] and sizes[2] == sizes[1] * sizes[3]:
+    def unfit(self, ground: Ground) -> str:
+        sizes = ground.sizes
+        if len(sizes) == 4 and sizes[0] == ground.pixels * sizes[1] and sizes[2] == sizes[1] * sizes[3]:
             return ""
-        return "BNFed matches the neurons of one hidden layer, fully connected; take 'pfedbayes_mlp'"
+        return "models.global: BNFed matches the neurons of one hidden layer, fully connected; take 'pfedbayes_mlp'"
 
     def server_images(self) -> int:
         return self.options.validation_images if self.options.select == "validation" else 0

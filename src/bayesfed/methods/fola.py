@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Ground, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, clip, grad, leaves, loss_gradient
 from bayesfed.options import option
 
@@ -67,11 +66,12 @@ class FOLA(Method):
         self.sgd = SGD(options.lr, 0.0, 0.0)
         self.online, self.as_code = options.evaluation == "online", options.form == "code"
 
+    def unfit(self, ground: Ground) -> str:
+        if self.options.ridge and ground.clients != 2:
+            return f"method.ridge: it is a line between two clients, and there are {ground.clients}; set it to 0"
+        return ""
+
     def init_server(self, server: Node) -> State:
-        if self.options.ridge and server.clients != 2:
-            raise InputError(
-                f"method.ridge: it is a line between two clients, and there are {server.clients}; set it to 0"
-            )
         mu = server.initial()
         return {"mu": mu, "omega": self.no_precision(mu)}
 

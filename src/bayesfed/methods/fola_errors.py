@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.fola_full import FOLAFull
 from bayesfed.methods.steps import clip
 from bayesfed.options import option
@@ -43,12 +42,15 @@ class FOLAErrors(FOLAFull):
         aggregated: int = option(3, low=1)
         epochs: int = option(10, low=1)
 
-    def init_server(self, server: Node) -> State:
-        if server.rounds <= self.options.aggregated:
-            raise InputError(
-                f"rounds: {server.rounds}; the last is for forgetting, and AE is that of round {self.options.aggregated} "
+    def unfit(self, ground: Ground) -> str:
+        if ground.rounds <= self.options.aggregated:
+            return (
+                f"rounds: {ground.rounds}; the last is for forgetting, and AE is that of round {self.options.aggregated} "
                 f"(method.aggregated): set {self.options.aggregated + 1} or more"
             )
+        return super().unfit(ground)
+
+    def init_server(self, server: Node) -> State:
         return super().init_server(server) | {"average": server.initial()}
 
     def forgets(self, c: Node) -> bool:

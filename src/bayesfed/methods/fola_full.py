@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State
+from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, State
 from bayesfed.methods.fola import FOLA
 from bayesfed.options import option
 
@@ -54,11 +53,10 @@ class FOLAFull(FOLA):
         super().__init__(options)
         self.full = options.curvature == "full"
 
-    def init_server(self, server: Node) -> State:
-        sizes = [len(part) for part in server.split(server.initial())]
-        if len(sizes) != 2 or sizes[1] != server.classes:
-            raise InputError("models.global: fola_full has the Hessian of a softmax regression alone; take 'softmax'")
-        return super().init_server(server)
+    def unfit(self, ground: Ground) -> str:
+        if list(ground.sizes) != [ground.pixels * ground.classes, ground.classes]:
+            return "models.global: fola_full has the Hessian of a softmax regression alone; take 'softmax'"
+        return super().unfit(ground)
 
     def no_precision(self, mu: Tensor) -> Tensor:
         return mu.new_zeros(len(mu), len(mu)) if self.full else torch.zeros_like(mu)

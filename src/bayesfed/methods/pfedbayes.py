@@ -36,9 +36,9 @@ from bayesfed.bayes.gaussian import (
     through_softplus,
     weighted_mean,
 )
-from bayesfed.errors import InputError
 from bayesfed.methods.base import (
     Batch,
+    Ground,
     Learner,
     Method,
     Node,
@@ -108,9 +108,12 @@ class PFedBayes(Method):
         q |= self.adam.start("mu", mu) | self.adam.start("rho", mu)
         return q | self.adam_w.start("mu_w", mu) | self.adam_w.start("rho_w", mu)
 
+    def unfit(self, ground: Ground) -> str:
+        if self.options.loss == "code" and not ground.batches:
+            return "method.loss: the code's KL weight is zeta / local_batches; set local_batches"
+        return ""
+
     def start(self, c: Node, message: State) -> State:
-        if self.options.loss == "code" and not c.batches:
-            raise InputError("method.loss: the code's KL weight is zeta / local_batches; set local_batches")
         scale = c.batches if self.options.loss == "code" else 1
         return {
             "mu": c.weights(c["mu"], message["mu_w"]),

@@ -425,10 +425,12 @@ def read_statistic(name: str, value: object) -> Statistic:
 
 
 def text(value: object) -> str:
-    """A value as records and plans write it: numbers by `%g`, nothing as ""."""
+    """A value as records and plans write it: numbers by `%g` where that is all of them, nothing as ""."""
     if value is None:
         return ""
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def unique(values: Iterable[str]) -> list[str]:
@@ -469,7 +471,7 @@ def study(
 
 def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
     """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
-    shards."""
+    shards, the clients' own models together and, where they are tested on the full set every round, their mean."""
     models = spec["experiments"][cell["experiment"]].get("models", {})
     levels = levels_of(spec, cell["experiment"])
     folder = runs_folder / cell["folder"]
@@ -508,23 +510,21 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
         )
 
     found = []
+    shared = cell.get("model") or models.get("global")
+    named = models.get("local") or []
+    local = named if isinstance(named, list) else [named] * clients
     if not several:
-        model = cell.get("model") or models.get("global")
-        found.append(record("global", "global", model, datasets[0], used[0], "global", None))
-    local = models.get("local") or []
+        found.append(record("global", "global", shared, datasets[0], used[0], "global", None))
     for k in range(clients if summary or "client" in levels else 0):
         model = local[k] if k < len(local) else cell.get("model")
         found.append(record("client", str(k + 1), model, datasets[k], used[k], "clients", k))
     for k in range(clients if summary or "global_on_shard" in levels else 0):
-        model = cell.get("model") or models.get("global")
-        found.append(record("global_on_shard", str(k + 1), model, datasets[k], used[k], "global_on_shards", k))
-    model = cell.get("model") or models.get("global")
+        found.append(record("global_on_shard", str(k + 1), shared, datasets[k], used[k], "global_on_shards", k))
     whole = slice(None if several else 1)
-    together = record("personal", "all", model, "+".join(datasets[whole]), "+".join(used[whole]), "", None)
+    together = record("personal", "all", shared, "+".join(datasets[whole]), "+".join(used[whole]), "", None)
     found.append(replace(together, missing=_why_not_together(summary)))
     if not several and cell["clients_on_test"] == "round":
-        model = cell.get("model") or models.get("global")
-        mean = record("local", "mean", model, datasets[0], used[0], "", None)
+        mean = record("local", "mean", shared, datasets[0], used[0], "", None)
         found.append(replace(mean, missing="" if mean.curve() or not mean.done else NOT_TESTED))
     return found
 

@@ -200,6 +200,12 @@ def check_search(
                 raise InputError(
                     f"{key}: '{metric}' is one accuracy a client; a search is for one a run: {' or '.join(search.LEVELS)}"
                 )
+            for name in {each.experiment for each in records} - {
+                each.experiment for each in records if each.level == level
+            }:
+                raise InputError(
+                    f"{key}: '{metric}': experiment '{name}' does not test clients every round (clients_on_test)"
+                )
     except InputError as error:
         raise InputError(f"search: {error}") from None
 

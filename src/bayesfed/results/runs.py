@@ -1,14 +1,12 @@
 """The run folder as results read it: the summary of a finished run, and its accuracy round by round."""
 
 import csv
-import json
 import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bayesfed import runfolder
-from bayesfed.errors import InputError
 
 Curves = dict[str, dict[int, float]]
 """Per series (`global`, `mean` of the clients, a client's number from 1, or `global on` that number): round -> accuracy in
@@ -32,14 +30,8 @@ def summary(folder: Path) -> dict[str, Any] | None:
 
 @cache
 def provenance(folder: Path) -> dict[str, Any]:
-    """`provenance.json` of a finished run: how and where it was made. Raises InputError for one that is not JSON."""
-    path = folder / "provenance.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-    except ValueError as error:
-        raise InputError(
-            f"{path}: not readable as JSON ({error}); restore the record, or delete the run folder"
-        ) from None
+    """`provenance.json` of a finished run: how and where it was made."""
+    return runfolder.provenance(folder)
 
 
 def number(value: object) -> float | None:
