@@ -1,4 +1,4 @@
-"""How many kernels a GPU would launch for a step of each method, counted from the operators that it runs.
+"""How many kernels a GPU would launch for a step of each of HBFL's methods, counted from the operators that it runs.
 
     python -m benchmarks.kernels [--version NAME]
 
