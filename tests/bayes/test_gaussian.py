@@ -9,7 +9,6 @@ from hypothesis import given, settings
 
 from bayesfed.bayes import gaussian
 from bayesfed.bayes.gaussian import (
-    entropy,
     log_precision_spread,
     product,
     rho_gradient,
@@ -67,16 +66,6 @@ def test_a_sigma_that_left_float32_is_no_number_or_no_weight() -> None:
 def test_softplus_and_its_inverse() -> None:
     rho = torch.linspace(-30, 30, 200, dtype=torch.float64)
     torch.testing.assert_close(gaussian.inverse_softplus(softplus(rho)), rho, rtol=1e-10, atol=1e-10)
-
-
-def test_entropy_and_its_gradient() -> None:
-    rho = torch.randn(7, dtype=torch.float64, requires_grad=True)
-    sigma = softplus(rho)
-    expected = torch.distributions.Normal(torch.zeros(7, dtype=torch.float64), sigma).entropy().sum()
-    torch.testing.assert_close(entropy(sigma), expected)
-    # d/drho log softplus(rho) = sigmoid(rho) / softplus(rho)
-    (g,) = torch.autograd.grad(entropy(sigma), rho)
-    torch.testing.assert_close(g, (torch.sigmoid(rho) / softplus(rho)).detach())
 
 
 def test_a_draw_and_its_gradient_are_autograds() -> None:

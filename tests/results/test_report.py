@@ -241,7 +241,7 @@ def test_partitions_are_drawn_from_their_tables(some_runs, tmp_path):
     out, _ = build.write(plan, tmp_path / "test.html", PUBLISHED)
     shown = Page(out.read_text())
     data = json.loads(shown.scripts[0])
-    assert data["partitions"] == {f"{name}.npz": {"train": [[5, 0], [3, 4]], "test": [2, 2]}}
+    assert data["partitions"] == {f"{name}.npz": {"train": [[5, 0], [3, 4]]}}
     assert data["charts"]["hbfl-partitions-cifar10"]["panels"][0]["csv"] == "client,class,images\n1,0,5\n2,0,3\n2,1,4\n"
     assert "2 clients with 5 to 7 training images, of 1 to 2 classes each" in out.read_text()
 

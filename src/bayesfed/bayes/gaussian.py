@@ -6,8 +6,6 @@ in float64 whatever the inputs, since precisions of different clients span many 
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,11 +30,6 @@ def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tens
     largest = log_precision.amax(0)
     relative = powers.double()[:, None] * (log_precision - largest).exp()
     return weighted_mean(relative, means), (-0.5 * (largest + relative.sum(0).log())).exp()
-
-
-def entropy(sigma: Tensor) -> Tensor:
-    """H(N(mu, diag sigma^2)) = sum_i log sigma_i + P/2 log(2 pi e), over the last dimension."""
-    return sigma.log().sum(-1) + 0.5 * sigma.shape[-1] * math.log(2 * math.pi * math.e)
 
 
 def softplus(rho: Tensor) -> Tensor:

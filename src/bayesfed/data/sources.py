@@ -77,12 +77,12 @@ def source(name: str) -> Source:
     found = described(name)
     if not found.size:
         raise InputError(
-            f"dataset '{name}': what its reader gives is known when it has been fetched: {fetch(name, parts.in_use.data)}"
+            f"dataset '{name}': what its reader gives is known when it has been fetched: {how_to_fetch(name, parts.in_use.data)}"
         )
     return found
 
 
-def fetch(name: str, data: Path) -> str:
+def how_to_fetch(name: str, data: Path) -> str:
     """What to do for a dataset in the folder `data`, in words: the command, with the folder of own parts where it is one."""
     own = "" if name in SOURCES or parts.in_use.folder is None else f" --parts {shlex.quote(str(parts.in_use.folder))}"
     place = "" if data == parts.DATA else f" --data {shlex.quote(str(data))}"

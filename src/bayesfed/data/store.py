@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bayesfed import files
 from bayesfed.data import prepare
-from bayesfed.data.sources import Source, fetch, source
+from bayesfed.data.sources import Source, how_to_fetch, source
 from bayesfed.errors import InputError
 
 SPLITS = ("train", "test")
@@ -109,7 +109,7 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
 def check(wanted: Source, data_dir: Path) -> None:
     """Compare a stored dataset with its record and the pinned fingerprint; InputError where they differ."""
     folder = data_dir / wanted.name
-    again = f"delete the folder {folder} and {fetch(wanted.name, data_dir)}"
+    again = f"delete the folder {folder} and {how_to_fetch(wanted.name, data_dir)}"
     try:
         record = files.read_sealed_json(folder / "dataset.json")
         if record["fingerprint"] != wanted.fingerprint:
@@ -123,7 +123,7 @@ def check(wanted: Source, data_dir: Path) -> None:
                 raise InputError(f"{path} is changed (its sha256 is not the recorded one): {again}")
     except FileNotFoundError as error:
         raise InputError(
-            f"dataset {wanted.name}: {error.filename} is missing: {fetch(wanted.name, data_dir)}"
+            f"dataset {wanted.name}: {error.filename} is missing: {how_to_fetch(wanted.name, data_dir)}"
         ) from None
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{folder / 'dataset.json'} is damaged: {again}") from None
@@ -131,7 +131,7 @@ def check(wanted: Source, data_dir: Path) -> None:
 
 def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path) -> InputError:
     """The error for a stored dataset with other fingerprints than the one wanted."""
-    again = fetch(wanted.name, folder.parent)
+    again = how_to_fetch(wanted.name, folder.parent)
     if wanted.folder is None:
         return InputError(
             f"{folder} holds other data than bayesfed's {wanted.name}: delete the folder {folder} and {again}"

@@ -123,7 +123,7 @@ def libraries() -> str:
 def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], papers: Path) -> Paper:
     """A paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
     spec = study.spec
-    published = compare.read_published(study.folder(papers) / f"{study.paper}.published.csv")
+    published = compare.read_published(study.published(papers))
     pairs = [of_paper(study, name, table, published) for name, table in spec.get("tables", {}).items()]
     known, numbers = answers.printed(pairs), answers.closeness(pairs)
     asked = [(claim, claims.tests(study, claim)) for claim in spec.get("claims", [])]

@@ -129,9 +129,9 @@ def by_experiment(
             panels.append(Panel(str(cell), text, words, limits if diagonal else ends(own["x"]), limits))
         kind = Kind(few=bool(own["x"].nunique() <= 20), diagonal=diagonal)
         small = f"Every {every}th point is drawn." if every > 1 else ""
-        spoken, place = str(experiment).replace("_", " "), f"{study.paper}-{name}-{experiment}"
+        place = f"{study.paper}-{name}-{experiment}"
         spec = lines(curves, below, upright, kind)
-        found.append(Chart(place, "", f"{title}, {spoken}", small, curves, panels, spec))
+        found.append(Chart(place, "", f"{title}, {cells.spoken(experiment)}", small, curves, panels, spec))
     return found
 
 

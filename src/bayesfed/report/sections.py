@@ -26,11 +26,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
-def spoken(name: object) -> str:
-    """A name of the code as people write it."""
-    return str(name).replace("_", " ")
-
-
 def mean_and_sd(values: pd.Series, form: str = ".4f") -> str:
     """`0.1234 ± 0.0012`, the first alone for one value, "" for none."""
     mean, sd = values.mean(), values.std()
@@ -56,7 +51,7 @@ def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
         for keys, of_row in table.rows:
             for column, cell in zip(table.columns, of_row, strict=True):
                 if table.counted and cell.percent and cell.kind in ("close", "higher", "lower"):
-                    row, name = cell.row, ", ".join([spoken(table.name), *keys, column])
+                    row, name = cell.row, ", ".join([cells.spoken(table.name), *keys, column])
                     said = f"{row['difference']} ({row['verdict']})"
                     rows.append((name, float(row["published"]), float(row["mean"]), cell.kind, said, cell.runs))
     if not rows:
@@ -75,7 +70,7 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
     """What the runs took, by experiment, data, method and hardware."""
     rows = [
         {
-            "experiment": spoken(one["columns"]["experiment"]),
+            "experiment": cells.spoken(one["columns"]["experiment"]),
             "dataset": one["columns"].get("dataset_used", ""),
             "method": one["columns"]["method"],
             "hardware": cells.place(one["provenance"]),
@@ -121,10 +116,10 @@ def calibration(study: cells.Study) -> Plain | None:
     rows, links = [], []
     for keys, own in frame.groupby(where, sort=False):
         row = dict(zip(where, keys, strict=True)) | {name: mean_and_sd(own[name]) for name in measured}
-        rows.append(row | {"experiment": spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
+        rows.append(row | {"experiment": cells.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
         links.append(link_to(own["run"]))
     table = pd.DataFrame(rows)
-    plain_values = {"stragglers": "0", "budget": cells.PAPERS}  # where all have these, they need no column
+    plain_values = {"stragglers": "0", "budget": cells.AS_PAPER}  # where all have these, they need no column
     shown = [name for name in [*where[:-1], *measured, "budget", "seeds"] if table[name].any()]
     kept = [name for name in shown if (table[name] != plain_values.get(name, "")).any()]
     title = f"{study.paper}: calibration after the last round"
@@ -149,12 +144,14 @@ def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
     for keys, own in pd.DataFrame(last, columns=[*by, "seed", "value", "run"]).groupby(by, sort=False):
         name, experiment, cell, method = map(str, keys)
         number = mean_and_sd(own["value"], ".4g")
-        rows.append([spoken(name), spoken(experiment), cell, method, number, str(own["seed"].nunique())])
+        rows.append([cells.spoken(name), cells.spoken(experiment), cell, method, number, str(own["seed"].nunique())])
         links.append(link_to(own["run"]))
     frame = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
     found = []
     for what, own in pd.DataFrame(over, columns=[*by, "seed", "x", "value", "run"]).groupby("name", sort=False):
-        found += charts.by_experiment(study, own.drop(columns="name"), str(what), spoken(what), "round", spoken(what))
+        found += charts.by_experiment(
+            study, own.drop(columns="name"), str(what), cells.spoken(what), "round", cells.spoken(what)
+        )
     return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
 
 
@@ -172,7 +169,7 @@ def reliability(study: cells.Study) -> list[Chart]:
 
 
 def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
-    """How many images of each class each client holds for training, and how many images for tests, by partition; of those
+    """How many images of each class each client holds for training, by partition; of those
     whose table stands, and has the classes."""
     found = {}
     for name in cells.unique(run["partition"] for run in content["runs"] if run.get("partition")):
@@ -181,7 +178,7 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
         counts = frame.filter(regex=r"^class_\d+$")
         if len(counts.columns):
             train = frame["split"] == "train"
-            found[name] = {"train": counts[train].to_numpy().tolist(), "test": frame[~train]["images"].tolist()}
+            found[name] = {"train": counts[train].to_numpy().tolist()}
     return found
 
 
@@ -222,7 +219,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
         best = f"{server['best']:.2f}" if "best" in server else ""
         rows.append(
             {
-                "experiment": spoken(columns["experiment"]),
+                "experiment": cells.spoken(columns["experiment"]),
                 "dataset": columns["dataset"],
                 "alpha": columns.get("alpha", ""),
                 "more": ", ".join(filter(None, more)),

@@ -59,7 +59,6 @@ def story(
         "file": (folder / "run.yaml").read_text(encoding="utf-8"),
         "provenance": provenance,
         "command": command(folder, entries.get(name, {}), provenance, study.spec.get("parts")),
-        "images": summary.get("test_images", []),
         "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
         "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
         if first.level == "global"

@@ -138,7 +138,7 @@ def of_paper(
             compared.append(row)
         rows.append(([study.label(value) for value in keys.values()], shown))
     columns = [tables.title(study, column) for column in table["columns"]]
-    heads = [key.replace("_", " ") for key in table["rows"]]
+    heads = [cells.spoken(key) for key in table["rows"]]
     frame = pd.DataFrame(
         [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in rows],
         columns=pd.MultiIndex.from_tuples(

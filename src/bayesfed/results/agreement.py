@@ -178,7 +178,7 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
 def notice(study: cells.Study) -> str:
     """What the config says of all its numbers, and how its finished runs differ from the paper's, a paragraph each."""
     budget = study.budget([record for record in study.records if record.done] or list(study.records))
-    told = [study.notice, "" if not study.notice or budget == cells.PAPERS else f"Its runs: {budget}."]
+    told = [study.notice, "" if not study.notice or budget == cells.AS_PAPER else f"Its runs: {budget}."]
     return "".join(f"**{words}**\n\n" for words in told if words)
 
 
@@ -187,7 +187,7 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
     written = []
     for study in cells.studies(plan, runs):
         path = out / study.paper / "agreement.md"
-        published = compare.read_published(study.folder(papers) / f"{study.paper}.published.csv")
+        published = compare.read_published(study.published(papers))
         files.write_text(path, text(study, published))
         written.append(path)
     return written

@@ -18,7 +18,7 @@ from bayesfed.results import runs
 
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
-PAPERS = "paper's"  # what is said of a cell whose run and data are the paper's in everything
+AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
 NOT_TESTED = "no local model on the full test set"
 NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
@@ -95,7 +95,7 @@ class Statistic:
         return Statistic("last5", of=self.of)
 
 
-BEST, LAST5 = Statistic("best"), Statistic("last5")
+BEST = Statistic("best")
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,9 @@ class Study:
         methods = self.spec["methods"]
         return next((label for label, block in methods.items() if block.get("name") == self.paper), next(iter(methods)))
 
-    def folder(self, papers: Path) -> Path:
-        """Where the paper's files are: in `papers`, but for one among a user's own parts."""
-        return Path(self.spec.get("folder", papers))
+    def published(self, papers: Path) -> Path:
+        """Where the printed numbers are, if there are any: in `papers`, but for a paper among a user's own parts."""
+        return Path(self.spec.get("folder", papers), f"{self.paper}.published.csv")
 
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
@@ -280,7 +280,7 @@ class Study:
         if not records:
             return "not in this plan"
         changes = unique(change for record in records for change in record.changes)
-        return ", ".join(part for part in (self.stand_ins(records), *changes) if part) or PAPERS
+        return ", ".join(part for part in (self.stand_ins(records), *changes) if part) or AS_PAPER
 
 
 @dataclass(frozen=True)
@@ -433,6 +433,11 @@ def text(value: object) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
+def spoken(name: object) -> str:
+    """A name of the code as people write it."""
+    return str(name).replace("_", " ")
+
+
 def unique(values: Iterable[str]) -> list[str]:
     """The different values, in order of first appearance."""
     return list(dict.fromkeys(values))
@@ -451,11 +456,7 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{plan}: not a plan ({error!r}); make it anew with `bayesfed plan`") from None
     folder = plan.parent.parent / "runs" if runs_folder is None else runs_folder
-    # A result may have changed since the last call in this process (tests, notebooks).
-    runs.summary.cache_clear()
-    runs.provenance.cache_clear()
-    runs.metrics.cache_clear()
-    runs.together.cache_clear()
+    runs.forget_changed({folder / cell["folder"] for cell in cells})  # a process may ask again (tests, notebooks)
     return [
         study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
         for name, spec in papers.items()

@@ -98,7 +98,7 @@ def beside(
     budget = study.budget(cell.records)
     notes = [
         search.chosen(cell.records),
-        "" if budget == cells.PAPERS else budget,
+        "" if budget == cells.AS_PAPER else budget,
         "" if score.seeds == score.planned or score.missing else f"{score.count()} seeds finished",
         f"seeds: {score.count()}" if score.missing else ", ".join(score.without()),
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
@@ -141,7 +141,7 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
     """
     written = []
     for study in cells.studies(plan, runs):
-        published = read_published(study.folder(papers) / f"{study.paper}.published.csv")
+        published = read_published(study.published(papers))
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)
             header = [*KEYS, *axes_of(table), *COLUMNS]

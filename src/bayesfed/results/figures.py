@@ -194,7 +194,7 @@ def footnote(
     budget = study.budget(shown)
     local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
     own = f"{rounds} rounds{local}, batch size {batch}, the paper's budget."
-    told = own if budget == cells.PAPERS else f"Not the paper's run or data: {budget}."
+    told = own if budget == cells.AS_PAPER else f"Not the paper's run or data: {budget}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
 

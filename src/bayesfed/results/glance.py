@@ -107,8 +107,6 @@ def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("
     written = []
     for study in cells.studies(plan, runs):
         path = out / study.paper / "glance.md"
-        files.write_text(
-            path, text(study, compare.read_published(study.folder(papers) / f"{study.paper}.published.csv"))
-        )
+        files.write_text(path, text(study, compare.read_published(study.published(papers))))
         written.append(path)
     return written

@@ -2,7 +2,8 @@
 
 import csv
 import math
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,17 @@ def measured(folder: Path, model: str = "global") -> dict[str, dict[int, float]]
     """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
     diagram: metric -> round -> value, for the rounds in which it was. The run must be finished, as for `curves`."""
     return {metric.removeprefix("test_"): values for (of, metric), values in of_server(folder).items() if of == model}
+
+
+def forget_changed(folders: Iterable[Path]) -> None:
+    """Forget what has been read of records where one of these runs is new, or has changed, since the last call."""
+    stored = (folder / name for folder in sorted(folders) for name in (*runfolder.SEALED, runfolder.SUMMARY))
+    states = ((path, path.stat()) for path in stored if path.exists())
+    forget(tuple((path, state.st_ino, state.st_size, state.st_mtime_ns) for path, state in states))
+
+
+@lru_cache(maxsize=1)
+def forget(_: tuple[tuple[Path, int, int, int], ...]) -> None:
+    """Forget what has been read, but for records that are as they were in the last call."""
+    for reader in (summary, provenance, metrics, together):
+        reader.cache_clear()

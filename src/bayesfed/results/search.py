@@ -47,7 +47,7 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
         theirs = of_paper[dict(group)["experiment"]]
         of = len(set(choices).union(*(own for rest, own in theirs.items() if set(rest) <= set(group))))
         told = f"best of {len(run)}" if len(run) == of else f"best of {len(run)} of {of}"
-        values = ", ".join(f"{spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
+        values = ", ".join(f"{cells.spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
         lacking = [] if len(run) == of else [f"{told} choices of {listed(over)}"]
         found[group] = best, f"{values} ({told}, {HOW})" if best else "", lacking
     kept = []
@@ -62,14 +62,9 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
     return kept
 
 
-def spoken(axis: str) -> str:
-    """An axis as people write it."""
-    return axis.replace("_", " ")
-
-
 def listed(over: Sequence[str]) -> str:
     """Axes in words."""
-    return ", ".join(map(spoken, over))
+    return ", ".join(map(cells.spoken, over))
 
 
 def place(record: cells.Record, over: Sequence[str]) -> tuple[Group, Group]:
