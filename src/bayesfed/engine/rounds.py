@@ -174,10 +174,7 @@ class Trainer:
         readings += [Reading("global", "server", name, value) for name, value in logged(method, diagnostics).items()]
         readings += averages(readings, q) if every else []
         for name in travelling:
-            mean = weighted_mean(
-                torch.stack(list(q.values())), torch.stack([visits[k].update.statistics[name] for k in q])
-            )
-            server[name] = (mean if server[name].is_floating_point() else mean.round()).to(server[name].dtype)
+            server[name] = mean_over_clients([visits[k].update.statistics[name] for k in q], list(q.values()))
         run_plainly(federation, Job(server, method.server_phases(server)))
         if server.predicts:
             on = list(range(federation.clients)) if detailed else participants
@@ -297,6 +294,12 @@ class Trainer:
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
+
+
+def mean_over_clients(tensors: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
+    """sum_k q_k tensor_k / sum_k q_k, rounded where they are whole numbers, such as a count of mini-batches."""
+    mean = weighted_mean(torch.stack(list(q)), torch.stack(list(tensors)))
+    return (mean if tensors[0].is_floating_point() else mean.round()).to(tensors[0].dtype)
 
 
 def logged(method: Method, diagnostics: object) -> Mapping[str, Tensor]:
