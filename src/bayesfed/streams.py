@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 PURPOSES = (
-    "partition", "server-images", "init", "init-network", "participation", "stragglers",
+    "partition", "server-images", "init", "init-layers", "init-network", "participation", "stragglers",
     "order", "augment", "noise", "predict", "method", "resampling", "labelling",
 )  # fmt: skip
 

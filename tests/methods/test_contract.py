@@ -261,6 +261,10 @@ def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path)
         own = [state[f"{symbol}.own"].numel() for state in progress.clients.values()]
         assert own == [400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10, 400 * 120 + 120 + 120 * 2 + 2]
         assert not [row for row in progress.history if row.model == "global"]
+        # A client's two networks of one architecture begin apart, in their own layers too.
+        node = federation(mapping(name, **shared), data_dir).node(0, 0)
+        ends = [node.initial(model)[-(84 * 10 + 10) :] for model in ("global", "local")]
+        assert not torch.isclose(*ends).any()
         # Every client's own layers have been trained, apart from what it began with.
         start = play(federation(mapping(name, **shared), data_dir), 1)
         assert all(

@@ -206,6 +206,7 @@ def test_fedcurvs_fisher_is_the_mean_of_squares_at_the_trained_model(mapping: Ma
 
 
 def test_the_repositorys_fedcurv_is_pulled_to_the_global_model(mapping: Make, data_dir: Path) -> None:
+    """In round r by lambda / r."""
     of = federation(mapping({"name": "fedcurv", "penalty": 0.7, "form": "repository", "clip": None}), data_dir)
     progress = play(of, 1)
     n = [len(of.shards[k].train) for k in range(4)]
@@ -216,7 +217,7 @@ def test_the_repositorys_fedcurv_is_pulled_to_the_global_model(mapping: Make, da
     c["theta"].add_(0.01)
     x, y = batches(of, 0, 2, 1)[0][0]
     pull = of.method.gradient(c.learner(), Batch(x, y)) - gradient(of, c["theta"], x, y)
-    torch.testing.assert_close(pull, 0.7 * omega * 0.01, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(pull, 0.7 / 2 * omega * 0.01, rtol=1e-9, atol=1e-12)
 
 
 def test_fednova_with_equal_steps_is_fedavg(mapping: Make, data_dir: Path) -> None:

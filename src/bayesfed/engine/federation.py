@@ -161,7 +161,10 @@ class Federation:
         def initial(name: str) -> Tensor:
             if name == GLOBAL:
                 # All clients start from the server's model, but for layers that only they have.
-                stream = streams.generator(seed, "init", 0, client if shared_convolutions else SERVER)
+                own_layers = shared_convolutions and client != SERVER
+                stream = streams.generator(
+                    seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER
+                )
             elif name == LOCAL:
                 stream = streams.generator(seed, "init", round, client)
             else:

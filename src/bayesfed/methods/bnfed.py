@@ -14,8 +14,9 @@ is largest: an assignment problem. Client by client, then again for so many iter
 
 is a network of L neurons, more or less than H. A client goes on from its own H atoms; biases of the outputs are averaged.
 
-The public code takes the sigma, sigma_0 and gamma that are best on the *test* images: `select: test` does that, to say what
-it is worth, and `select: validation` chooses by images of the server's, taken out of the clients' shards.
+sigma, sigma_0 and gamma are fixed, as in the public code over rounds. `select: test` takes in each round those that are best
+on the *test* images, to say what that is worth, and `select: validation` those that are best on images of the server's, taken
+out of the clients' shards.
 """
 
 from __future__ import annotations

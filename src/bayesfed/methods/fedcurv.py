@@ -8,8 +8,8 @@ whose gradient needs two sums only, u = sum_{j != s} I_j and v = sum_{j != s} I_
 
     g + 2 lambda (u theta - v)
 
-FOLA's repository does something else under this name, `form: repository`: the penalty lambda/2 (theta - mu)^T Omega
-(theta - mu) with mu the global model and Omega = sum_n pi_n I_n.
+FOLA's repository does something else under this name, `form: repository`: in round r the penalty lambda/(2r) (theta - mu)^T
+Omega (theta - mu) with mu the global model and Omega = sum_n pi_n I_n.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FedCurv(FedAvg):
         if self.options.form == "shoham":
             stiffness, pull = 2 * (u - c["own.u"]), 2 * (v - c["own.v"])
         else:
-            stiffness, pull = u.clone(), u * message["theta"]
+            stiffness, pull = u / c.round, u * message["theta"] / c.round
         measured = {"fisher": torch.zeros_like(u)}
         return super().start(c, message) | {"stiffness": stiffness, "pull": pull} | measured
 
