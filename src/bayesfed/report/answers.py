@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not ho
 
 COMPARED = ("higher", "lower", "not higher")
 
-Printed = dict[tuple[str, frozenset[tuple[str, str, str]]], float]
+Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
 """The printed number of what a metric is measured of: records by folder, level and client."""
 
 
@@ -55,9 +56,9 @@ def printed(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Printed:
     return found
 
 
-def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str]]:
-    """What records are of."""
-    return frozenset((str(record.folder), record.level, record.client) for record in records)
+def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str, str]]:
+    """What records are of. Experiments may share a run of which a paper prints several numbers."""
+    return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
 def answer(
@@ -133,7 +134,7 @@ def amount(difference: str, statistic: cells.Statistic, signed: bool = False) ->
 @dataclass(frozen=True)
 class Closeness:
     """How the numbers of a paper stand beside print: how many are printed, how many have a run, and of those that may be
-    compared how many are near, above and below; `median`: of the distances in points, "" without any."""
+    compared how many are near, above and below; `median`: of the distances in points, rounded up, "" without any."""
 
     printed: int
     run: int
@@ -168,7 +169,7 @@ def closeness(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Closeness
         higher=kinds.count("higher"),
         lower=kinds.count("lower"),
         apart=kinds.count("apart") + kinds.count("diverged"),
-        median=f"{statistics.median(points):.1f}" if points else "",
+        median=f"{math.ceil(10 * statistics.median(points) - 1e-9) / 10:.1f}" if points else "",
     )
 
 

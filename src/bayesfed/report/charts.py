@@ -78,7 +78,8 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     """A figure of a paper: the same numbers as in the one that `results/figures.py` draws."""
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
-    frame, every = thinned(data.curves.rename(columns={"round": "x", "accuracy": "value"}))
+    frame = data.curves.rename(columns={"round": "x", "accuracy": "value"})
+    frame, every = (frame, 1) if figures.is_scatter(figure) else thinned(frame)
     if frame.empty:
         return Chart(place, name, figure["title"], "", [], [], {})
     drawn, percent = set(frame["curve"]), "diagnostic" not in shows

@@ -255,7 +255,7 @@ class Study:
     def labelled(self, field: str, value: str) -> str:
         """A value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
         label = self.label(value)
-        return label if label != value or field in FIELDS else f"{field} {value}"
+        return label if label != value or field in set(FIELDS) - set(BUDGET) else f"{field} {value}"
 
     def axes(self, record: Record) -> str:
         """The axes of a record that have no field of their own, in words: `lr 0.1, participation 0.5`."""
@@ -334,7 +334,7 @@ class Score:
 def score(records: Iterable[Record], statistic: Statistic) -> Score:
     """Mean and spread over seeds; several records of a seed (clients) are averaged first."""
     by_seed: dict[str, list[float]] = {}
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[tuple[str, str]]] = {}
     diverged = set()
     for record in records:
         value = record.value(statistic)
@@ -344,7 +344,7 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
             known = {"first": NEVER, "best_within": TOO_SHORT, "labelled": ALL_LABELLED}
             why = why or known.get(statistic.kind or statistic.name, "")
             why = UNRECORDED if statistic.of != "accuracy" else why
-        reasons.setdefault(record.seed, []).extend([why] if why else [])
+        reasons.setdefault(record.seed, []).extend([(record.client, why)] if why else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
     return Score(
@@ -353,8 +353,8 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         seeds=len(values),
         diverged=len(diverged),
         planned=len(by_seed),
-        missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in dict.fromkeys(all)),
-        left_out=Counter(why for seed, all in reasons.items() if by_seed[seed] for why in all),
+        missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in {why for _, why in all}),
+        left_out=Counter(why for _, why in {one for seed, all in reasons.items() if by_seed[seed] for one in all}),
         statistic=statistic,
     )
 

@@ -28,7 +28,7 @@ def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
     """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
     if "title" in keys:
         return str(keys["title"])
-    words = [study.labelled(key, cells.text(value)) for key, value in keys.items() if key != "client"]
+    words = [study.labelled(key, cells.text(value)) for key, value in keys_of(keys).items() if key != "client"]
     client = f"client {keys['client']}" if "client" in keys else ""
     return ": ".join(part for part in (client, ", ".join(words)) if part)
 
