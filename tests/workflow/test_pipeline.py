@@ -210,6 +210,22 @@ def test_a_report_that_fails_leaves_the_earlier_one(fresh: Clone) -> None:
     assert "report" in {rule for rule, _ in fresh.wanted()}
 
 
+def test_results_that_fail_leave_the_earlier_ones(fresh: Clone) -> None:
+    """A record that was edited is refused, and costs no table and no figure, which may stand in git."""
+    results = fresh.folder / "results" / "test"
+    made = [path for kind in ("tables", "figures") for path in (results / kind).rglob("*.*")]
+    made += [results / "metrics.json", results / "curves.csv"]
+    before = {path: path.read_bytes() for path in made}
+    shutil.rmtree(results / "made")  # as in a clone
+    record = min(fresh.summaries()).with_name("metrics.csv")
+    record.write_text(record.read_text().replace("0.", "1.", 1))
+    process = fresh.start("snakemake", "--cores", "1", "--keep-going", "--configfile", "config/test.yaml")
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 1
+    assert "metrics.csv: not as the run wrote it" in output
+    assert {path: path.read_bytes() for path in made if path.exists()} == before
+
+
 def test_valuable_runs_come_first(fresh: Clone) -> None:
     """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
     fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]\nshort_runs: {below: 0}")

@@ -9,25 +9,31 @@ rule figures:
     input:
         ancient(SUMMARIES),
     output:
-        [
-            report(
-                f"<results>/figures/{paper}/{item}.svg",
-                caption="../report/figure.rst",
-                category="Figures",
-                labels={"Paper": paper, "Figure": item, "Shows": shows},
-            )
-            for paper, item, shows in planning.items(PLAN, "figures")
-        ],
-        [
-            f"<results>/figures/{paper}/{item}.png"
-            for paper, item, shows in planning.items(PLAN, "figures")
-        ],
-        [
-            f"<results>/figures/{paper}/{item}.chosen.csv"
-            for paper, spec in PLAN["papers"].items()
-            for item, figure in spec["figures"].items()
-            if "search" in figure
-        ],
+        update(
+            [
+                report(
+                    f"<results>/figures/{paper}/{item}.svg",
+                    caption="../report/figure.rst",
+                    category="Figures",
+                    labels={"Paper": paper, "Figure": item, "Shows": shows},
+                )
+                for paper, item, shows in planning.items(PLAN, "figures")
+            ]
+        ),
+        update(
+            [
+                f"<results>/figures/{paper}/{item}.png"
+                for paper, item, shows in planning.items(PLAN, "figures")
+            ]
+        ),
+        update(
+            [
+                f"<results>/figures/{paper}/{item}.chosen.csv"
+                for paper, spec in PLAN["papers"].items()
+                for item, figure in spec["figures"].items()
+                if "search" in figure
+            ]
+        ),
         done=touch(f"{MADE}/figures-{PRODUCTS}"),
     log:
         "<logs>/figures.log",

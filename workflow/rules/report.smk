@@ -2,8 +2,6 @@
 
 Needs   every table, figure and partition picture, the benchmarks; the runs too, since a new one alone makes what is `ancient` new
 Gives   reports/<config>.html, reports/<config>-crate/ro-crate-metadata.json, reports/<config>-workflow.html
-
-What a rule is to `update` is still there when it fails: an earlier report is worth more than none.
 """
 
 REPORT_PARTS = [

@@ -5,6 +5,9 @@ Gives   results/<config>/tables/<paper>/*.csv
 
 What these rules read beside the runs (plan, papers, published numbers, their code) is hashed, and the hash stands in
 the name of the file that marks a rule as done: a change is seen in a clone that has no records of earlier runs too.
+
+What a rule is to `update`, here and in the rules of figures and report, is still there when it fails: Snakemake deletes other
+outputs, and earlier ones are worth more than none.
 """
 
 MADE = f"results/{config['name']}/made"
@@ -15,28 +18,32 @@ rule tables:
     input:
         ancient(SUMMARIES),
     output:
-        [
-            report(
-                f"<results>/tables/{paper}/{item}.csv",
-                caption="../report/table.rst",
-                category="Tables",
-                labels={"Paper": paper, "Table": item, "Shows": shows},
-            )
-            for paper, item, shows in planning.items(PLAN, "tables")
-        ],
-        [
-            report(
-                f"<results>/tables/{paper}/{item}.csv",
-                caption="../report/runs.rst",
-                category="Every run",
-                labels={"Paper": paper, "Shows": shows},
-            )
-            for paper in PLAN["papers"]
-            for item, shows in [
-                ("clients", "accuracy of each client"),
-                ("uncertainty", "calibration of each predictor"),
+        update(
+            [
+                report(
+                    f"<results>/tables/{paper}/{item}.csv",
+                    caption="../report/table.rst",
+                    category="Tables",
+                    labels={"Paper": paper, "Table": item, "Shows": shows},
+                )
+                for paper, item, shows in planning.items(PLAN, "tables")
             ]
-        ],
+        ),
+        update(
+            [
+                report(
+                    f"<results>/tables/{paper}/{item}.csv",
+                    caption="../report/runs.rst",
+                    category="Every run",
+                    labels={"Paper": paper, "Shows": shows},
+                )
+                for paper in PLAN["papers"]
+                for item, shows in [
+                    ("clients", "accuracy of each client"),
+                    ("uncertainty", "calibration of each predictor"),
+                ]
+            ]
+        ),
         done=touch(f"{MADE}/tables-{PRODUCTS}"),
     log:
         "<logs>/tables.log",
@@ -54,34 +61,39 @@ rule compare:
     input:
         ancient(SUMMARIES),
     output:
-        [
-            report(
-                f"<results>/tables/{paper}/{item}.compare.csv",
-                caption="../report/compare.rst",
-                category="Comparison with print",
-                labels={"Paper": paper, "Table": item, "Shows": shows},
-            )
-            for paper, item, shows in planning.items(PLAN, "tables")
-        ],
-        [
-            report(
-                f"<results>/tables/{paper}/claims.csv",
-                caption="../report/claims.rst",
-                category="Claims",
-                labels={
-                    "Paper": paper,
-                    "Shows": "the paper's claims, and where they hold",
-                },
-            )
-            for paper in PLAN["papers"]
-        ],
-        [
-            f"<results>/tables/{paper}/{page}.md"
-            for paper in PLAN["papers"]
-            for page in ("glance", "agreement")
-        ],
-        "<results>/metrics.json",
-        "<results>/curves.csv",
+        update(
+            [
+                report(
+                    f"<results>/tables/{paper}/{item}.compare.csv",
+                    caption="../report/compare.rst",
+                    category="Comparison with print",
+                    labels={"Paper": paper, "Table": item, "Shows": shows},
+                )
+                for paper, item, shows in planning.items(PLAN, "tables")
+            ]
+        ),
+        update(
+            [
+                report(
+                    f"<results>/tables/{paper}/claims.csv",
+                    caption="../report/claims.rst",
+                    category="Claims",
+                    labels={
+                        "Paper": paper,
+                        "Shows": "the paper's claims, and where they hold",
+                    },
+                )
+                for paper in PLAN["papers"]
+            ]
+        ),
+        update(
+            [
+                f"<results>/tables/{paper}/{page}.md"
+                for paper in PLAN["papers"]
+                for page in ("glance", "agreement")
+            ]
+        ),
+        update(["<results>/metrics.json", "<results>/curves.csv"]),
         done=touch(f"{MADE}/compare-{PRODUCTS}"),
     log:
         "<logs>/compare.log",

@@ -184,6 +184,7 @@ def check_search(
     try:
         asked = keys(asked, SEARCH)
         records = of_experiments(study, experiments)
+        found = {(record.experiment, record.level) for record in records}
         known = [*search.FIELDS[1:], *cells.unique(axis for record in records for axis in record.axes)]
         for axis in asked["over"]:
             one_of(axis, known, "axis")
@@ -200,12 +201,14 @@ def check_search(
                 raise InputError(
                     f"{key}: '{metric}' is one accuracy a client; a search is for one a run: {' or '.join(search.LEVELS)}"
                 )
-            for name in {each.experiment for each in records} - {
-                each.experiment for each in records if each.level == level
-            }:
-                raise InputError(
-                    f"{key}: '{metric}': experiment '{name}' does not test clients every round (clients_on_test)"
-                )
+            for name in experiments:
+                if (name, level) not in found:
+                    why = (
+                        "has no global model"
+                        if level == "global"
+                        else "does not test clients every round (clients_on_test)"
+                    )
+                    raise InputError(f"{key}: '{metric}': experiment '{name}' {why}")
     except InputError as error:
         raise InputError(f"search: {error}") from None
 
