@@ -359,7 +359,8 @@ def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, Any]) -> None:
     """A sweep along keys of the method, the partition and the run file, beside the paper's own experiments."""
-    shown = {"title": "Sweep", "experiment": "sweep", "rows": {"lr": [0.1, 0.01]}, "columns": [{"method": "Mine"}]}
+    rows = {"lr": [0.1, 0.01], "partition.clients": [3, 4]}
+    shown = {"title": "Sweep", "experiment": "sweep", "rows": rows, "columns": [{"method": "Mine"}]}
     drawn = {"title": "Sweep", "experiment": "sweep", "rows": [], "columns": ["lr"], "curves": "partition.clients"}
     config |= {
         "methods": {"Mine": {"name": "fedavg", "momentum": 0.5}},
@@ -435,6 +436,18 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}}, "did you mean 'lr'?"),
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
         ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine: experiment: this key is missing"),
+        (
+            {"tables": {"mine": {"title": "x", "columns": "FML"}}},
+            "config.tables.mine.columns: 'FML' is not of type 'array'",
+        ),
+        (
+            {"tables": {"mine": {"rows": {"method": "FML"}}}},
+            "config.tables.mine.rows.method: 'FML' is not of type 'array'",
+        ),
+        (
+            {"figures": {"mine": {"curves": ["method"]}}},
+            "config.figures.mine.curves: ['method'] is not of type 'string'",
+        ),
         ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine: titel: unknown key; did you mean 'title'?"),
         ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
         (
@@ -457,6 +470,33 @@ def test_mistakes_are_named(config: dict[str, Any], change: dict[Any, Any], word
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (
+            {"tables": {"mine": {"rows": {"lr": [0.1, 0.01]}, "columns": [{"metric": "global_accuracy_best"}]}}},
+            "config.tables.mine: runs that differ in method would be averaged as if they were one; name it in rows or columns",
+        ),
+        (
+            {"figures": {"mine": {"rows": [], "columns": [], "accuracy": "global", "methods": ["FedAvg", "FML"]}}},
+            "config.figures.mine: runs that differ in lr would be averaged",
+        ),
+    ],
+)
+def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own: dict[str, Any], words: str) -> None:
+    config["experiments"] = {
+        "sweep": {
+            "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
+            "axes": {"method": ["FedAvg", "FML"], "lr": [0.1, 0.01]},
+        }
+    }
+    for items in own.values():
+        items["mine"] |= {"title": "Sweep", "experiment": "sweep"}
+    with pytest.raises(InputError) as error:
+        plan.make(config | own)
+    assert words in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         raise InputError(
             "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
         )
+    check_means(papers, cells)
     check_stand_ins(config, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
     check_weights(runs.values(), config)
     plan: dict[str, Any] = {
@@ -244,6 +245,15 @@ def check_paper(paper: str, spec: Tree) -> None:
     # The config's own experiments are here without what its `run` says, and are counted with it.
     whole = [cell for cell, _ in paper_cells(paper, asked, once, counted=False)]
     check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
+
+
+def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
+    """Refuse tables and figures that would average runs of a seed which differ in what they do not name."""
+    from bayesfed.results import check
+    from bayesfed.results.cells import study
+
+    for paper, spec in papers.items():
+        check.means(study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path()))
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:

@@ -30,6 +30,7 @@ SHOWS = {
     "against": ("against", "label"),
     "error": ("error", "label"),
 }
+POINTS = {"against", "error"}  # of these, a point a run or a network, and no line
 OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
@@ -43,14 +44,18 @@ def paper(study: cells.Study, published: Path) -> None:
     spec = study.spec
     for kind, check in (("tables", check_table), ("figures", check_figure)):
         for name, item in spec.get(kind, {}).items():
-            own = name in spec["added"][kind]
-            told(f"config.{kind}.{name}" if own else f"{study.paper}.yaml, {name}", check, study, item)
+            told(place(study, kind, name), check, study, item)
     for claim in spec.get("claims", []):
         words = claim.get("claim", "") if isinstance(claim, Mapping) else claim
         told(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
     for name in spec.get("glance", []):
         told(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
     told(str(published), check_published, study, published)
+
+
+def place(study: cells.Study, kind: str, name: str) -> str:
+    """Where a table or a figure is written: in the config that added it, or in the paper's file."""
+    return f"config.{kind}.{name}" if name in study.spec["added"][kind] else f"{study.paper}.yaml, {name}"
 
 
 def told(where: str, check: Any, *arguments: Any) -> None:
@@ -154,6 +159,55 @@ def check_figure(study: cells.Study, figure: object) -> None:
             raise InputError(
                 f"x: '{record.field(figure['x'])}' of {figure['x']} is no number to stand along an axis"
             ) from None
+
+
+def means(study: cells.Study) -> None:
+    """Check that no cell of the paper's tables and no line of its figures takes several runs of a seed for one.
+
+    The study's records are those of a config, which may run more than the paper or less. Raises InputError that names the item.
+    """
+    for kind, check in (("tables", table_means), ("figures", figure_means)):
+        for name, item in study.spec.get(kind, {}).items():
+            told(place(study, kind, name), check, study, item)
+
+
+def table_means(study: cells.Study, table: Mapping[str, Any]) -> None:
+    """`means` of a table."""
+    for _, of_row in tables.rows(study, table):
+        for cell in of_row:
+            one_run_a_seed(cell.records, table, "rows or columns")
+
+
+def figure_means(study: cells.Study, figure: Mapping[str, Any]) -> None:
+    """`means` of a figure; where runs are points there is nothing to average."""
+    if not POINTS.isdisjoint(figure.get("shows", {})):
+        return
+    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
+    named = [
+        *figure["rows"],
+        *figure["columns"],
+        figure.get("curves", "method"),
+        *([figure["x"]] if "x" in figure else []),
+    ]
+    lines: dict[tuple[str, ...], list[cells.Record]] = {}
+    for record in cells.select(study.records, where):
+        if record.level == figure["accuracy"]:
+            lines.setdefault(tuple(map(record.field, named)), []).append(record)
+    for records in lines.values():
+        one_run_a_seed(records, figure, "rows, columns, curves or where")
+
+
+def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], keys: str) -> None:
+    """Raise InputError where records of one seed, that would be averaged, are of several runs, and name what these differ in;
+    a search chooses among its own."""
+    over = item["search"]["over"] if "search" in item else []
+    once: dict[tuple[str, ...], cells.Record] = {}
+    for record in records:
+        other = once.setdefault((record.seed, *map(record.field, over)), record)
+        if other.folder != record.folder:
+            fields = (*search.FIELDS[1:], "setting", *cells.BUDGET, *record.axes)
+            apart = search.listed([field for field in fields if record.field(field) != other.field(field)])
+            raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")
 
 
 def check_claim(study: cells.Study, claim: object) -> None:

@@ -19,7 +19,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells, csvfile, runs, search
+from bayesfed.results import cells, check, csvfile, runs, search
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
@@ -123,7 +123,7 @@ def named_points(record: cells.Record, figure: Mapping[str, Any]) -> list[tuple[
 
 def is_scatter(figure: Mapping[str, Any]) -> bool:
     """Whether a figure has points alone, no lines."""
-    return not {"against", "error"}.isdisjoint(figure.get("shows", {}))
+    return not check.POINTS.isdisjoint(figure.get("shows", {}))
 
 
 def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
