@@ -187,6 +187,28 @@ def test_a_method_of_ones_own(mapping: Make, data_dir: Path, tmp_path: Path, mon
             assert accuracy(model, *run.images("test", client=k)) == pytest.approx(value, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "images",
+    [np.zeros((2, 3, 32, 32)), np.zeros((3, 32, 32), np.uint8), torch.zeros(2, 3, 32, 32)],
+    ids=["floats", "one image", "tensor"],
+)
+def test_a_model_takes_images_as_the_dataset_has_them(
+    images: Any, mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    model = bayesfed.train(mapping(rounds=1), tmp_path / "out", data=data_dir).server["global"]
+    for take in (model.prepare, model.log_probabilities):
+        with pytest.raises(
+            InputError, match=r"^images: expected uint8 \(N, C, H, W\), found float|^images: .*found uint8 \(3, 32"
+        ):
+            take(images)
+
+
+def test_numbers_of_numpy_are_numbers(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    wanted = mapping(rounds=np.int64(1)) | {"method": {"name": np.str_("fedavg"), "lr": np.float64(0.05)}}
+    run = bayesfed.train(wanted, tmp_path / "out", data=data_dir)
+    assert run.run.key == bayesfed.runfile.resolve(mapping(rounds=1) | {"method": {"name": "fedavg", "lr": 0.05}}).key
+
+
 def test_a_pool_of_both_splits_is_loaded_as_the_run_had_it(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
     """Every test image is one client's: so all clients together are the full set, whose accuracy is the recorded one."""
     pooled = mapping("fedavg", dataset="digits", rounds=1) | {

@@ -36,7 +36,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(record: Path, name: str) -> 
     whole = path.read_bytes()
     for content in (*cuts(whole), *(flip(whole, at, bit) for at in range(len(whole)) for bit in range(8))):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=rf"{name}: not as the run wrote it.*delete the run folder"):
+        with pytest.raises(InputError, match=rf"{name}: not as the run wrote it.*delete the folder.s summary.json"):
             runfolder.read(record)
     path.write_bytes(whole)
     assert runfolder.read(record)

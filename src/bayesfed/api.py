@@ -48,8 +48,17 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     with Process() as process:
         place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights))
-        train_run(runfile.resolve(run, data), place, process)
+        train_run(runfile.resolve(plain(run), data), place, process)
     return load_run(folder, checkpoint=where, data=data)
+
+
+def plain(value: Any) -> Any:
+    """A run file's mapping with Python's own numbers and texts in the place of numpy's, at any depth."""
+    if isinstance(value, Mapping):
+        return {plain(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data") -> LoadedRun:
@@ -76,8 +85,14 @@ class TrainedModel:
     source: Source
 
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W)."""
-        pixels = prepare.prepared(np.asarray(images), self.source)
+        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W).
+
+        Raises InputError for anything else.
+        """
+        native = np.asarray(images)
+        if native.dtype != np.uint8 or native.ndim != 4:
+            raise InputError(f"images: expected uint8 (N, C, H, W), found {native.dtype} {native.shape}")
+        pixels = prepare.prepared(native, self.source)
         one = Images(
             self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
         )
@@ -85,7 +100,7 @@ class TrainedModel:
 
     @torch.no_grad()
     def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """Log class probabilities (N, classes) of images as the dataset has them."""
+        """Log class probabilities (N, classes) of images as the dataset has them; raises InputError as `prepare` does."""
         pieces = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
         return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
 

@@ -51,4 +51,6 @@ def provenance(folder: Path) -> dict[str, Any]:
 
 def refused(path: Path, why: str) -> InputError:
     """The error for a record that cannot be trusted, and what to do."""
-    return InputError(f"{path}: {why}; restore it (records of the repository: git checkout), or delete the run folder")
+    return InputError(
+        f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to make it anew"
+    )

@@ -60,6 +60,19 @@ def test_flipped_bytes_of_a_large_one_are_noticed(tmp_path: Path) -> None:
                 assert whole(path) == (value == byte)
 
 
+def test_a_checkpoint_is_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    plain, path = tmp_path / "plain", tmp_path / "one.safetensors"
+    plain.touch()
+    checkpoint.save(path, progress(1), RECORD)
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_what_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    """The file may be whole: its folder, or the disk, is at fault."""
+    with pytest.raises(IsADirectoryError):
+        checkpoint.load(tmp_path, "abc", HOST)
+
+
 def whole(path: Path) -> bool:
     try:
         digest, _, own = checkpoint.sealed(path)

@@ -1,9 +1,11 @@
 """Who is trained, tested and kept in a round."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from playing import federation, play, tensors
@@ -107,6 +109,47 @@ def test_what_aggregate_gives_is_checked(
 ) -> None:
     monkeypatch.setattr(FedAvg, "aggregate", lambda self, server, updates: given)
     with pytest.raises(InputError, match=r"method 'fedavg': aggregate gave .*; expected a mapping of names to tensors"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+@pytest.mark.parametrize("part", ["init_server", "init_client", "message", "start", "finish"])
+@pytest.mark.parametrize("given", [None, {"theta": 0.5}])
+def test_what_a_methods_parts_give_is_checked(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str, given: object
+) -> None:
+    monkeypatch.setattr(FedAvg, part, lambda *_: given)
+    with pytest.raises(InputError, match=rf"method 'fedavg': {part} gave .*; expected a dict of names to tensors"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+@pytest.mark.parametrize("part", ["server_predictors", "client_predictors"])
+def test_predictors_are_checked(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    monkeypatch.setattr(FedAvg, part, lambda *_: None)
+    with pytest.raises(InputError, match=rf"method 'fedavg': {part} gave None; expected a list of predictors"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+def test_one_of_the_servers_predictors_stands_for_the_method(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "server_predictors", lambda self, c: [softmax_of("mine", c.model, c["theta"])])
+    with pytest.raises(
+        InputError, match="server_predictors gave 'mine'; name the one that stands for the method 'global'"
+    ):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+@pytest.mark.parametrize(
+    ("owner", "draw"),
+    [("torch", lambda: torch.rand(1)), ("numpy", lambda: np.random.rand()), ("Python", random.random)],
+)
+def test_drawing_from_a_generator_of_the_process_is_refused(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, owner: str, draw: Callable[[], object]
+) -> None:
+    """No seed of a run sets it, and clients side by side would take each other's numbers."""
+    step = FedAvg.step
+    monkeypatch.setattr(FedAvg, "step", lambda self, c, batch: (draw(), step(self, c, batch)))
+    with pytest.raises(InputError, match=f"method 'fedavg': a round drew from {owner}'s own generator, which no seed"):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
 
 

@@ -68,6 +68,8 @@ def save(path: Path, progress: Progress, record: Record) -> None:
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
     with files.replacing(path) as scratch:
+        scratch.touch()
+        mode = scratch.stat().st_mode  # as of any file; safetensors keeps all but the owner from reading its own
         try:
             save_file(tensors, scratch, metadata)
         except SafetensorError as error:
@@ -76,6 +78,7 @@ def save(path: Path, progress: Progress, record: Record) -> None:
         with scratch.open("r+b") as file:
             file.seek(at)
             file.write(digest.encode())
+        scratch.chmod(mode)
         if sealed(scratch)[0] != digest:
             raise OSError(f"{path}: what was written is not what is read; is the disk in order?")
         if path.exists():
@@ -91,7 +94,7 @@ def sealed(path: Path) -> tuple[str, int, str]:
         header = file.read(length) if length <= LARGEST_HEADER else b""
         place = re.search(rb'"digest":"([0-9a-f]{64})"', header)
         if not place:
-            raise ValueError("it holds no digest of its own")
+            raise ValueError("it holds no digest of its own, as every checkpoint does")
         start, end = place.span(1)
         whole = hashlib.sha256(size + header[:start] + NO_DIGEST.encode() + header[end:])
         while piece := file.read(PIECE):
@@ -135,8 +138,12 @@ def load_one(path: Path, key: str, device: torch.device) -> tuple[Progress, Reco
                 elif owner == "client":
                     client, _, rest = rest.partition("/")
                     clients.setdefault(int(client), {})[rest] = stored.get_tensor(name)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: this checkpoint is damaged ({error}); delete it to train from the start") from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: this checkpoint is missing") from None
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: this checkpoint is damaged ({error}); give another path, or move it away to train from the start"
+        ) from None
     if record.key != key:
         raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")
     rows = [Row(*row) for row in history]

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.engine import labelling
+from bayesfed.engine import contract, labelling
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.labelling import Labelled
-from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, SAMPLED, Method, Node, Predictor, State, Update
+from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor, State, Update
 from bayesfed.metrics.classification import accuracy, bins, uncertainty
 from bayesfed.metrics.detection import detection, entropy
 
@@ -81,7 +80,8 @@ class Progress:
 
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
-    state = federation.method.init_server(federation.node(SERVER, 0))
+    method = federation.method
+    state = contract.state(method, "init_server", method.init_server(federation.node(SERVER, 0)))
     state |= federation.statistics(SERVER, own=False)
     return Progress(0, state, labelled=labelling.first(federation))
 
@@ -119,7 +119,7 @@ class Trainer:
     def play(self, progress: Progress) -> Progress:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
-        round = progress.round + 1
+        round, generators = progress.round + 1, contract.shared_generators()
         federation.label(progress.labelled)
         budget = federation.run.budget
         detailed = round == budget.rounds or round % DETAILED_EVERY == 0
@@ -143,11 +143,13 @@ class Trainer:
             c = federation.node(client, round, epochs[client])
             before = progress.clients.get(client)
             if before is None:
-                before = method.init_client(federation.node(client, 0)) | federation.statistics(client, own=True)
+                first = contract.state(method, "init_client", method.init_client(federation.node(client, 0)))
+                before = first | federation.statistics(client, own=True)
             c.state = copy(before, c.n.device)
             keeps[client] = [*c.state, *(travelling if c.state else [])]
             c.arrived = copy({name: server[name] for name in travelling}, c.n.device)
-            c.state |= method.start(c, method.message(server, client))
+            message = contract.state(method, "message", method.message(server, client))
+            c.state |= contract.state(method, "start", method.start(c, message))
             c.state |= copy(c.arrived, c.n.device)
             c.state |= federation.rate(round)
             hooks = [self.epoch_test(client, best[client]), federation.run.schedule.epoch_end()]
@@ -155,10 +157,12 @@ class Trainer:
 
         def end(job: Job) -> Visit:
             c = job.node
-            update = Update(c.client, n[c.client], q[c.client], copy(method.finish(c), c.n.device))
+            sent = contract.state(method, "finish", method.finish(c))
+            update = Update(c.client, n[c.client], q[c.client], copy(sent, c.n.device))
             finite = finiteness({**c.state, **update.values})
             readings = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in best[c.client].items()]
-            readings += self.evaluate(c, method.client_predictors(c), detailed, c.client in tested)
+            predictors = contract.client_predictors(method, method.client_predictors(c))
+            readings += self.evaluate(c, predictors, detailed, c.client in tested)
             # Absent clients wait on the host: a GPU holds those that it trains.
             kept = copy({name: c[name] for name in keeps[c.client]}, torch.device("cpu"))
             update.statistics = copy({name: c[name] for name in travelling}, c.n.device)
@@ -170,19 +174,21 @@ class Trainer:
             visits[visit.update.client] = visit
             self.tick()
         readings = [reading for k in participants for reading in visits[k].readings]
-        diagnostics = method.aggregate(server, [visits[k].update for k in participants])
-        readings += [Reading("global", "server", name, value) for name, value in logged(method, diagnostics).items()]
+        logged = contract.diagnostics(method, method.aggregate(server, [visits[k].update for k in participants]))
+        readings += [Reading("global", "server", name, value) for name, value in logged.items()]
         readings += averages(readings, q) if every else []
         for name in travelling:
             server[name] = mean_over_clients([visits[k].update.statistics[name] for k in q], list(q.values()))
         run_plainly(federation, Job(server, method.server_phases(server)))
         if server.predicts:
             on = list(range(federation.clients)) if detailed else participants
-            readings += self.evaluate(server, method.server_predictors(server), detailed, tested=True, on=on)
+            predictors = contract.server_predictors(method, method.server_predictors(server))
+            readings += self.evaluate(server, predictors, detailed, tested=True, on=on)
         self.samples = sum(images.values())
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
+        contract.check_draws(method, generators)
         labelled = progress.labelled
         if labelled:
             count = torch.tensor(float(sum(map(len, labelled.values()))), device=federation.compute.device)
@@ -212,8 +218,7 @@ class Trainer:
                  on: Sequence[int] = ()) -> list[Reading]:  # fmt: skip
         """All metrics of a node's predictors that are due this round; on the full test set where it is `tested`.
 
-        `on`: the clients on whose shards the server's model is tested. Raises InputError for a client's predictor that
-        has the name of the server's.
+        `on`: the clients on whose shards the server's model is tested.
         """
         node.reseed("predict")
         shard = self.federation.shards[node.client]
@@ -223,11 +228,6 @@ class Trainer:
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
         for predictor in predictors:
-            if predictor.name == GLOBAL and not is_server:
-                raise InputError(
-                    f"method '{self.federation.method.name}': a client's predictor is named '{GLOBAL}', as the server's "
-                    f"is; name it otherwise"
-                )
             sets = due.intersection(predictor.sets) if detailed or not predictor.sampled else set()
             predicted: dict[str, tuple[Tensor, Tensor]] = {}
             labels = shard.test_images.labels
@@ -300,19 +300,6 @@ def mean_over_clients(tensors: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
     """sum_k q_k tensor_k / sum_k q_k, rounded where they are whole numbers, such as a count of mini-batches."""
     mean = weighted_mean(torch.stack(list(q)), torch.stack(list(tensors)))
     return (mean if tensors[0].is_floating_point() else mean.round()).to(tensors[0].dtype)
-
-
-def logged(method: Method, diagnostics: object) -> Mapping[str, Tensor]:
-    """What a method's `aggregate` gave; raises InputError where that is not what the contract says."""
-    if isinstance(diagnostics, Mapping) and all(
-        isinstance(one, Tensor) and not one.ndim for one in diagnostics.values()
-    ):
-        return diagnostics
-    found = " ".join(repr(diagnostics).split())
-    raise InputError(
-        f"method '{method.name}': aggregate gave {found:.80}; expected a mapping of names to tensors (), {{}} where there "
-        f"is nothing to log"
-    )
 
 
 def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from functools import cache
@@ -29,6 +30,8 @@ def fault(name: str, method: Any) -> str:
     missing = [name for name in ("name", "label", "revision") if not hasattr(method, name)]
     if missing:
         return f"the class has no `{missing[0]}`"
+    if not dataclasses.is_dataclass(method.Options):
+        return "its Options are no dataclass; write @dataclass(frozen=True) above the class"
     idle = method.step is Method.step and method.phases is Method.phases
     return "the class defines neither `step` nor `phases`, so a client would do nothing" if idle else ""
 
