@@ -125,6 +125,8 @@ def test_what_a_dataset_has_too_few_images_for(
 def test_refuses_what_is_no_run_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
         runfile.load(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match="this is a folder; expected a YAML file"):
+        runfile.load(tmp_path)
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(InputError, match="not readable as YAML"):
         runfile.load(tmp_path / "bad.yaml")

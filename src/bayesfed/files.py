@@ -53,6 +53,8 @@ def read_yaml(path: Path) -> Any:
         return value
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: this is a folder; expected a YAML file") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply, or an alias that stands for itself") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -103,6 +103,7 @@ def test_arrays_are_fetched_and_pinned(make: Make, shape: tuple[int, ...]) -> No
         ({"labels": np.arange(59)}, r"labels \(59,\) for images"),
         ({"labels": np.linspace(0, 6, 60)}, "labels are float64; expected whole numbers"),
         ({"labels": np.arange(60) - 1}, "labels from -1 to 58; expected 0 to 255"),
+        ({"labels": np.arange(60) % 7 + 1}, "training images have labels from 1 to 7; they count from 0"),
         ({"labels": np.array(["cat"] * 60, object)}, "not readable as npz: Object arrays cannot be loaded"),
     ],
 )  # fmt: skip

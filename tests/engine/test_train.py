@@ -340,6 +340,19 @@ def test_a_metric_that_is_not_finite_is_null(train: Train, mapping: Make, tmp_pa
     assert summary["diverged"] is None
 
 
+def test_results_are_written_anew_from_a_checkpoint_alone(
+    train: Train, mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    """As for a damaged record whose summary was deleted; the cached partition may be gone, too."""
+    out, cached = tmp_path / "out", data_dir / str(runfile.resolve(mapping(), data_dir).partition_file)
+    assert train(mapping()) == 0
+    before = (out / "summary.json").read_bytes()
+    for path in (*(out / name for name in ("summary.json", "metrics.csv")), cached):
+        path.unlink()
+    assert train(mapping()) == 0
+    assert (out / "summary.json").read_bytes() == before
+
+
 def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(mapping()) == 0
     assert train(mapping(seed=1)) == 2

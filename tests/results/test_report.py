@@ -272,6 +272,11 @@ def test_crate_names_what_stands(some_runs, tmp_path):
         build.write(some_runs.plan, tmp_path / "reports/test.html", PUBLISHED)
 
 
+def test_a_folder_is_no_page(some_runs, tmp_path):
+    with pytest.raises(InputError, match="this is a folder; expected the page to write"):
+        build.write(some_runs.plan, tmp_path)
+
+
 def test_a_changed_record_is_refused(some_runs, tmp_path):
     changed = next((some_runs.root / "runs").rglob("metrics.csv"))
     changed.write_text(changed.read_text() + "3,global,global,test_accuracy,0.9\n")

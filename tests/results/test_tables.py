@@ -229,6 +229,8 @@ def test_runs_may_lie_elsewhere(lab, stored, rows, tmp_path):
 
 
 def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
+    with pytest.raises(InputError, match=r"this is a folder; expected the plan\.json"):
+        tables.write(tmp_path, tmp_path / "out")
     with pytest.raises(InputError, match=r"no plan at .*absent\.json"):
         tables.write(tmp_path / "absent.json", tmp_path)
     (tmp_path / "plan.json").write_text("{}")

@@ -181,11 +181,16 @@ def filled(source: Source, facts: Facts) -> Source:
 
 
 def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
-    """What the arrays of both splits say. Raises InputError for images of two sizes."""
+    """What the arrays of both splits say. Raises InputError for images of two sizes, and for labels that do not count from 0."""
     shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
     if shapes["train"] != shapes["test"]:
         raise InputError(f"{folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}")
     channels, size, _ = shapes["train"]
+    _, labels = splits["train"]
+    if labels.min() > 0:
+        raise InputError(
+            f"{folder}: training images have labels from {labels.min()} to {labels.max()}; they count from 0"
+        )
     return Facts(
         channels,
         size,

@@ -162,6 +162,8 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     if progress is None or not progress.over(run.budget.rounds):
         compute = device.compute(on, record.precision, place.gpu_slots)
         federation = assemble(run, place, compute, process.load(run, place.data))
+    else:
+        own_partition(run, place)  # the results name it
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
             progress = rounds(federation, progress or begin(federation), place, record, report)
@@ -176,10 +178,16 @@ def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Data
     made where it is missing."""
     pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
+    return Federation(run, datasets, own_partition(run, place), compute, foreign, pretrained)
+
+
+def own_partition(run: Run, place: Place) -> partition.Partition | None:
+    """The run's cached partition, made where it is missing; None where every client holds a whole dataset."""
+    if run.multi_task:
+        return None
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
-    if not run.multi_task:
-        partition.build(*cell)
-    return Federation(run, datasets, None if run.multi_task else partition.load(*cell), compute, foreign, pretrained)
+    partition.build(*cell)
+    return partition.load(*cell)
 
 
 def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,

@@ -15,6 +15,7 @@ import vl_convert
 
 from bayesfed import __version__, files
 from bayesfed import plan as planning
+from bayesfed.errors import InputError
 from bayesfed.report import answers, crate, sections, stories
 from bayesfed.report.answers import Answer, Closeness
 from bayesfed.report.charts import Chart, of_figure
@@ -67,8 +68,10 @@ def write(plan: Path, out: Path, papers: Path = planning.PAPERS) -> list[Path]:
 
     `papers` holds `<paper>.published.csv`. Reads the plan's results folder: runs, and where they stand, tables of partitions
     and benchmarks. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
-    InputError for a missing plan or a damaged run folder.
+    InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
     """
+    if out.is_dir():
+        raise InputError(f"--out {out}: this is a folder; expected the page to write, like {out / 'report.html'}")
     studies = cells.studies(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     held = sections.held(content, results)

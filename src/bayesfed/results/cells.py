@@ -449,6 +449,8 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
 
     Raises InputError when the plan is missing or no plan.
     """
+    if plan.is_dir():
+        raise InputError(f"{plan}: this is a folder; expected the plan.json that `bayesfed plan` has written")
     if not plan.is_file():
         raise InputError(f"no plan at {plan}; make it with `bayesfed plan CONFIG --out {plan.parent}`")
     try:
