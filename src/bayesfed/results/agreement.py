@@ -11,7 +11,13 @@ from bayesfed import files
 from bayesfed.results import cells, claims, compare, runs, tables
 
 WITHIN = (1, 3, 5)  # points of a percentage
-VERDICTS = {"holds": "held so far", "holds in part": "held in part", "does not hold": "not held", "level": "level"}
+VERDICTS = {
+    "holds": "held so far",
+    "holds in part": "held in part",
+    "does not hold": "not held",
+    "level": "level",
+    cells.DIVERGED: cells.DIVERGED,
+}
 
 
 Pairs = list[tuple[float, float]]
