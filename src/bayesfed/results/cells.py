@@ -256,7 +256,7 @@ class Study:
         """A value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
         label = self.label(value)
         plain = field in FIELDS and field not in BUDGET
-        return label if label != value or plain else f"{field} {value}"
+        return label if label != value or plain else f"{spoken(field)} {value}"
 
     def axes(self, record: Record) -> str:
         """The axes of a record that have no field of their own, in words: `lr 0.1, participation 0.5`."""
