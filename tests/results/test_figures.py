@@ -193,7 +193,18 @@ def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
     small = figures.footnote(study, study.records)
     assert "mean over at most 2 seeds" in small
     assert "3 of 4 runs finished." in small
-    assert "Diverged: FML seed 0 in round 2." in small
+    assert "Diverged, left out where another seed has not: FML seed 0 in round 2." in small
+
+
+def test_a_diverged_seed_is_in_no_mean_of_others(lab, stored):
+    """Tables leave it out, too; alone it is drawn as far as it came."""
+    broke = {"round": 1, "client": "server", "tensor": "theta"}
+    for method in ("HBFL", "FML"):
+        stored(lab.cell("heterogeneous", method), [0.1], [[0.5]], diverged=broke)
+    stored(lab.cell("heterogeneous", "HBFL", seed=1), [0.3, 0.4], [[0.5]])
+    drawn = series(figures.content(study_of(lab), lab.spec["figures"]["figure4"]))
+    assert drawn["CIFAR10", "IID", "HBFL"] == {("1", 1): 30.0, ("1", 2): 40.0}
+    assert drawn["CIFAR10", "IID", "FML"] == {("0", 1): 10.0}
 
 
 def test_the_servers_model_on_a_clients_shard(lab, stored):

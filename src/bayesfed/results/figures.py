@@ -69,7 +69,8 @@ class Content:
 def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's folder.
 
-    Only finished runs give curves; panels are all those that the plan asks for. A figure's YAML:
+    Only finished runs give curves; one that diverged gives its own, as far as it came, only where no other seed of its line
+    did better, since tables leave it out of their means, too. Panels are all those that the plan asks for. A figure's YAML:
     `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
     place of rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
@@ -89,14 +90,18 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     records, _ = cells.of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
-    axis, data = axis_of(figure), []
+    axis, scale = axis_of(figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
+    drawn: list[tuple[cells.Record, tuple[str, str, str], Mapping[Any, float]]] = []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        scale = 1 if "diagnostic" in figure.get("shows", {}) else 100
-        for curve, values in named_points(record, figure):
-            data += [
-                (row, column, curve, record.seed, at, scale * value, record.folder.name) for at, value in values.items()
-            ]
+        drawn += [(record, (row, column, curve), values) for curve, values in named_points(record, figure)]
+    whole = {line for record, line, values in drawn if values and not record.diverged}
+    data = [
+        (*line, record.seed, at, scale * value, record.folder.name)
+        for record, line, values in drawn
+        if not (record.diverged and line in whole)
+        for at, value in values.items()
+    ]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
     names = cells.unique(named)
     return Content(
@@ -187,7 +192,8 @@ def footnote(
         for field in ("rounds", "local_epochs", "batch_size")
     )
     stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
-    diverged = f"Diverged: {', '.join(stopped)}." if stopped else ""
+    out = ", left out where another seed has not" if seeds > 1 else ""
+    diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
     if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width with a thousandth of the images or more; dashed: where they are equal."
