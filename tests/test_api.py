@@ -188,19 +188,27 @@ def test_a_method_of_ones_own(mapping: Make, data_dir: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    "images",
-    [np.zeros((2, 3, 32, 32)), np.zeros((3, 32, 32), np.uint8), torch.zeros(2, 3, 32, 32)],
-    ids=["floats", "one image", "tensor"],
+    ("images", "found"),
+    [
+        (np.zeros((2, 3, 32, 32)), "float64 (2, 3, 32, 32)"),
+        (np.zeros((3, 32, 32), np.uint8), "uint8 (3, 32, 32)"),
+        (np.zeros((0, 3, 32, 32), np.uint8), "uint8 (0, 3, 32, 32)"),
+        (torch.zeros(2, 3, 32, 32), "float32 (2, 3, 32, 32)"),
+    ],
 )
 def test_a_model_takes_images_as_the_dataset_has_them(
-    images: Any, mapping: Make, data_dir: Path, tmp_path: Path
+    images: Any, found: str, mapping: Make, data_dir: Path, tmp_path: Path
 ) -> None:
     model = bayesfed.train(mapping(rounds=1), tmp_path / "out", data=data_dir).server["global"]
     for take in (model.prepare, model.log_probabilities):
-        with pytest.raises(
-            InputError, match=r"^images: expected uint8 \(N, C, H, W\), found float|^images: .*found uint8 \(3, 32"
-        ):
+        with pytest.raises(InputError) as refused:
             take(images)
+        assert str(refused.value) == f"images: expected uint8 (N, C, H, W), at least one, found {found}"
+
+
+def test_a_run_has_a_folder(mapping: Make, data_dir: Path) -> None:
+    with pytest.raises(InputError, match="out: expected the run's folder, found an empty text"):
+        bayesfed.train(mapping(rounds=1), "", data=data_dir)
 
 
 def test_numbers_of_numpy_are_numbers(mapping: Make, data_dir: Path, tmp_path: Path) -> None:

@@ -289,6 +289,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/wrong.py", "METHOD = 3", "methods/wrong.py: METHOD: expected a class derived from bayesfed.methods.base.Method"),
         ("methods/half.py", METHOD.replace("FedAvg)", "Method)").replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace(', revision = "sign", "Sign", 1', ' = "half", "Half"'), "methods/half.py: METHOD: the class has no `revision`"),
         ("methods/plain.py", METHOD.replace('"sign"', '"plain"') + "\nSign.Options = type('Options', (), {'lr': 0.1})\n", "methods/plain.py: METHOD: its Options are no dataclass; write @dataclass(frozen=True) above the class"),
+        ("methods/comma.py", METHOD.replace('"sign"', '"comma"') + "\nSign.networks = ('student')\n", "methods/comma.py: METHOD: its `networks` are 'student'; expected a tuple of names, of one with a comma: ('student',)"),
         ("methods/idle.py", IDLE, "methods/idle.py: METHOD: the class defines neither `step` nor `phases`"),
         ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),
         ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_parts/methods/sign.py); rename yours"),

@@ -435,6 +435,14 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"experiments": {"first": {"axes": {"stragglers": [0]}}}}, "config.experiments.first.axes.stragglers"),
         ({"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}}, "did you mean 'lr'?"),
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
+        (
+            {"experiments": {"mine": {"axes": {"method": ["FML"]}, "run": {"rounds": 1}}}},
+            "config.experiments.mine.run: keys of a run file, such as rounds, stand in an experiment of your own itself",
+        ),
+        (
+            {"experiments": {"mine": {"axes": {"method": ["FML"], "lr": [1]}, "cases": [{"lr": 0.5}]}}},
+            "config.experiments.mine.cases: 'lr' is an axis of this experiment, too; give its values in one of them",
+        ),
         ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine: experiment: this key is missing"),
         (
             {"tables": {"mine": {"title": "x", "columns": "FML"}}},

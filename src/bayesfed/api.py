@@ -44,6 +44,8 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. Raises
     InputError for wrong input or another run's folder, `bayesfed.engine.stop.Stopped` on SIGTERM or SIGINT.
     """
+    if not str(out):
+        raise InputError("out: expected the run's folder, found an empty text")
     folder, data = Path(out), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     with Process() as process:
@@ -90,8 +92,8 @@ class TrainedModel:
         Raises InputError for anything else.
         """
         native = np.asarray(images)
-        if native.dtype != np.uint8 or native.ndim != 4:
-            raise InputError(f"images: expected uint8 (N, C, H, W), found {native.dtype} {native.shape}")
+        if native.dtype != np.uint8 or native.ndim != 4 or not len(native):
+            raise InputError(f"images: expected uint8 (N, C, H, W), at least one, found {native.dtype} {native.shape}")
         pixels = prepare.prepared(native, self.source)
         one = Images(
             self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
@@ -101,7 +103,7 @@ class TrainedModel:
     @torch.no_grad()
     def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
         """Log class probabilities (N, classes) of images as the dataset has them; raises InputError as `prepare` does."""
-        pieces = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+        pieces = [images[start : start + BATCH] for start in range(0, max(len(images), 1), BATCH)]
         return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
 
 

@@ -7,18 +7,26 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bayesfed.errors import InputError
 from bayesfed.options import check_keys
 
 Tree = Mapping[str, Any]  # what a YAML file holds
 
 
 def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
-    """The points of an experiment: its cases crossed with its axes, as a config changes them."""
+    """The points of an experiment: its cases crossed with its axes, as a config changes them.
+
+    Raises InputError for an axis that the experiment does not have, and for a case that names one that it has.
+    """
     axes = dict(experiment.get("axes", {}))
     check_keys(change.get("axes", {}), axes, f"{where}.axes")
     axes |= change.get("axes", {})
     cases: list[Tree] = change.get("cases") or experiment.get("cases") or [{}]
     for case in cases:
+        if both := [axis for axis in case if axis in axes]:
+            raise InputError(
+                f"{where}.cases: '{both[0]}' is an axis of this experiment, too; give its values in one of them"
+            )
         for values in itertools.product(*axes.values()):
             yield {**case, **dict(zip(axes, values, strict=True))}
 

@@ -51,6 +51,11 @@ OF_PLAN = ("axes", "cases", "seeds", "departs")  # what an experiment has beside
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 SHORT, TOGETHER = 1e11, 20
+OF_CHANGE = {  # what has no place in an experiment of a config's own
+    "run": "keys of a run file, such as rounds, stand in an experiment of your own itself",
+    "datasets": "stand-ins for an experiment of your own stand under the config's `datasets`",
+    "skip": "leave an experiment of your own out, or delete its lines",
+}
 NAMED = {"dataset": ("dataset",), "method": ("method", "name"), "model": ("models", "global")}  # axes, and their keys
 ELSEWHERE = {  # no keys of a config's `run`
     "method": "a method's options stand under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
@@ -183,6 +188,9 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     folder = paper_folder(name, config)
     spec = read_mapping(folder / f"{name}.yaml")
     check_schema(spec, "paper", f"{name}.yaml")
+    check_keys(spec, files.read_yaml(SCHEMAS / "paper.schema.yaml")["properties"], f"{name}.yaml")
+    if spec["paper"] != name:
+        raise InputError(f"{name}.yaml.paper: '{spec['paper']}' is not the file's name; write '{name}'")
     if folder != PAPERS:
         if (PAPERS / f"{name}.yaml").exists():
             raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
@@ -215,6 +223,9 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
             if name not in known[key] and any(mark in value for mark in marks)
         }
         check_keys(asked, [*known[key], *new[key]], f"config.{key}")
+    for name, experiment in new["experiments"].items():
+        for key in OF_CHANGE.keys() & experiment:
+            raise InputError(f"config.experiments.{name}.{key}: {OF_CHANGE[key]}")
     added = [f"config.{key}.{next(iter(values))}" for key, values in new.items() if values]
     if added and len(papers) != 1:
         raise InputError(f"{added[0]}: a config of {len(papers)} papers cannot add to them; name one under papers")
@@ -233,10 +244,22 @@ def check_paper(paper: str, spec: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained."""
     from bayesfed.results import cells, check
 
+    places = {
+        name: f"config.experiments.{name}" if name in spec["added"]["experiments"] else f"{paper}.yaml, {name}"
+        for name in spec["experiments"]
+    }
+    points = [point for name, where in places.items() for point in grid(spec["experiments"][name], {}, where)]
     for number, rule in enumerate(spec.get("given", []), 1):
         where = f"{paper}.yaml, given {number}"
         check_keys(rule, ("where", "run", "methods"), where)
-        check_mapping(rule.get("where"), f"{where}.where")
+        for axis, values in check_mapping(rule.get("where"), f"{where}.where").items():
+            check_keys({axis: None}, {name for point in points for name in point}, f"{where}.where")
+            known = {frozen({axis: point[axis]}): point[axis] for point in points if axis in point}
+            for value in listed(values):
+                if frozen({axis: value}) not in known:
+                    quoted = str(value) in map(str, known.values())
+                    right = f"write {value} without quotes" if quoted else nearest(value, known.values())
+                    raise InputError(f"{where}.where.{axis}: no cell has {value!r}; {right}")
         check_mapping(rule.get("run", {}), f"{where}.run")
         check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
     once: Tree = {"seeds": [0], "experiments": {name: {"seeds": [0]} for name in spec["experiments"]}}

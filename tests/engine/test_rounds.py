@@ -14,7 +14,7 @@ from bayesfed import runfile
 from bayesfed.data import partition
 from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY, Progress, Trainer
 from bayesfed.errors import InputError
-from bayesfed.methods.base import softmax_of
+from bayesfed.methods.base import Predictor, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
@@ -136,6 +136,44 @@ def test_one_of_the_servers_predictors_stands_for_the_method(
     with pytest.raises(
         InputError, match="server_predictors gave 'mine'; name the one that stands for the method 'global'"
     ):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[..., list[Predictor]]:
+    """Clients' predictors of that name."""
+    return lambda self, c: [Predictor(name, lambda x: c.model(c["theta"], x).log_softmax(-1), sets)]
+
+
+@pytest.mark.parametrize(
+    ("part", "gives", "words"),
+    [
+        ("phases", lambda self, c: None, "phases gave None; expected a list of phases"),
+        ("phases", lambda self, c: c.local(self.step), "phases gave Phase.*; expected a list of phases"),
+        ("client_predictors", named("tiny", ("tst",)), r"predictor 'tiny' has the sets \('tst',\); expected some of shard, test"),
+        ("client_predictors", named('a, "b"'), "names a predictor or what is logged; expected a text without commas"),
+        ("client_predictors", lambda self, c: 2 * named("tiny")(self, c), "gave two predictors named 'tiny'; rename one"),
+        ("client_predictors", lambda self, c: [Predictor("logits", lambda x: c.model(c["theta"], x))],
+         "predictor 'logits' gives no log probabilities, their exponentials do not add up to 1; take log_softmax"),
+        ("aggregate", lambda self, server, updates: {"a,b": torch.zeros(())}, "'a,b' names a predictor or what is logged"),
+        ("aggregate", lambda self, server, updates: server.state.update(theta=1.0) or {}, "aggregate gave .* a dict of names"),
+        ("finish", lambda self, c: setattr(self, "m", 1) or {"theta": c["theta"]},
+         "a round set self.m, which clients side by side would share and no checkpoint keeps; put it into the state"),
+    ],
+)  # fmt: skip
+def test_what_a_method_must_not_do(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str, gives: Callable[..., Any], words: str
+) -> None:
+    monkeypatch.setattr(FedAvg, part, gives)
+    with pytest.raises(InputError, match=f"method 'fedavg': .*{words}"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+def test_a_method_that_predicts_nothing_is_refused(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("server_predictors", "client_predictors"):
+        monkeypatch.setattr(FedAvg, part, lambda *_: [])
+    with pytest.raises(InputError, match="neither its server nor its clients predict anything"):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
 
 

@@ -31,6 +31,11 @@ def claim(spec: Spec, **change: Any) -> None:
     spec["claims"][0].update(change)
 
 
+def of_kind(spec: Spec, kind: str, **change: Any) -> None:
+    """Change the first claim of a kind."""
+    next(one for one in spec["claims"] if one["kind"] == kind).update(change)
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -70,6 +75,27 @@ def claim(spec: Spec, **change: Any) -> None:
                                        "metric": "global_accuracy_best", "methods": ["HBFL"], "along": "stragglers",
                                        "at": 0.6, "than": [0.5]}),
          "claim 'x': no cell has stragglers '0.6'"),
+        (lambda s: s["tables"]["table1"]["columns"].append({"method": "HBFL", "metric": "client_accuracy_best"}),
+         "hbfl.yaml, table1: columns: two columns would be called 'HBFL'; give one of them another title"),
+        (lambda s: s["tables"]["table1"]["columns"].append({"method": "HBFL", "title": "seeds"}),
+         "hbfl.yaml, table1: columns: two columns would be called 'seeds'"),
+        (lambda s: s["labels"].update(cifar100="CIFAR10"),
+         "hbfl.yaml, labels: 'cifar10' and 'cifar100' are both called 'CIFAR10'; tell them apart"),
+        (lambda s: s["tables"]["table1"].update(metric="local_accuracy_best"),
+         "hbfl.yaml, table1: 'local_accuracy_best': experiment 'heterogeneous' does not test clients every round"),
+        (lambda s: s["settings"].update({7: "IID"}), "hbfl.yaml.settings: 7 is not of type 'string'"),
+        (lambda s: of_kind(s, "falls", along="alpa"), "no field 'alpa' of a cell; did you mean 'alpha'?"),
+        (lambda s: of_kind(s, "falls", along="dataset"), "along: 'mnist' of dataset is no number to stand along an axis"),
+        (lambda s: claim(s, experiments=["stragglers"], apart=["stragglers"]),
+         "hbfl.yaml, claim 'Table 1, HBFL's global model is above FML's': runs that differ in stragglers would be averaged"),
+        (lambda s: s.update(figure={}), "hbfl.yaml.figure: unknown key; did you mean 'figures'?"),
+        (lambda s: s.update(paper="hbl"), "hbfl.yaml.paper: 'hbl' is not the file's name; write 'hbfl'"),
+        (lambda s: s.update(given=[{"where": {"datset": "mnist"}, "run": {"rounds": 1}}]),
+         "hbfl.yaml, given 1.where.datset: unknown key; did you mean 'dataset'?"),
+        (lambda s: s.update(given=[{"where": {"alpha": ["100"]}, "run": {"rounds": 1}}]),
+         "hbfl.yaml, given 1.where.alpha: no cell has '100'; write 100 without quotes"),
+        (lambda s: s.update(given=[{"where": {"dataset": "minst"}, "run": {"rounds": 1}}]),
+         "hbfl.yaml, given 1.where.dataset: no cell has 'minst'; did you mean 'mnist'?"),
         (lambda s: s.update(glance=["tabel1"]), "hbfl.yaml, glance: no table is named 'tabel1'; did you mean 'table1'?"),
     ],
 )  # fmt: skip
@@ -105,6 +131,30 @@ def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
     with pytest.raises(InputError, match=r"hbfl\.published\.csv: ") as error:
         plan.write(config)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda text: text + text.splitlines()[-1] + "\n", "this cell stands twice; keep one"),
+        (lambda text: text.replace("CIFAR10", "CIFÄR10").encode("utf-16"), "this is no text in UTF-8; save it so"),
+    ],
+)
+def test_printed_numbers_that_cannot_be_read_are_refused(
+    config: Path, content: Callable[[str], str | bytes], words: str
+) -> None:
+    path = plan.PAPERS / "hbfl.published.csv"
+    changed = content(path.read_text())
+    path.write_bytes(changed.encode() if isinstance(changed, str) else changed)
+    with pytest.raises(InputError, match=rf"hbfl\.published\.csv: .*{words}"):
+        plan.write(config)
+
+
+def test_printed_numbers_may_come_from_a_spreadsheet(config: Path) -> None:
+    """Which begins its files by a mark of its own."""
+    path = plan.PAPERS / "hbfl.published.csv"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert plan.write(config)["runs"]
 
 
 def test_the_papers_are_without_mistakes(config: Path) -> None:

@@ -196,6 +196,15 @@ def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
     assert "Diverged, left out where another seed has not: FML seed 0 in round 2." in small
 
 
+def test_clients_of_a_run_are_one_value_of_their_seed(lab, stored):
+    """So a band is over seeds alone."""
+    for seed, values in enumerate([[0.2, 0.4], [0.6, 1.0]]):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed, clients=2), [0.5], [[value] for value in values])
+    figure = {**lab.spec["figures"]["figure4"], "accuracy": "client"}
+    drawn = series(figures.content(study_of(lab), figure))
+    assert drawn["CIFAR10", "IID", "HBFL"] == {("0", 1): pytest.approx(30.0), ("1", 1): pytest.approx(80.0)}
+
+
 def test_a_diverged_seed_is_in_no_mean_of_others(lab, stored):
     """Tables leave it out, too; alone it is drawn as far as it came."""
     broke = {"round": 1, "client": "server", "tensor": "theta"}

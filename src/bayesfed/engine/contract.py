@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,11 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, Method, Predictor, State
+from bayesfed.methods.base import GLOBAL, Method, Phase, Predictor, State
+
+NAME = re.compile(r'[^,"\r\n]+')  # of a predictor, and of what is logged
+SETS = {"test", "shard"}
+TOLERANCE = 0.05  # of a sum of probabilities
 
 
 def state(method: Method, part: str, given: object) -> State:
@@ -20,9 +25,18 @@ def state(method: Method, part: str, given: object) -> State:
     raise refused(method, part, given, "a dict of names to tensors, {} where there are none")
 
 
+def phases(method: Method, given: object) -> Sequence[Phase]:
+    """A client's phases; raises InputError for anything else."""
+    if isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given):
+        return given
+    raise refused(method, "phases", given, "a list of phases")
+
+
 def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
     """What `aggregate` gave to log; raises InputError where that is not what the contract says."""
     if isinstance(given, Mapping) and all(isinstance(one, Tensor) and not one.ndim for one in given.values()):
+        for name in given:
+            check_name(method, name)
         return given
     raise refused(method, "aggregate", given, "a mapping of names to tensors (), {} where there is nothing to log")
 
@@ -50,9 +64,58 @@ def client_predictors(method: Method, given: object) -> Sequence[Predictor]:
 
 def predictors(method: Method, part: str, given: object) -> Sequence[Predictor]:
     """A list of predictors; raises InputError for anything else."""
-    if isinstance(given, Sequence) and all(isinstance(one, Predictor) for one in given):
-        return given
-    raise refused(method, part, given, "a list of predictors, [] where there are none")
+    if not (isinstance(given, Sequence) and all(isinstance(one, Predictor) for one in given)):
+        raise refused(method, part, given, "a list of predictors, [] where there are none")
+    names = [predictor.name for predictor in given]
+    for number, predictor in enumerate(given):
+        check_name(method, predictor.name)
+        if predictor.name in names[:number]:
+            raise InputError(f"method '{method.name}': {part} gave two predictors named '{predictor.name}'; rename one")
+        if not predictor.sets or not set(predictor.sets) <= SETS:
+            raise InputError(
+                f"method '{method.name}': predictor '{predictor.name}' has the sets {predictor.sets!r}; expected some of "
+                f"{', '.join(sorted(SETS))}"
+            )
+    return given
+
+
+def check_name(method: Method, name: object) -> None:
+    """Raise InputError for the name of a predictor, or of what is logged, that could not stand in metrics.csv."""
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
+        raise InputError(
+            f"method '{method.name}': {name!r} names a predictor or what is logged; expected a text without commas, quotes "
+            "and line ends"
+        )
+
+
+def off_one(log_probabilities: Tensor) -> Tensor:
+    """How far the probabilities (n, classes) of an image are from adding up to 1 at most, a tensor (); 0 for NaN."""
+    return (log_probabilities.exp().sum(-1) - 1).abs().nan_to_num(0.0).amax()
+
+
+def check_predictions(method: Method, any_predictor: bool, off: Sequence[tuple[str, Tensor]]) -> None:
+    """Raise InputError where a round had no predictor, or one whose probabilities do not add up to 1: names, and `off_one`."""
+    if not any_predictor:
+        raise InputError(
+            f"method '{method.name}': neither its server nor its clients predict anything; define server_predictors"
+        )
+    values = torch.stack([by for _, by in off]).tolist() if off else []
+    for (name, _), by in zip(off, values, strict=True):
+        if by > TOLERANCE:
+            raise InputError(
+                f"method '{method.name}': predictor '{name}' gives no log probabilities, their exponentials do not add up to 1; "
+                "take log_softmax of its logits"
+            )
+
+
+def check_self(method: Method, before: Mapping[str, object]) -> None:
+    """Raise InputError where a round has put something on the method itself, which had `before`."""
+    for name, value in vars(method).items():
+        if name not in before or before[name] is not value:
+            raise InputError(
+                f"method '{method.name}': a round set self.{name}, which clients side by side would share and no checkpoint "
+                "keeps; put it into the state"
+            )
 
 
 def refused(method: Method, part: str, given: object, expected: str) -> InputError:

@@ -115,11 +115,14 @@ class Trainer:
         self.executor = EXECUTORS[executor](federation)
         self.tick = tick
         self.samples = 0  # training images of the last round, times epochs
+        self.predicts = False  # whether anything has predicted in this round
+        self.off: list[tuple[str, Tensor]] = []  # and how far probabilities were from adding up to 1, by predictor
 
     def play(self, progress: Progress) -> Progress:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
-        round, generators = progress.round + 1, contract.shared_generators()
+        round, generators, attributes = progress.round + 1, contract.shared_generators(), dict(vars(method))
+        self.off, self.predicts = [], False
         federation.label(progress.labelled)
         budget = federation.run.budget
         detailed = round == budget.rounds or round % DETAILED_EVERY == 0
@@ -153,7 +156,7 @@ class Trainer:
             c.state |= copy(c.arrived, c.n.device)
             c.state |= federation.rate(round)
             hooks = [self.epoch_test(client, best[client]), federation.run.schedule.epoch_end()]
-            return Job(c, method.phases(c), [hook for hook in hooks if hook])
+            return Job(c, contract.phases(method, method.phases(c)), [hook for hook in hooks if hook])
 
         def end(job: Job) -> Visit:
             c = job.node
@@ -175,6 +178,7 @@ class Trainer:
             self.tick()
         readings = [reading for k in participants for reading in visits[k].readings]
         logged = contract.diagnostics(method, method.aggregate(server, [visits[k].update for k in participants]))
+        contract.state(method, "aggregate", server.state)
         readings += [Reading("global", "server", name, value) for name, value in logged.items()]
         readings += averages(readings, q) if every else []
         for name in travelling:
@@ -189,6 +193,8 @@ class Trainer:
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
         contract.check_draws(method, generators)
+        contract.check_self(method, attributes)
+        contract.check_predictions(method, self.predicts, self.off)
         labelled = progress.labelled
         if labelled:
             count = torch.tensor(float(sum(map(len, labelled.values()))), device=federation.compute.device)
@@ -221,6 +227,7 @@ class Trainer:
         `on`: the clients on whose shards the server's model is tested.
         """
         node.reseed("predict")
+        self.predicts |= bool(predictors)
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
@@ -242,6 +249,7 @@ class Trainer:
                     labels[shard.test],
                 )
             for name, (log_probabilities, truth) in predicted.items():
+                self.off.append((predictor.name, contract.off_one(log_probabilities)))
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)

@@ -140,10 +140,10 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
     shown: Sequence[Table] = [table for table, _ in pairs]
     return Paper(
         name=study.paper,
-        label=study.own_method,
+        label=study.heading,
         title=spec.get("title", study.paper),
         reference=spec.get("reference", ""),
-        lead=answers.lead(study.own_method, found, numbers, done, planned),
+        lead=answers.lead(study.heading, found, numbers, done, planned),
         done=done,
         planned=planned,
         seeds=", ".join(cells.unique(record.seed for record in finished)),

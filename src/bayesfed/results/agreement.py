@@ -178,7 +178,7 @@ def kind(record: cells.Record) -> tuple[str, str, str]:
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     """The whole of it, under the label of the paper's own method."""
     parts = (of_tables(study, published), of_claims(study), of_costs(study.records))
-    return f"### {study.own_method}\n\n{notice(study)}" + "".join(parts)
+    return f"### {study.heading}\n\n{notice(study)}" + "".join(parts)
 
 
 def notice(study: cells.Study) -> str:

@@ -244,6 +244,11 @@ class Study:
         methods = self.spec["methods"]
         return next((label for label, block in methods.items() if block.get("name") == self.paper), next(iter(methods)))
 
+    @property
+    def heading(self) -> str:
+        """What the paper is called: by the label of the method that bears its name, else by its file's name."""
+        return self.own_method if self.spec["methods"][self.own_method].get("name") == self.paper else self.paper
+
     def published(self, papers: Path) -> Path:
         """Where the printed numbers are, if there are any: in `papers`, but for a paper among a user's own parts."""
         return Path(self.spec.get("folder", papers), f"{self.paper}.published.csv")

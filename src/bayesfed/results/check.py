@@ -42,6 +42,7 @@ def paper(study: cells.Study, published: Path) -> None:
     nearest valid name.
     """
     spec = study.spec
+    check_labels(study)
     for kind, check in (("tables", check_table), ("figures", check_figure)):
         for name, item in spec.get(kind, {}).items():
             told(place(study, kind, name), check, study, item)
@@ -51,6 +52,16 @@ def paper(study: cells.Study, published: Path) -> None:
     for name in spec.get("glance", []):
         told(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
     told(str(published), check_published, study, published)
+
+
+def check_labels(study: cells.Study) -> None:
+    """Raise InputError where two names have one label, by which panels, rows and columns are told apart."""
+    names: dict[str, str] = {}
+    for name, label in study.spec.get("labels", {}).items():
+        if (other := names.setdefault(label, name)) != name:
+            raise InputError(
+                f"{study.paper}.yaml, labels: '{other}' and '{name}' are both called '{label}'; tell them apart"
+            )
 
 
 def place(study: cells.Study, kind: str, name: str) -> str:
@@ -96,6 +107,28 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
     return cells.select(study.records, {"experiment": names})
 
 
+def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
+    """The records of a metric; raises InputError where none of these experiments has any."""
+    found, _ = cells.of_metric(records, metric, own)
+    if records and not found:
+        names = ", ".join(f"'{name}'" for name in cells.unique(record.experiment for record in records))
+        raise InputError(f"'{metric}': experiment {names} {without(metric.partition('_')[0])}")
+    return found
+
+
+def without(level: str) -> str:
+    """Why an experiment has no accuracy of a level."""
+    return "has no global model" if level == "global" else "does not test clients every round (clients_on_test: round)"
+
+
+def number(record: cells.Record, axis: str, key: str) -> None:
+    """Raise InputError where a record's value of an axis is no number."""
+    try:
+        float(record.field(axis))
+    except ValueError:
+        raise InputError(f"{key}: '{record.field(axis)}' of {axis} is no number to stand along an axis") from None
+
+
 def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
     """Raise InputError for a field that records do not have, or a value that none of them has."""
     for field, value in where.items():
@@ -115,7 +148,12 @@ def check_table(study: cells.Study, table: object) -> None:
         metric = column.get("metric", table.get("metric"))
         if metric is None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
-        values(cells.of_metric(records, metric, own)[0], tables.keys_of(column))
+        values(of_level(records, metric, own), tables.keys_of(column))
+    titles = [tables.title(study, column) for column in table["columns"]]
+    taken = [*table["rows"], *tables.BESIDE, *(f"{title} last5" for title in titles)]
+    for number, title in enumerate(titles):
+        if title in taken or title in titles[:number]:
+            raise InputError(f"columns: two columns would be called '{title}'; give one of them another title")
     if "search" in table:
         metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
         used = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
@@ -132,7 +170,7 @@ def check_figure(study: cells.Study, figure: object) -> None:
     figure = keys(figure, FIGURE)
     one_of(figure["accuracy"], cells.LEVELS, "accuracy")
     records = of_experiments(study, [figure["experiment"]])
-    records, _ = cells.of_metric(records, f"{figure['accuracy']}_accuracy_best", {})
+    records = of_level(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
     shows = figure.get("shows")
     if shows is not None:
@@ -153,22 +191,31 @@ def check_figure(study: cells.Study, figure: object) -> None:
     for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
         cells.select(records, {field: []})
     for record in records if along else []:
-        try:
-            float(record.field(figure["x"]))
-        except ValueError:
-            raise InputError(
-                f"x: '{record.field(figure['x'])}' of {figure['x']} is no number to stand along an axis"
-            ) from None
+        number(record, figure["x"], "x")
 
 
 def means(study: cells.Study) -> None:
-    """Check that no cell of the paper's tables and no line of its figures takes several runs of a seed for one.
+    """Check that no cell of the paper's tables, no line of its figures and no side of its claims takes several runs of a seed
+    for one.
 
     The study's records are those of a config, which may run more than the paper or less. Raises InputError that names the item.
     """
     for kind, check in (("tables", table_means), ("figures", figure_means)):
         for name, item in study.spec.get(kind, {}).items():
             told(place(study, kind, name), check, study, item)
+    for claim in study.spec.get("claims", []):
+        told(f"{study.paper}.yaml, claim '{claim['claim']}'", claim_means, study, claim)
+
+
+def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
+    """`means` of a claim; a gain is one over several models."""
+    for test in claims.tests(study, claim) if claim["kind"] != "smaller gain" else []:
+        sides: dict[tuple[str, ...], list[cells.Record]] = {}
+        for record in test.records:
+            at = record.field(claim["along"]) if "along" in claim else ""
+            sides.setdefault((record.method, at), []).append(record)
+        for records in sides.values():
+            one_run_a_seed(records, claim, "where")
 
 
 def table_means(study: cells.Study, table: Mapping[str, Any]) -> None:
@@ -205,7 +252,7 @@ def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], key
     for record in records:
         other = once.setdefault((record.seed, *map(record.field, over)), record)
         if other.folder != record.folder:
-            fields = (*search.FIELDS[1:], "setting", *cells.BUDGET, *record.axes)
+            fields = (*search.FIELDS, "setting", *cells.BUDGET, *record.axes)
             apart = search.listed([field for field in fields if record.field(field) != other.field(field)])
             raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")
 
@@ -216,7 +263,11 @@ def check_claim(study: cells.Study, claim: object) -> None:
     one_of(kind, OF_KIND, "kind of claim")
     claim = keys(claim, CLAIM + OF_KIND[str(kind)])
     own = study.spec.get("statistics", {})
-    records, _ = cells.of_metric(of_experiments(study, claim["experiments"]), claim["metric"], own)
+    records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
+    for record in records if "along" in claim else []:
+        cells.select(records, {claim["along"]: []})
+        if kind in ("falls", "rises"):
+            number(record, claim["along"], "along")
     if "at" in claim:
         values(records, {"method": claim["methods"], claim["along"]: [claim["at"], *claim["than"]]})
     than = [] if "at" in claim else claim.get("than", [])
@@ -257,12 +308,7 @@ def check_search(
                 )
             for name in experiments:
                 if (name, level) not in found:
-                    why = (
-                        "has no global model"
-                        if level == "global"
-                        else "does not test clients every round (clients_on_test)"
-                    )
-                    raise InputError(f"{key}: '{metric}': experiment '{name}' {why}")
+                    raise InputError(f"{key}: '{metric}': experiment '{name}' {without(level)}")
     except InputError as error:
         raise InputError(f"search: {error}") from None
 

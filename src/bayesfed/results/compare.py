@@ -22,17 +22,26 @@ def read_published(path: Path) -> list[dict[str, str]]:
     """The printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty. A column `sd`
     may have what is printed of their spread.
 
-    Raises InputError when it lacks a column, or a value is no number.
+    Raises InputError when it lacks a column or has a cell twice, when a value is no number, and for what is no UTF-8.
     """
     wanted = ["item", *KEYS, "value"]
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin it by a mark
+            rows = list(csv.DictReader(file))
+    except UnicodeDecodeError:
+        raise InputError("this is no text in UTF-8; save it so") from None
     missing = [name for name in wanted if rows and name not in rows[0]]
     if missing:
         raise InputError(f"no column '{missing[0]}'; expected {','.join(wanted)}")
     printed = [row for row in rows if row["value"]]
+    once = set()
+    for row in printed:
+        cell = tuple(text for key, text in row.items() if key not in ("value", "sd"))
+        if cell in once:
+            raise InputError(f"{', '.join(filter(None, cell))}: this cell stands twice; keep one")
+        once.add(cell)
     for row, column in itertools.product(printed, ("value", "sd")):
         try:
             finite = math.isfinite(float(row.get(column) or 0))

@@ -102,10 +102,14 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         if not (record.diverged and line in whole)
         for at, value in values.items()
     ]
+    curves = pd.DataFrame(data, columns=COLUMNS)
+    if not is_scatter(figure):  # several clients of a run are one value of their seed
+        own = [name for name in COLUMNS if name != "accuracy"]
+        curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
     names = cells.unique(named)
     return Content(
-        curves=pd.DataFrame(data, columns=COLUMNS),
+        curves=curves,
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
         rows=cells.unique(panel(study, record, figure["rows"]) for record in records),
         columns=cells.unique(panel(study, record, figure["columns"]) for record in records),

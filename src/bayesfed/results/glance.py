@@ -82,7 +82,7 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     named under `glance` in the paper's YAML, then every claim that a finished run touches."""
     asked = cells.unique(str(record.folder) for record in study.records)
     done = cells.unique(str(record.folder) for record in study.records if record.done)
-    out = f"### {study.own_method}\n\n{agreement.notice(study)}{len(done)} of {len(asked)} planned runs stand."
+    out = f"### {study.heading}\n\n{agreement.notice(study)}{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
     totals = [claims.rows(study, claim)[0] for claim in study.spec.get("claims", [])]

@@ -8,6 +8,8 @@ from typing import Any
 
 from bayesfed.results import breakdown, cells, csvfile, search
 
+BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget", "chosen")  # columns beside those of a table's YAML
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -73,11 +75,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
         *table["rows"],
         *titles,
         *(f"{each} last5" for each in scored),
-        "seeds",
-        *cells.BUDGET,
-        "dataset_used",
-        "budget",
-        *(["chosen"] if "search" in table else []),
+        *(BESIDE if "search" in table else BESIDE[:-1]),
     ]
     found = []
     for keys, of_row in whole:
