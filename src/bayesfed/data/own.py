@@ -220,6 +220,8 @@ def records(split: Split) -> NDArray[np.uint8]:
 def read_arrays(path: Path) -> Split:
     """The images and labels of an npz file, checked; no pickle is read."""
     try:
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise InputError(f"{path}: not readable as npz: it is no such file, which np.savez writes, or was cut off")
         with np.load(path, allow_pickle=False) as held:
             for name in ("images", "labels"):
                 if name not in held.files:

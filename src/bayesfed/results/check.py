@@ -109,7 +109,10 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 
 def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
     """The records of a metric; raises InputError where none of these experiments has any."""
-    found, _ = cells.of_metric(records, metric, own)
+    found, statistic = cells.of_metric(records, metric, own)
+    if statistic.of.startswith(cells.FOREIGN):
+        asked = statistic.of.removeprefix(cells.FOREIGN).removesuffix("_sd")
+        one_of(asked, cells.unique(name for record in found for name in record.foreign), "foreign dataset of its runs")
     if records and not found:
         names = ", ".join(f"'{name}'" for name in cells.unique(record.experiment for record in records))
         raise InputError(f"'{metric}': experiment {names} {without(metric.partition('_')[0])}")
@@ -262,6 +265,7 @@ def check_claim(study: cells.Study, claim: object) -> None:
     kind = claim.get("kind") if isinstance(claim, Mapping) else None
     one_of(kind, OF_KIND, "kind of claim")
     claim = keys(claim, CLAIM + OF_KIND[str(kind)])
+    one_of(claim["by"], ("paper", "us"), "side that claims")
     own = study.spec.get("statistics", {})
     records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
     for record in records if "along" in claim else []:
