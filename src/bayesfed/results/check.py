@@ -154,8 +154,8 @@ def check_table(study: cells.Study, table: object) -> None:
         values(of_level(records, metric, own), tables.keys_of(column))
     titles = [tables.title(study, column) for column in table["columns"]]
     taken = [*table["rows"], *tables.BESIDE, *(f"{title} last5" for title in titles)]
-    for number, title in enumerate(titles):
-        if title in taken or title in titles[:number]:
+    for title in titles:
+        if title in taken or titles.count(title) > 1:
             raise InputError(f"columns: two columns would be called '{title}'; give one of them another title")
     if "search" in table:
         metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
