@@ -1,7 +1,7 @@
 """Puts what commands have measured into the pages, between their markers: `python -m benchmarks.pages`.
 
-README.md shows the papers' results at a glance and the few figures of speed that matter, docs/results.md how far all of them
-agree with print, docs/speed.md all tables of the benchmarks.
+README.md shows each paper's first table and the few figures of speed that matter, docs/results.md all tables that have a run and
+how far they agree with print, docs/speed.md all tables of the benchmarks.
 """
 
 import csv
@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from bayesfed.results.glance import CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
 
 HERE = Path(__file__).parent
@@ -19,6 +20,7 @@ README, RESULTS, SPEED = (HERE.parent / name for name in ("README.md", "docs/res
 TABLES = HERE.parent / "results" / "paper" / "tables"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
+TITLE = "\n**"  # how the title of a table begins at a glance
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -48,6 +50,18 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
 def of_paper(paper: str, name: str) -> str:
     """A paper's page of that name, as the workflow has left it among its tables."""
     return (TABLES / paper / f"{name}.md").read_text()
+
+
+def first_table(paper: str) -> str:
+    """A paper's runs in numbers, and the first of its tables that has one."""
+    said, *tables = of_paper(paper, "glance").split(TITLE)
+    return said.partition(f"\n{LEGEND}")[0] + TITLE + tables[0] + "\n" if tables else said
+
+
+def all_tables(paper: str) -> str:
+    """A paper's tables at a glance, then how far they agree with print, its claims and costs."""
+    glance = of_paper(paper, "glance").partition(f"{TITLE}{CLAIMS}")[0]
+    return f"{glance}\n" + of_paper(paper, "agreement").partition("\n\n")[2]
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -174,8 +188,8 @@ def tables_of_speed() -> str:
 
 PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {**{f"{paper}:": partial(of_paper, paper, "glance") for paper in PAPERS}, "speed:": ratios},
-    RESULTS: {f"{paper}:": partial(of_paper, paper, "agreement") for paper in PAPERS},
+    README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios},
+    RESULTS: {f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
     SPEED: {"tables:": tables_of_speed},
 }
 

@@ -11,6 +11,12 @@ from bayesfed.results import agreement, cells, claims, compare, runs, search, ta
 APART = "†"
 """Behind a number that is not of the paper's run."""
 
+LEGEND = (
+    "Means over seeds ± standard deviation, print in brackets with its own where it has one; behind a slash the mean of the "
+    "last five rounds, where the round of the number before it is chosen on the test set, as in print."
+)
+CLAIMS = "Claims that have been tested"
+
 
 def cost(hours: Sequence[float]) -> str:
     """What a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
@@ -87,8 +93,7 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
         return f"{out}\n\n"
     totals = [claims.rows(study, claim)[0] for claim in study.spec.get("claims", [])]
     out += f" {agreement.in_words(study, published, totals)}\n\n"
-    out += "Means over seeds ± standard deviation, print in brackets with its own where it has one; behind a slash the mean of the last five rounds, where the "
-    out += "round of the number before it is chosen on the test set, as in print.\n\n"
+    out += f"{LEGEND}\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
@@ -98,7 +103,7 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
             [row["claim"], row["by"], agreement.counted(row), row["difference"], agreement.verdict(row)]
             for row in touched
         ]
-        out += f"{tables.markdown(agreement.CLAIM_HEAD, lines)}\n"
+        out += f"**{CLAIMS}**\n\n{tables.markdown(agreement.CLAIM_HEAD, lines)}\n"
     return out
 
 
