@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesfed.errors import InputError
+from bayesfed.models.pooling import pool, pool_and_places, unpool
 
 # What autograd itself calls.
 convolution_backward = torch.ops.aten.convolution_backward.default
-pool_backward = torch.ops.aten.max_pool2d_with_indices_backward.default
 relu_backward = torch.ops.aten.threshold_backward.default
 
 # Where a gather of all weights costs less than a copy for each convolution; a CPU copies small weights faster.
@@ -220,8 +220,10 @@ class Network:
                     weight = weight.view(out, *sides, channels).permute(0, 3, 1, 2)
                 keep = [x, weight]
                 x = F.conv2d(x, weight, bias)
-                if layer.pool > 1:  # before ReLU: the same values from a quarter of the work
-                    x, places = F.max_pool2d(x, layer.pool, return_indices=True)
+                if layer.pool > 1 and kept is None:  # before ReLU: the same values from a quarter of the work
+                    x = pool(x, layer.pool)
+                elif layer.pool > 1:
+                    x, places = pool_and_places(x, layer.pool)
                     keep.append(places)
                 x = x.relu_()
             else:
@@ -292,12 +294,6 @@ def room(x: Tensor, width: int) -> Tensor | None:
     if in_columns(x) and (len(x) <= FEW or x.stride(0) == 1):
         return x.new_empty(width, len(x)).t()
     return None
-
-
-def unpool(g: Tensor, places: Tensor, pool: int, shape: list[int]) -> Tensor:
-    """The gradient of max-pooling with respect to its input of that shape, in channels-last memory."""
-    like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)  # for its shape alone
-    return pool_backward(g, like, [pool, pool], [pool, pool], [0, 0], [1, 1], False, places)
 
 
 def smallest_size(layers: tuple[Conv | Linear, ...]) -> int:
