@@ -70,7 +70,11 @@ def parser() -> argparse.ArgumentParser:
 
     for name, run, text in (
         ("tables", tables, "Build the papers' tables from finished runs."),
-        ("compare", compare, "Set the tables beside the printed numbers, and check the papers' claims."),
+        (
+            "compare",
+            compare,
+            "Set the tables beside the printed numbers, and check the papers' claims; what DVC shows lies beside DIR.",
+        ),
         ("figures", figures, "Draw the papers' figures from finished runs."),
     ):
         sub = command(name, run, text)

@@ -88,6 +88,15 @@ def check_name(method: Method, name: object) -> None:
         )
 
 
+def check_shape(method: Method, name: str, given: Tensor, n: int, classes: int) -> None:
+    """Raise InputError where a predictor of that name gave n images another shape than one row an image, one column a class."""
+    if given.shape != (n, classes):
+        raise InputError(
+            f"method '{method.name}': predictor '{name}' gave a tensor {tuple(given.shape)} for {n} images of {classes} "
+            f"classes; expected log probabilities ({n}, {classes})"
+        )
+
+
 def off_one(log_probabilities: Tensor) -> Tensor:
     """How far the probabilities (n, classes) of an image are from adding up to 1 at most, a tensor (); 0 for NaN."""
     return (log_probabilities.exp().sum(-1) - 1).abs().nan_to_num(0.0).amax()

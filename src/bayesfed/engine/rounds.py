@@ -231,6 +231,7 @@ class Trainer:
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
+        classes = self.federation.run.sources[max(node.client, 0) if self.federation.run.multi_task else 0].classes
         due = {"test"} if is_server or tested else set()
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
@@ -249,6 +250,7 @@ class Trainer:
                     labels[shard.test],
                 )
             for name, (log_probabilities, truth) in predicted.items():
+                contract.check_shape(self.federation.method, predictor.name, log_probabilities, len(truth), classes)
                 self.off.append((predictor.name, contract.off_one(log_probabilities)))
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if detailed:
