@@ -125,7 +125,7 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert cell | {"folder": ""} == {
         "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
         "setting": "IID", "method": "FedAvg", "model": None, "clients": 3, "stragglers": "0", "axes": {}, "seed": 0, "rounds": 2,
-        "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "changes": [], "folder": "",
+        "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "asks": [], "changes": [], "folder": "",
     }  # fmt: skip
     tasks = made(config)["cells"][-1]
     assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])

@@ -545,6 +545,7 @@ def cell_of(
         "axes": {axis: value for axis, value in point.items() if axis not in PLAIN},
         "seed": run.budget.seed,
         **budget,
+        "asks": [*(["mistakes"] if run.tasks.mistakes else []), *(["active"] if run.active else [])],
         "changes": changes,
         "folder": run.folder,
     }

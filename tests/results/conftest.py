@@ -56,6 +56,7 @@ class Lab:
             "local_epochs": 5,
             "batch_size": 128,
             "clients_on_test": "detailed",
+            "asks": [],
             "changes": [],
             **more,
         }

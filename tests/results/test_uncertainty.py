@@ -171,7 +171,7 @@ def test_unknown_metrics(metric: str) -> None:
 
 def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -> None:
     """Of the last round with so many."""
-    folder = lab.cell("heterogeneous", "HBFL")
+    folder = lab.cell("heterogeneous", "HBFL", asks=["active"])
     stored(folder, [0.3, 0.4, 0.5, 0.45, 0.6])
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         rows = [(round, "global", "server", "labelled_images", 100 * (1 + (round - 1) // 2)) for round in range(1, 6)]

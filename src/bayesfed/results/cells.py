@@ -105,7 +105,8 @@ class Record:
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `summary` holds accuracies in
+    them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `asks`: what else its run
+    is asked for, `mistakes` (how well it tells its own) and `active` (learning). `summary` holds accuracies in
     [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
     where it has (results/search.py).
     """
@@ -126,6 +127,7 @@ class Record:
     batch_size: int
     changes: tuple[str, ...]
     foreign: Mapping[str, str]
+    asks: tuple[str, ...]
     folder: Path
     done: bool
     diverged: int
@@ -510,6 +512,7 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
             batch_size=cell["batch_size"],
             changes=tuple(cell["changes"]),
             foreign=cell.get("foreign", {}),
+            asks=tuple(cell["asks"]),
             folder=folder,
             done=summary is not None,
             diverged=diverged,

@@ -30,6 +30,10 @@ SHOWS = {
     "against": ("against", "label"),
     "error": ("error", "label"),
 }
+UNASKED = {
+    "mistakes": "does not ask for it (tasks: {mistakes: true})",
+    "active": "has no active learning (active: {start, add, every})",
+}
 POINTS = {"against", "error"}  # of these, a point a run or a network, and no line
 OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
@@ -114,9 +118,23 @@ def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any
         asked = statistic.of.removeprefix(cells.FOREIGN).removesuffix("_sd")
         one_of(asked, cells.unique(name for record in found for name in record.foreign), "foreign dataset of its runs")
     if records and not found:
-        names = ", ".join(f"'{name}'" for name in cells.unique(record.experiment for record in records))
-        raise InputError(f"'{metric}': experiment {names} {without(metric.partition('_')[0])}")
+        raise InputError(f"'{metric}': {named(records)} {without(metric.partition('_')[0])}")
+    if statistic.of.startswith("auroc_mistakes"):
+        asked_for(found, "mistakes", metric)
+    if statistic.name == "labelled":
+        asked_for(found, "active", metric)
     return found
+
+
+def asked_for(records: Sequence[cells.Record], what: str, where: str) -> None:
+    """Raise InputError where no run of these experiments is asked for it."""
+    if records and not any(what in record.asks for record in records):
+        raise InputError(f"'{where}': {named(records)} {UNASKED[what]}")
+
+
+def named(records: Iterable[cells.Record]) -> str:
+    """The experiments of records: `experiment 'one', 'other'`."""
+    return "experiment " + ", ".join(f"'{name}'" for name in cells.unique(record.experiment for record in records))
 
 
 def without(level: str) -> str:
@@ -187,6 +205,8 @@ def check_figure(study: cells.Study, figure: object) -> None:
         if not isinstance(round, int) or (round < 1 and round != -1):
             raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
         one_of(shows.get("against", "global"), cells.LEVELS, "accuracy")
+        if kind == "labelled":
+            asked_for(records, "active", "shows")
     along = [figure["x"]] if "x" in figure else []
     if "search" in figure:
         used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
