@@ -210,7 +210,8 @@ def footnote(
 
 def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
     """What a figure's own YAML says of it, and what its search has chosen, in how many points."""
-    found = [figure["note"].rstrip(".") + "."] if "note" in figure else []
+    note = figure.get("note", "")
+    found = [note[0].upper() + note[1:].rstrip(".") + "."] if note else []
     if "search" in figure:
         found.append(search.words(figure["search"]))
         if counts := search.counts(records):
