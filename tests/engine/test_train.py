@@ -22,9 +22,12 @@ from bayesfed import cli, files, runfile, runfolder
 from bayesfed.engine import lease, rounds
 from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
+from bayesfed.engine.train import Process
+from bayesfed.engine.verify import verify
 from bayesfed.methods.base import Node, State
 from bayesfed.methods.fedppd_distill import FedPPDDistill
 from bayesfed.methods.fml import FML
+from bayesfed.results import cells
 
 Make = Callable[..., dict[str, Any]]
 Train = Callable[..., int]
@@ -110,6 +113,18 @@ def test_two_runs_of_one_file_are_identical(train: Train, mapping: Make, tmp_pat
     assert (tmp_path / "a/metrics.csv").read_bytes() == (tmp_path / "b/metrics.csv").read_bytes()
 
 
+def stop_in_round(number: int, patch: pytest.MonkeyPatch) -> None:
+    """A signal comes in the middle of a round: half of its clients have trained."""
+    original = Federation.node
+
+    def stop_midway(self: Federation, client: int, round: int, *rest: Any) -> Any:
+        if round == number and client == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, client, round, *rest)
+
+    patch.setattr(Federation, "node", stop_midway)
+
+
 @pytest.mark.parametrize("method", ["hbfl", "fml", "abavg", "fedppd", "fedppd_distill", "fedswag", "fedpa"])
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
 def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: Train, mapping: Make, tmp_path: Path,
@@ -117,15 +132,8 @@ def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: 
     whole = mapping(method, rounds=3, stragglers=0.5, local_epochs=2)
     assert train(whole, "whole") == 0
 
-    # A signal in the middle of the next round: half of its clients have trained.
-    def stop_midway(self: Federation, client: int, round: int, *rest: Any) -> Any:
-        if round == stop_after + 1 and client == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, client, round, *rest)
-
-    original = Federation.node
     with monkeypatch.context() as patch:
-        patch.setattr(Federation, "node", stop_midway)
+        stop_in_round(stop_after + 1, patch)
         with pytest.raises(SystemExit, match=f"stopped by a signal after round {stop_after} of 3; run it again"):
             train(whole, "parts")
     assert not (tmp_path / "parts/summary.json").exists()
@@ -385,6 +393,27 @@ def test_a_resume_keeps_how_it_was_begun(
     assert f"--{option} {other}: this run was begun with {begun}; go on with that" in error(capsys)
     assert train(mapping()) == 0
     assert json.loads((tmp_path / "out/provenance.json").read_text())[option] == begun
+
+
+def test_a_run_that_went_on_elsewhere_names_every_machine(
+    train: Train, mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the last one alone, in whose hours the others' would be counted."""
+    for number, hardware in ((2, "one"), (3, "one"), (5, "two")):
+        with monkeypatch.context() as patch:
+            patch.setattr(training.device, "hardware", lambda _, hardware=hardware: hardware)
+            stop_in_round(number, patch)
+            with pytest.raises(SystemExit):
+                train(mapping(rounds=5))
+    assert train(mapping(rounds=5)) == 0
+    provenance = runfolder.provenance(tmp_path / "out")
+    assert [(one["by"]["hardware"], one["rounds"]) for one in provenance["sessions"][:2]] == [("one", 2), ("two", 2)]
+    assert provenance["sessions"][2]["by"] | provenance == provenance
+    assert sum(one["seconds"] for one in provenance["sessions"]) == pytest.approx(provenance["train_seconds"], abs=1e-3)
+    with Process() as process:
+        assert "hardware" in verify(tmp_path / "out", 1, data_dir, "cpu", process).differs
+    threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    assert cells.place(provenance).startswith(f"one, {threads} then two, {threads} then ")
 
 
 def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -34,13 +36,24 @@ PIECE = 2**20  # bytes read at once
 
 @dataclass
 class Record:
-    """What a checkpoint says beside the tensors. A resume keeps precision and executor; seconds and samples add up."""
+    """What a checkpoint says beside the tensors. A resume keeps precision and executor; seconds and samples add up, and
+    `sessions` say by what machine, code and versions, each with its rounds and seconds."""
 
     key: str
     precision: str
     executor: str
     seconds: float = 0.0
     samples: int = 0
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, by: Mapping[str, Any], seconds: float, samples: int) -> None:
+        """Count a round, to the last session where that was `by` the same."""
+        self.seconds += seconds
+        self.samples += samples
+        if not self.sessions or self.sessions[-1]["by"] != by:
+            self.sessions.append({"by": by, "rounds": 0, "seconds": 0.0})
+        self.sessions[-1]["rounds"] += 1
+        self.sessions[-1]["seconds"] += seconds
 
 
 def before(path: Path) -> Path:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         own_partition(run, place)  # the results name it
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
-            progress = rounds(federation, progress or begin(federation), place, record, report)
+            progress = rounds(federation, progress or begin(federation), place, record, machine(on), report)
         assert progress is not None
         write_results(run, place, on, progress, record)
         checkpoint.done(place.checkpoint)
@@ -191,7 +191,7 @@ def own_partition(run: Run, place: Place) -> partition.Partition | None:
 
 
 def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
-           report: Reporter) -> Progress:  # fmt: skip
+           by: dict[str, Any], report: Reporter) -> Progress:  # fmt: skip
     """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
     total = federation.run.budget.rounds
     saving = threading.Lock()
@@ -213,8 +213,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
             while not progress.over(total):
                 started = time.monotonic()
                 progress = trainer.play(progress)
-                record.seconds += time.monotonic() - started
-                record.samples += trainer.samples
+                record.add(by, time.monotonic() - started, trainer.samples)
                 report.round_done(progress)
                 if progress.over(total) or time.monotonic() - saved > wait:
                     started = time.monotonic()
@@ -233,16 +232,19 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
     files.write_text(place.out / "metrics.csv", header + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method = run.build_method()
+    by = record.sessions[-1]["by"] if record.sessions else machine(on)
     provenance = {
         "key": run.key,
         "method_revision": method.revision,
         "engine_revision": ENGINE_REVISION,
-        **facts(run, place.data, on, record.precision, record.executor),
+        **facts(run, place.data, by, record.precision, record.executor),
         "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
         "train_seconds": round(record.seconds, 3),
         "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
     }
+    if len(record.sessions) > 1:
+        provenance["sessions"] = record.sessions
     if leak := method.leak():
         provenance["leak"] = leak
     if own := run.own_parts:
@@ -263,18 +265,25 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
     runfolder.seal(place.out, summary)
 
 
-def facts(run: Run, data: Path, on: str, precision: str, executor: str) -> dict[str, Any]:
+def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, executor: str) -> dict[str, Any]:
     """What a result depends on beside its key, as provenance.json has it and `bayesfed verify` compares it."""
+    return {
+        **by,
+        "precision": precision,
+        "executor": executor,
+        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
+        "partition_fingerprint": partition_fingerprint(run, data),
+    }
+
+
+def machine(on: str) -> dict[str, Any]:
+    """What of these facts may change when a run is resumed."""
     return {
         "code": code_hash(),
         "versions": versions(),
         "device": on,
         "hardware": device.hardware(on),
-        "precision": precision,
-        "executor": executor,
         "threads": torch.get_num_threads(),
-        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
-        "partition_fingerprint": partition_fingerprint(run, data),
     }
 
 

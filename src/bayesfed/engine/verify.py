@@ -19,7 +19,7 @@ from bayesfed import runfile, runfolder
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.train import Place, Process, assemble, facts
+from bayesfed.engine.train import Place, Process, assemble, facts, machine
 from bayesfed.errors import InputError
 from bayesfed.parts import WEIGHTS
 from bayesfed.revision import ENGINE_REVISION
@@ -103,6 +103,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
     run = runfile.load(folder / "run.yaml", data)
     then = runfolder.provenance(folder)
+    then |= then.get("sessions", [{"by": {}}])[0]["by"]  # the first rounds are its first session's
     check_key(folder, run, summary, then)
     asked = then["device"] if asked == "auto" and then["device"] == "cpu" else asked
     place = Place(folder, folder / checkpoint.FILE, data, asked, weights=weights)
@@ -123,7 +124,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
 
     values = again()
-    now = facts(run, data, on, precision, executor)
+    now = facts(run, data, machine(on), precision, executor)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max(int(round) for round, *_ in values)
     verdict = compare(recorded(folder / "metrics.csv", last), values, differs)

@@ -74,16 +74,14 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
 def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> None:
     """A run: its record, and the action that made it of its run file."""
     place = f"results/{run.relative_to(results).as_posix()}"
-    provenance = runs.provenance(run)
     used = file(crate, f"{place}/run.yaml")
     made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", runfolder.SUMMARY)]
-    words = ", ".join(f"{key} {provenance[key]}" for key in ("hardware", "precision", "threads") if key in provenance)
     entity(
         crate,
         f"#{run.name}",
         "CreateAction",
         name=f"training run {run.name}",
-        description=words,
+        description=cells.place(runs.provenance(run)),
         instrument=software,
         object=used,
         result=made,

@@ -373,10 +373,15 @@ def precision(record: Record) -> str:
 
 
 def place(provenance: Mapping[str, Any]) -> str:
-    """Where a run was computed: hardware, threads on a CPU, precision."""
-    threads = f"{provenance['threads']} thread{'s' if provenance['threads'] > 1 else ''}"
-    words = [provenance["hardware"], threads if provenance["device"] == "cpu" else "", provenance["precision"]]
-    return ", ".join(word for word in words if word)
+    """Where a run was computed, each such place of a resumed one: hardware, threads on a CPU; and its precision."""
+    machines = [one["by"] for one in provenance.get("sessions", [{"by": provenance}])]
+    return f"{' then '.join(unique(map(machine, machines)))}, {provenance['precision']}"
+
+
+def machine(by: Mapping[str, Any]) -> str:
+    """Hardware, and threads on a CPU."""
+    threads = f", {by['threads']} thread{'s' if by['threads'] > 1 else ''}" if by["device"] == "cpu" else ""
+    return f"{by['hardware']}{threads}"
 
 
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
