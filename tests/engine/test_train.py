@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import math
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.train import Process
 from bayesfed.engine.verify import verify
-from bayesfed.methods.base import Node, State
+from bayesfed.methods.base import Node, Predictor, State
 from bayesfed.methods.fedppd_distill import FedPPDDistill
 from bayesfed.methods.fml import FML
 from bayesfed.results import cells
@@ -336,6 +338,26 @@ def test_a_diverged_run_ends_and_says_where(executor: str, train: Train, mapping
     monkeypatch.setattr(training, "assemble", None)  # training would fail
     assert train(mapping("fml", rounds=5)) == 0
     assert (out / "summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("owner", ["server", "2"])
+def test_a_prediction_that_is_no_number_ends_a_run(owner: str, train: Train, mapping: Make, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Of parameters that are all finite: its accuracy would be that of the first class."""
+    name = "server_predictors" if owner == "server" else "client_predictors"
+    original = getattr(FML, name)
+
+    def predictors(self: FML, node: Node) -> list[Predictor]:
+        found = original(self, node)
+        if node.round == 2 and str(node.client) in (owner, "-1"):
+            return [replace(one, log_probabilities=lambda x: torch.full((len(x), 10), math.nan)) for one in found]
+        return found
+
+    monkeypatch.setattr(FML, name, predictors)
+    assert train(mapping("fml", rounds=3)) == 0
+    model = "global" if owner == "server" else "local"
+    told = {"round": 2, "client": owner, "tensor": f"prediction by its model '{model}'"}
+    assert json.loads((tmp_path / "out/summary.json").read_text())["diverged"] == told
 
 
 def test_a_metric_that_is_not_finite_is_null(train: Train, mapping: Make, tmp_path: Path,

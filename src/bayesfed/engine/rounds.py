@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a run first held a value that is not finite; `client` is a number from 0 or "server"."""
+    """Where a run first held a value that is not finite, or predicted one; `client` is a number from 0 or "server"."""
 
     round: int
     client: str
@@ -117,12 +117,13 @@ class Trainer:
         self.samples = 0  # training images of the last round, times epochs
         self.predicts = False  # whether anything has predicted in this round
         self.off: list[tuple[str, Tensor]] = []  # and how far probabilities were from adding up to 1, by predictor
+        self.numbers: dict[tuple[int, str], Tensor] = {}  # and whether all were numbers, by client and predictor
 
     def play(self, progress: Progress) -> Progress:
         """The progress after one more round. A GPU is waited for once, at its end."""
         federation, method = self.federation, self.federation.method
         round, generators, attributes = progress.round + 1, contract.shared_generators(), dict(vars(method))
-        self.off, self.predicts = [], False
+        self.off, self.numbers, self.predicts = [], {}, False
         federation.label(progress.labelled)
         budget = federation.run.budget
         detailed = round == budget.rounds or round % DETAILED_EVERY == 0
@@ -191,6 +192,8 @@ class Trainer:
         self.samples = sum(images.values())
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
+        for (client, name), flag in sorted(self.numbers.items(), key=lambda one: one[0]):
+            finite["server" if client == SERVER else str(client), f"prediction by its model '{name}'"] = flag
         federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
         contract.check_draws(method, generators)
         contract.check_self(method, attributes)
@@ -252,6 +255,8 @@ class Trainer:
             for name, (log_probabilities, truth) in predicted.items():
                 contract.check_shape(self.federation.method, predictor.name, log_probabilities, len(truth), classes)
                 self.off.append((predictor.name, contract.off_one(log_probabilities)))
+                of = node.client, predictor.name
+                self.numbers[of] = ~log_probabilities.isnan().any() & self.numbers.get(of, True)
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if detailed:
                     values |= uncertainty(log_probabilities, truth)
