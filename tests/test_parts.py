@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -297,7 +298,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("networks/mine.py", "NETWORKS = {'cnn2': len}", "networks/mine.py: the model 'cnn2' is there already (bayesfed)"),
         ("networks/mine.py", "NETWORKS = {'convolutions': len}", "networks/mine.py: NETWORKS 'convolutions': this word means"),
         ("networks/mine.py", "NETWORKS = {'one': 1}", "networks/mine.py: NETWORKS 'one': expected a function"),
-        ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: division by zero"),
+        ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: division by zero ("),
         ("preparations/mine.py", "PREPARATIONS = {'pad': len}", "preparations/mine.py: the preparation 'pad' is there already"),
         ("preparations/halved.py", "PREPARATIONS = {'halved': lambda images, side: images}", "preparations/halved.py: preparation 'halved': expected uint8 (1, 1, 14, 14), found uint8 (1, 1, 28, 28)"),
         ("preparations/halved.py", "def halved(images, side):\n    return images[side:, 9, 9, 9, 9]\n\nPREPARATIONS = {'halved': halved}", "preparations/halved.py, line 2: IndexError: too many indices"),
@@ -310,6 +311,13 @@ def test_a_faulty_part_is_told_in_one_line(
 ) -> None:
     put(name, content)
     assert message in planned(capsys)
+
+
+def test_a_fault_inside_a_network_names_its_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not one of torch, which calls it and is called by it."""
+    layer = "class Bad(nn.Module):\n    def forward(self, x):\n        return nn.Linear(3, 4)(x)\n"
+    put("networks/tiny.py", f"from torch import nn\n{layer}NETWORKS = {{'tiny': lambda *_: nn.Sequential(Bad())}}\n")
+    assert re.search(r"shapes cannot be multiplied .*networks/tiny\.py, line 4\)", planned(capsys))
 
 
 def test_memory_that_runs_out_in_a_part_is_not_the_parts_fault(put: Put, capsys: pytest.CaptureFixture[str]) -> None:

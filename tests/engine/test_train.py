@@ -389,6 +389,26 @@ def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest
     assert "this folder holds run" in error(capsys)
 
 
+@pytest.mark.parametrize(
+    ("out", "checkpoint", "message"),
+    [
+        ("file", "new", "{}/file: this is a file, and a folder is needed for the run folder"),
+        ("file/below", "new", "{}/file: this is a file, and a folder is needed for the run folder"),
+        ("out", "file/below/one", "{}/file: this is a file, and a folder is needed for the checkpoint"),
+        ("out", "folder", "--checkpoint {}/folder: this is a folder"),
+    ],
+)
+def test_refuses_places_that_cannot_be(out: str, checkpoint: str, message: str, train: Train, mapping: Make, tmp_path: Path,
+                                       capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    run = tmp_path / "run.yaml"
+    run.write_text(yaml.safe_dump(mapping()))
+    places = ["--out", str(tmp_path / out), "--checkpoint", str(tmp_path / checkpoint)]
+    assert cli.main(["train", str(run), *places, "--data", str(tmp_path)]) == 2
+    assert message.format(tmp_path) in error(capsys)
+
+
 def test_refuses_a_damaged_checkpoint(
     train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def train(run: Run, place: Place, process: Process) -> None:
     A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
     says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM or SIGINT.
     """
+    refuse_places(place)
     with files.locked(
         place.out, lambda: print(f"{place.out}: another process holds this run; waiting", file=sys.stderr)
     ):
@@ -126,6 +127,15 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 if not text:
                     traceback.print_exc()
     return failed
+
+
+def refuse_places(place: Place) -> None:
+    """Raise InputError where no run folder or no checkpoint can be, before hours are spent."""
+    for what, path in (("run folder", place.out), ("checkpoint", place.checkpoint.parent)):
+        if file := next((one for one in (path, *path.parents) if one.is_file()), None):
+            raise InputError(f"{file}: this is a file, and a folder is needed for the {what}; give another path")
+    if place.checkpoint.is_dir():
+        raise InputError(f"--checkpoint {place.checkpoint}: this is a folder; give the path of a file")
 
 
 def refuse_other_run(run: Run, out: Path) -> None:

@@ -284,6 +284,10 @@ class Update:
     statistics: State = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
+        if name not in self.values:
+            raise KeyError(
+                f"no '{name}' from client {self.client}, whose `finish` gives {', '.join(self.values) or 'nothing'}"
+            )
         return self.values[name]
 
 

@@ -14,7 +14,9 @@ import copy
 import pickle
 import random
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ Build = Callable[[int, int, int], nn.Module]
 
 # What has a scale and a shift for that which it normalises.
 NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+LIBRARIES = {Path(torch.__file__).parent, Path(__file__).parents[1]}  # where no line is a user's
 
 BUILDING = threading.Lock()  # held while torch's global generator has a seed of ours
 
@@ -217,14 +221,20 @@ class ModuleNetwork:
 
 @contextlib.contextmanager
 def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Whatever a user's code raises inside becomes an InputError that names the network, but for memory that ran out."""
+    """Whatever a user's code raises inside becomes an InputError that names the network and the user's line, but for memory
+    that ran out."""
     try:
         yield
     except Exception as error:
         if out_of_memory(error):
             raise
         what = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"model '{name}', built for images of {'x'.join(map(str, shape))}: {what}") from None
+        frames = traceback.extract_tb(error.__traceback__)
+        at = [
+            f" ({one.filename}, line {one.lineno})" for one in frames if not LIBRARIES & {*Path(one.filename).parents}
+        ]
+        built = f"model '{name}', built for images of {'x'.join(map(str, shape))}"
+        raise InputError(f"{built}: {what}{''.join(at[-1:])}") from None
 
 
 def elsewhere() -> tuple[object, ...]:
