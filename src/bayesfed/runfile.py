@@ -402,6 +402,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
     judged = method.server_predictors is not Method.server_predictors and not shared
     if run.active and run.active.by == "entropy" and not judged:
         raise InputError(f"active.by: method '{method.name}' has no global model to judge images; take 'random'")
+    if run.active and run.active.every >= run.budget.rounds:
+        raise InputError(
+            f"active.every: {run.active.every} of {run.budget.rounds} rounds; no more would ever be labelled"
+        )
     if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
         found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")

@@ -34,7 +34,8 @@ Build = Callable[[int, int, int], nn.Module]
 # What has a scale and a shift for that which it normalises.
 NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
-LIBRARIES = {Path(torch.__file__).parent, Path(__file__).parents[1]}  # where no line is a user's
+PACKAGES = Path(torch.__file__).parents[1]
+LIBRARIES = {PACKAGES / "torch", PACKAGES / "torchvision", Path(__file__).parents[1]}  # where no line is a user's
 
 BUILDING = threading.Lock()  # held while torch's global generator has a seed of ours
 
