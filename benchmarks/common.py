@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from bayesfed import runfile
+from bayesfed.data.catalogue import source
 from bayesfed.data.schemes import dirichlet_class_shared
-from bayesfed.data.sources import source
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
 from bayesfed.engine.executors import Executor, Job

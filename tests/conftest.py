@@ -12,8 +12,8 @@ from networks import modules as modules
 from playing import FEW, FULL_HESSIAN, few_of
 
 from bayesfed import files, methods
-from bayesfed.data import store
 from bayesfed.data.fetch import _record, fetch
+from bayesfed.data.records import write_npz
 from bayesfed.data.sources import SOURCES
 
 torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def data_dir(digits_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if not (folder / "dataset.json").exists():
             for split, count in (("train", FEW[0]), ("test", FEW[1])):
                 with np.load(digits_dir / name / f"{split}.npz") as arrays:
-                    store.write_npz(folder / f"{split}.npz", {key: arrays[key][:count] for key in ("images", "labels")})
+                    write_npz(folder / f"{split}.npz", {key: arrays[key][:count] for key in ("images", "labels")})
             (folder / "dataset.json").write_text(files.sealed_json(_record(few, folder)))
     return digits_dir
 

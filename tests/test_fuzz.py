@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayesfed import cli, plan, runfile
-from bayesfed.data import store
+from bayesfed.data.records import read_npz
 from bayesfed.engine import checkpoint
 from bayesfed.errors import InputError
 
@@ -164,4 +164,4 @@ def test_bytes_of_caches(tmp_path_factory: pytest.TempPathFactory, content: byte
     with pytest.raises(InputError, match="this checkpoint is damaged"):
         checkpoint.load(path, "key", torch.device("cpu"))
     with pytest.raises(ValueError, match="not as it was written"):
-        store.read_npz(path)
+        read_npz(path)

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 from bayesfed.data import store
-from bayesfed.data.sources import source
+from bayesfed.data.catalogue import source
 from bayesfed.errors import InputError
 
 MIB = 2**20

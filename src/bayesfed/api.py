@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bayesfed import parts, runfile, runfolder
 from bayesfed.data import partition, prepare, store
 from bayesfed.data.augment import Images
+from bayesfed.data.records import SPLITS
 from bayesfed.data.schemes import SCHEMES
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
@@ -178,8 +179,8 @@ class LoadedRun:
         """
         if client is not None:
             self._check(client)
-        if split not in store.SPLITS:
-            raise InputError(f"split '{split}': expected one of {', '.join(store.SPLITS)}")
+        if split not in SPLITS:
+            raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
         self._take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
         store.check(source, self.data)
@@ -198,7 +199,7 @@ class LoadedRun:
     def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Images and labels of a split as the run has it, which takes it from both where its partition deals from both."""
         found = {}
-        for one in store.SPLITS:
+        for one in SPLITS:
             with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
                 found[one] = arrays["images"], arrays["labels"].astype(np.int64)
         spec = self.run.partition

@@ -157,13 +157,13 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
 
 def check_stand_ins(config: Tree, asked: Container[str]) -> None:
     """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
-    from bayesfed.data import sources
+    from bayesfed.data import catalogue
 
     changes = {f"config.experiments.{name}": change or {} for name, change in config.get("experiments", {}).items()}
     for where, change in ({"config": config} | changes).items():
         for name in change.get("datasets", {}):
             if name not in asked:
-                sources.registry.part(name, f"{where}.datasets")
+                catalogue.registry.part(name, f"{where}.datasets")
 
 
 def check_weights(runs: Iterable[Run], config: Tree) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayesfed import files, methods, models, options, parts
-from bayesfed.data import prepare, sources, store
+from bayesfed.data import catalogue, prepare, store
+from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec, check_room
-from bayesfed.data.sources import Source, source
+from bayesfed.data.sources import Source
 from bayesfed.errors import InputError, nearest
 from bayesfed.methods.base import GLOBAL, Ground, Method
 from bayesfed.models import weights as pretraining
@@ -158,7 +159,7 @@ class Run:
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
-        named += [(sources.registry, name) for name in self.all_datasets]
+        named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
         return {name: digest for name, digest in sorted(found.items()) if digest}
@@ -285,7 +286,7 @@ def read_tasks(value: object, datasets: tuple[str, ...]) -> Tasks:
     """The `tasks` block; raises InputError for foreign data that are none, or cannot be shown to the run's networks."""
     tasks = options.read(Tasks, value, "tasks")
     for name in tasks.foreign:
-        sources.registry.part(name, "tasks.foreign")
+        catalogue.registry.part(name, "tasks.foreign")
         if name in datasets:
             raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
         if len(datasets) > 1:

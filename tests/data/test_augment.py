@@ -12,8 +12,8 @@ from playing import federation, play, tensors
 
 from bayesfed.data import augment, autoaugment
 from bayesfed.data.augment import CUTOUT, PADDING, Images, augmentation_draws
+from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import Seen
-from bayesfed.data.sources import source
 from bayesfed.engine.executors.base import FOLA_CHUNK, chunk_size
 from bayesfed.errors import InputError
 

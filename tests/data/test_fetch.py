@@ -17,7 +17,7 @@ import pytest
 from damage import flip
 
 from bayesfed import files
-from bayesfed.data import sources, store
+from bayesfed.data import catalogue, records, sources, store
 from bayesfed.data.fetch import fetch
 from bayesfed.data.prepare import Seen
 from bayesfed.errors import InputError
@@ -58,7 +58,7 @@ def honest(records) -> dict[str, bytes]:
 def test_records_come_back_whole_and_in_canonical_order(name, mirror, records, tmp_path):
     fetch(name, tmp_path / "data", mirror)
     data = store.load(name, tmp_path / "data")
-    wanted = sources.source(name)
+    wanted = catalogue.source(name)
     rows = sorted(records[name]["train"], key=lambda row: hashlib.sha256(bytes(row)).digest())
     for image, label, row in zip(data.train_images, data.train_labels, rows, strict=True):
         native = image if wanted.size == 32 else image[:, 2:-2, 2:-2]
@@ -165,7 +165,7 @@ def test_a_link_in_the_place_of_a_file_is_refused(mirror, tmp_path):
 
 
 def test_interrupted_fetch_leaves_nothing(mirror, tmp_path, monkeypatch):
-    real, calls = store.write_npz, []
+    real, calls = records.write_npz, []
 
     def interrupted(path, arrays):
         calls.append(path)
@@ -173,11 +173,11 @@ def test_interrupted_fetch_leaves_nothing(mirror, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         real(path, arrays)
 
-    monkeypatch.setattr(store, "write_npz", interrupted)
+    monkeypatch.setattr("bayesfed.data.fetch.write_npz", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fetch("toy-idx", tmp_path / "data", mirror)
     assert tree(tmp_path / "data") == []
-    monkeypatch.setattr(store, "write_npz", real)
+    monkeypatch.setattr("bayesfed.data.fetch.write_npz", real)
     fetch("toy-idx", tmp_path / "data", mirror)
     store.load("toy-idx", tmp_path / "data")
 
@@ -224,7 +224,7 @@ def test_damaged_cache(file, how, mirror, tmp_path):
 def test_every_flipped_byte_of_a_cache_is_noticed(file, mirror, tmp_path):
     """All of the record, a sample of the arrays; one bit of a byte, which differs from byte to byte."""
     path = fetch("toy-idx", tmp_path / "data", mirror) / file
-    wanted, whole = sources.source("toy-idx"), path.read_bytes()
+    wanted, whole = catalogue.source("toy-idx"), path.read_bytes()
     every = range(len(whole))
     for at in every if file == "dataset.json" else [0, len(whole) - 1, *random.Random(1).sample(every, 60)]:
         path.write_bytes(flip(whole, at))
@@ -236,7 +236,7 @@ def test_every_flipped_byte_of_a_cache_is_noticed(file, mirror, tmp_path):
 
 def test_cache_of_other_data_is_refused(mirror, tmp_path, monkeypatch):
     fetch("toy-idx", tmp_path / "data", mirror)
-    other = dataclasses.replace(sources.source("toy-idx"), fingerprints={"train": "1", "test": "2"})
+    other = dataclasses.replace(catalogue.source("toy-idx"), fingerprints={"train": "1", "test": "2"})
     monkeypatch.setitem(sources.SOURCES, "toy-idx", other)
     with pytest.raises(InputError, match="other data"):
         store.load("toy-idx", tmp_path / "data")
@@ -301,7 +301,7 @@ def server(mirror, records, monkeypatch):
         file = sources.File(
             "toy.tar.gz", (f"{root}/gone/toy.tar.gz", f"{root}/toy.tar.gz"), hashlib.md5(content).hexdigest()
         )
-        toy = dataclasses.replace(sources.source("toy-cifar"), files=(file,))
+        toy = dataclasses.replace(catalogue.source("toy-cifar"), files=(file,))
         monkeypatch.setitem(sources.SOURCES, "toy-cifar", toy)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         yield mirror

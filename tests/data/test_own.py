@@ -14,7 +14,7 @@ import yaml
 
 from bayesfed import cli, parts, runfile
 from bayesfed.data import fetch, prepare, store
-from bayesfed.data.sources import source
+from bayesfed.data.catalogue import source
 from bayesfed.errors import InputError
 
 Make = Callable[..., Path]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bayesfed.data import overview, partition, store
 from bayesfed.data.fetch import fetch
+from bayesfed.data.records import read_npz, write_npz
 from bayesfed.data.schemes import PartitionSpec, classes_apart, dirichlet_class_shared, divide
 from bayesfed.errors import InputError
 
@@ -270,7 +271,7 @@ def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
         with np.load(path) as arrays:
             changed = dict(arrays)
         changed["train_indices"][1] = changed["train_indices"][0]
-        store.write_npz(path, changed)
+        write_npz(path, changed)
         with pytest.raises(InputError, match="does not deal each image once"):
             partition.load("digits", spec, 0, tmp_path)
 
@@ -397,7 +398,7 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
             changed = dict(arrays)
         index = parts.server_indices[0] if "server's" in wrong else parts.train(1)[0]
         changed["train_indices"][0] = index
-        store.write_npz(path, changed)
+        write_npz(path, changed)
         with pytest.raises(InputError, match="does not deal each image once"):
             partition.load("digits", spec, 0, tmp_path)
 
@@ -550,7 +551,7 @@ def test_every_flipped_byte_and_every_cut_of_a_partition_is_noticed(data):
     for content in (*flips(whole), *cuts(whole)):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="not as it was written"):
-            store.read_npz(path)
+            read_npz(path)
 
 
 def test_partition_of_other_parameters_or_missing(data):

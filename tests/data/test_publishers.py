@@ -13,8 +13,9 @@ from scipy.io import savemat
 
 from bayesfed import parts, plan, runfile
 from bayesfed.data import store
+from bayesfed.data.catalogue import described
 from bayesfed.data.fetch import fetch
-from bayesfed.data.sources import SOURCES, described
+from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError
 
 COUNTS = {"train": 30, "test": 20}

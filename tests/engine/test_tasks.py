@@ -14,8 +14,10 @@ from sklearn.metrics import roc_auc_score
 
 from bayesfed import methods, runfile
 from bayesfed.data import store
+from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import AS_IT_IS, Seen
-from bayesfed.data.sources import SOURCES, source
+from bayesfed.data.records import SPLITS, write_npz
+from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
@@ -110,8 +112,8 @@ def coloured(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
                   mean=(0.5,) * 3, std=(0.5,) * 3, fingerprints={"train": "a", "test": "b"})  # fmt: skip
     monkeypatch.setitem(SOURCES, name, few)
     monkeypatch.setattr(store, "check", lambda *_: None)
-    for split in store.SPLITS:
-        store.write_npz(data_dir / name / f"{split}.npz", arrays)
+    for split in SPLITS:
+        write_npz(data_dir / name / f"{split}.npz", arrays)
     return name
 
 

@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 from bayesfed import files
 from bayesfed.data import own, prepare, store
-from bayesfed.data.sources import File, Source, described
+from bayesfed.data.catalogue import described
+from bayesfed.data.records import SPLITS, canonical_order, write_npz
+from bayesfed.data.sources import File, Source
 from bayesfed.errors import InputError
 
 Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
@@ -56,10 +58,10 @@ def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
             by_split = _records(wanted, mirror, scratch)
         measured = wanted.fingerprints
         if not measured:
-            measured = {split: store.canonical_order(rows)[1] for split, rows in by_split.items()}
+            measured = {split: canonical_order(rows)[1] for split, rows in by_split.items()}
             print(f"{name}: fingerprints, which we had none to compare with: {measured}", file=sys.stderr)
         if wanted.format == "leaf":
-            train, test = (len(by_split[split]) for split in store.SPLITS)
+            train, test = (len(by_split[split]) for split in SPLITS)
             wanted = replace(wanted, fingerprints=measured, train=train, test=test)
         for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
@@ -115,7 +117,7 @@ def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Re
         _check_files(wanted, folder, "the publisher's is")
     read = {"cifar": _read_cifar, "idx": _read_idx, "mat": _read_mat, "leaf": _read_leaf}[wanted.format]
     result = {}
-    for split in store.SPLITS:
+    for split in SPLITS:
         result[split] = _verified(wanted, split, read(wanted, split, folder), str(folder))
     return result
 
@@ -144,13 +146,13 @@ def _own_records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[So
     """A dataset of the user's own with all that its arrays say, and its records in canonical order."""
     assert wanted.folder is not None
     if wanted.format == "arrays":
-        splits = {split: own.read_arrays(wanted.folder / f"{split}.npz") for split in store.SPLITS}
+        splits = {split: own.read_arrays(wanted.folder / f"{split}.npz") for split in SPLITS}
     else:
         place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
         _check_files(wanted, place, f"{own.DESCRIPTION} gives")
         splits = own.run_reader(wanted, place)
     by_split = {split: own.records(arrays) for split, arrays in splits.items()}
-    ordered = {split: rows[store.canonical_order(rows)[0]] for split, rows in by_split.items()}
+    ordered = {split: rows[canonical_order(rows)[0]] for split, rows in by_split.items()}
     return own.filled(own.told(wanted.name, wanted.folder), own.facts_of(splits, wanted.folder)), ordered
 
 
@@ -277,7 +279,7 @@ def _digits(wanted: Source) -> dict[str, Records]:
     digits = load_digits()
     pixels = digits.images.reshape(-1, 64).astype(np.uint8)
     records = np.concatenate([digits.target.astype(np.uint8)[:, None], pixels], axis=1)
-    records = records[store.canonical_order(records)[0]]
+    records = records[canonical_order(records)[0]]
     is_test = np.zeros(len(records), bool)
     for label in range(10):
         rows = np.flatnonzero(records[:, 0] == label)
@@ -291,7 +293,7 @@ def _digits(wanted: Source) -> dict[str, Records]:
 
 def _verified(wanted: Source, split: str, records: Records, origin: str) -> Records:
     """`records` in canonical order; InputError that names the files if the fingerprint is not the one we have, if any."""
-    order, found = store.canonical_order(records)
+    order, found = canonical_order(records)
     if wanted.fingerprints and found != wanted.fingerprints[split]:
         parts = ", ".join(wanted.parts.get(split, ("digits",)))
         raise InputError(
@@ -319,19 +321,19 @@ def _md5(path: Path) -> str:
 def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> None:
     images = records[:, wanted.label_bytes :].reshape(-1, wanted.channels, wanted.size, wanted.size)
     labels = records[:, wanted.label_bytes - 1]
-    store.write_npz(folder / f"{split}.npz", {"images": images, "labels": labels})
+    write_npz(folder / f"{split}.npz", {"images": images, "labels": labels})
 
 
 def _record(wanted: Source, folder: Path) -> dict[str, object]:
     """What `dataset.json` says: what the data are, and how to tell that the files are whole."""
-    paths = [folder / f"{split}.npz" for split in store.SPLITS]
+    paths = [folder / f"{split}.npz" for split in SPLITS]
     record: dict[str, object] = {
         "name": wanted.name,
         "title": wanted.title,
         "homepage": wanted.homepage,
         "licence": wanted.licence,
         "classes": wanted.classes,
-        "images": {split: wanted.count(split) for split in store.SPLITS},
+        "images": {split: wanted.count(split) for split in SPLITS},
         "shape": [wanted.channels, wanted.size, wanted.size],
         "fingerprint": wanted.fingerprint,
         "fingerprints": dict(wanted.fingerprints),

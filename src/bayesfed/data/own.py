@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed import files, options, parts
-from bayesfed.data import prepare, store
+from bayesfed.data import prepare
+from bayesfed.data.records import SPLITS, canonical_order
 from bayesfed.data.sources import File, Source
-from bayesfed.data.store import SPLITS
 from bayesfed.errors import InputError, nearest
 from bayesfed.options import option
 
@@ -196,7 +196,7 @@ def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
         size,
         1 + max(int(labels.max()) for _, labels in splits.values()),
         MappingProxyType({split: len(labels) for split, (_, labels) in splits.items()}),
-        MappingProxyType({split: store.canonical_order(records(split_))[1] for split, split_ in splits.items()}),
+        MappingProxyType({split: canonical_order(records(split_))[1] for split, split_ in splits.items()}),
         splits["train"][0][:1],
     )
 

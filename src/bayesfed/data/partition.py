@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from bayesfed.data import store
+from bayesfed.data.catalogue import source
+from bayesfed.data.records import read_npz, write_npz
 from bayesfed.data.schemes import NO_IMAGES, SCHEMES, WHOLE, Indices, Partition, PartitionSpec, Scheme, divide
-from bayesfed.data.sources import Source, source
+from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
 
 SERVER = "server_indices"
@@ -41,7 +43,7 @@ def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Path:
     data = store.load(dataset, data_dir)
     partition = divide(data.train_labels, data.test_labels, spec, seed)
     arrays = {"parameters": np.array(_parameters(data.source, spec, seed))} | vars(partition)
-    store.write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
+    write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
     return path
 
 
@@ -54,7 +56,7 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partit
     wanted = source(dataset)
     again = "delete it and run `bayesfed partition` again"
     try:
-        arrays = store.read_npz(path)
+        arrays = read_npz(path)
         parameters = str(arrays["parameters"])
         names = ["train_indices", "train_offsets", "test_indices", "test_offsets"]
         names += [SERVER] if sets_aside(spec) else []

@@ -1,18 +1,13 @@
-"""The datasets by name: where each comes from, how its files look, and how they are verified."""
+"""The published datasets: where each comes from, how its files look, and how they are verified."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
-
-from bayesfed import parts
-from bayesfed.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -70,51 +65,6 @@ class Source:
     def count(self, split: str) -> int:
         """Images in `split`, "train" or "test"."""
         return self.train if split == "train" else self.test
-
-
-def source(name: str) -> Source:
-    """The dataset called `name`; raises InputError with the nearest name, and for one that must be fetched first."""
-    found = described(name)
-    if not found.size:
-        raise InputError(
-            f"dataset '{name}': what its reader gives is known when it has been fetched: {how_to_fetch(name, parts.in_use.data)}"
-        )
-    return found
-
-
-def how_to_fetch(name: str, data: Path) -> str:
-    """What to do for a dataset in the folder `data`, in words: the command, with the folder of own parts where it is one."""
-    own = "" if name in SOURCES or parts.in_use.folder is None else f" --parts {shlex.quote(str(parts.in_use.folder))}"
-    place = "" if data == parts.DATA else f" --data {shlex.quote(str(data))}"
-    return f"run `bayesfed fetch {name}{own}{place}`"
-
-
-def described(name: str) -> Source:
-    """The dataset called `name`, of no size where only its reader can tell, of format leaf as it was fetched."""
-    found: Source = registry.part(name, "dataset").value()
-    if found.format != "leaf":
-        return found
-    from bayesfed.data import own
-
-    facts = own.recorded(parts.in_use.data / name)
-    if facts is None:
-        return found
-    return replace(found, train=facts.counts["train"], test=facts.counts["test"], fingerprints=facts.fingerprints)
-
-
-def _read(name: str, folder: Path, data: Path) -> Source:
-    from bayesfed.data import own
-
-    return own.describe(name, folder, data)
-
-
-def _identity(source: Source) -> str:
-    """A digest of what of a dataset's description, beside its records, decides results."""
-    decides = [source.classes, source.prepare, source.side, source.augment, source.mean, source.std]
-    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
-
-
-registry = parts.Folders("datasets", "dataset", lambda: SOURCES, _read, _identity)
 
 
 def _cifar_archive(name: str, md5: str) -> tuple[File, ...]:

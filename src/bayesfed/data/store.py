@@ -6,9 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,12 +16,12 @@ from numpy.typing import NDArray
 
 from bayesfed import files
 from bayesfed.data import prepare
-from bayesfed.data.sources import Source, how_to_fetch, source
+from bayesfed.data.catalogue import how_to_fetch, source
+from bayesfed.data.records import SPLITS
+from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
 
-SPLITS = ("train", "test")
 LUMA = np.array([0.299, 0.587, 0.114])
-SEAL = 64  # hexadecimal digits of a sha256
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
@@ -142,32 +139,3 @@ def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path) -> Input
         f"(fingerprint {wanted.fingerprints[split][:12]}, {folder / 'dataset.json'} has {pinned[split][:12]}); put the old "
         f"ones back, or, where the change is meant, delete {folder} and {folder.parent / 'partitions' / wanted.name} and {again}"
     )
-
-
-def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]:
-    """The order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
-    digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
-    order = np.argsort(digests)
-    return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
-
-
-def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write `arrays` uncompressed to `path`, whole or not at all, sealed: the archive's comment, its last 64 bytes, is the
-    sha256 of all before. Equal arrays give equal bytes."""
-    with files.replacing(path) as scratch, scratch.open("w+b") as file:
-        np.savez(file, **arrays)
-        file.seek(-2, os.SEEK_END)  # the length of the comment
-        file.write(SEAL.to_bytes(2, "little"))
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        file.seek(0, os.SEEK_END)
-        file.write(digest.encode())
-
-
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays that `write_npz` wrote. Raises ValueError where a byte of the file is another now, FileNotFoundError."""
-    content = path.read_bytes()
-    if hashlib.sha256(content[:-SEAL]).hexdigest().encode() != content[-SEAL:]:
-        raise ValueError(f"{path} is not as it was written")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)

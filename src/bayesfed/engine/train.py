@@ -22,7 +22,7 @@ import torch
 import bayesfed
 from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, store
-from bayesfed.data.sources import source
+from bayesfed.data.catalogue import source
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
 from bayesfed.engine.federation import Compute, Federation

@@ -1,0 +1,51 @@
+"""The datasets by name: the published ones, and those of a user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from bayesfed import parts
+from bayesfed.data import own
+from bayesfed.data.sources import SOURCES, Source
+from bayesfed.errors import InputError
+
+
+def source(name: str) -> Source:
+    """The dataset called `name`; raises InputError with the nearest name, and for one that must be fetched first."""
+    found = described(name)
+    if not found.size:
+        raise InputError(
+            f"dataset '{name}': what its reader gives is known when it has been fetched: {how_to_fetch(name, parts.in_use.data)}"
+        )
+    return found
+
+
+def how_to_fetch(name: str, data: Path) -> str:
+    """What to do for a dataset in the folder `data`, in words: the command, with the folder of own parts where it is one."""
+    own = "" if name in SOURCES or parts.in_use.folder is None else f" --parts {shlex.quote(str(parts.in_use.folder))}"
+    place = "" if data == parts.DATA else f" --data {shlex.quote(str(data))}"
+    return f"run `bayesfed fetch {name}{own}{place}`"
+
+
+def described(name: str) -> Source:
+    """The dataset called `name`, of no size where only its reader can tell, of format leaf as it was fetched."""
+    found: Source = registry.part(name, "dataset").value()
+    if found.format != "leaf":
+        return found
+    facts = own.recorded(parts.in_use.data / name)
+    if facts is None:
+        return found
+    return replace(found, train=facts.counts["train"], test=facts.counts["test"], fingerprints=facts.fingerprints)
+
+
+def _identity(source: Source) -> str:
+    """A digest of what of a dataset's description, beside its records, decides results."""
+    decides = [source.classes, source.prepare, source.side, source.augment, source.mean, source.std]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+
+
+registry = parts.Folders("datasets", "dataset", lambda: SOURCES, own.describe, _identity)

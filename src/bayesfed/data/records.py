@@ -1,0 +1,47 @@
+"""A dataset's records: their canonical order, their fingerprint, and sealed archives of arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed import files
+
+SPLITS = ("train", "test")
+SEAL = 64  # hexadecimal digits of a sha256
+
+
+def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]:
+    """The order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
+    digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
+    order = np.argsort(digests)
+    return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write `arrays` uncompressed to `path`, whole or not at all, sealed: the archive's comment, its last 64 bytes, is the
+    sha256 of all before. Equal arrays give equal bytes."""
+    with files.replacing(path) as scratch, scratch.open("w+b") as file:
+        np.savez(file, **arrays)
+        file.seek(-2, os.SEEK_END)  # the length of the comment
+        file.write(SEAL.to_bytes(2, "little"))
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0, os.SEEK_END)
+        file.write(digest.encode())
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays that `write_npz` wrote. Raises ValueError where a byte of the file is another now, FileNotFoundError."""
+    content = path.read_bytes()
+    if hashlib.sha256(content[:-SEAL]).hexdigest().encode() != content[-SEAL:]:
+        raise ValueError(f"{path} is not as it was written")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)
