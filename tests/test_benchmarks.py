@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from bayesfed.engine.executors.base import Mixer
-from benchmarks import augment, common, cores, kernels, pages
+from bayesfed.results import runs
+from benchmarks import augment, bins, common, cores, kernels, pages
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -64,3 +65,12 @@ def test_the_benchmark_of_augmentation_prepares_and_trains(monkeypatch: pytest.M
     of = augment.one_client("fola", "fp32", 70)
     assert of.networks[0]["global"].parameters == 878_538
     assert [chunk.x.shape for chunk in Mixer(of, of.node(0, 1)).epoch(of.shards[0])] == [(70, 3, 32, 32)]
+
+
+def test_errors_of_bins_are_those_of_the_record() -> None:
+    """With the record's own bins; with fewer, ECE is never larger."""
+    folder = next(Path("results/paper/runs/cifar10").glob("shards*/fedppd/seed~0-*"))
+    found, of_record = bins.errors(bins.bins(folder)), runs.measured(folder)
+    for name in ("ece", "mce"):
+        assert found[name.upper()] == pytest.approx(100 * of_record[name][200], abs=1e-3)
+    assert found["ECE, 5 bins"] <= found["ECE"]
