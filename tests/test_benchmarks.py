@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
 from bayesfed.engine.executors.base import Mixer
+from bayesfed.models import network, pooling
 from bayesfed.results import runs
 from benchmarks import augment, bins, common, cores, kernels, pages
 
@@ -48,6 +50,16 @@ def test_kernels_are_operators_that_are_no_views() -> None:
     with kernels.Counter() as noise:
         torch.randn(3).add_(1)
     assert (noise.kernels, noise.random) == (2, 1)
+
+
+@pytest.mark.parametrize(("method", "model"), [("hbfl", "cnn2"), ("fedavg", "mlp")])
+def test_the_table_of_kernels_is_todays(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a change of code or of torch makes another number: `python -m benchmarks.kernels`, and look at the difference."""
+    for module, name in ((network, "GATHERED"), (pooling, "CORNERS")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # as they are, when the test is over
+    table = pd.read_csv(kernels.PATH).query("version == 'now' and method == @method and model == @model")
+    for precision, counted in zip(table.precision, table.kernels, strict=True):
+        assert kernels.step_of(method, model, precision).kernels == counted
 
 
 def test_every_benchmark_is_one_of_make_bench_or_says_why_not() -> None:

@@ -16,13 +16,16 @@ from torch import Tensor
 # Integers as wide as a number: a comparison is fast where its result is as wide as what it compares.
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+# Where corners may be faster than PyTorch's own pooling.
+CORNERS = {"cpu"}
+
 pool_backward = torch.ops.aten.max_pool2d_with_indices_backward.default
 
 
 def by_corners(x: Tensor, size: int, gradient: bool) -> bool:
     """Whether operations on corners are faster for x (N, C, H, W), with the gradient's share or without."""
     fast = x.dtype == torch.bfloat16 or not gradient
-    return x.is_cpu and size == 2 and fast and x.is_contiguous(memory_format=torch.channels_last)
+    return x.device.type in CORNERS and size == 2 and fast and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def pool(x: Tensor, size: int) -> Tensor:
