@@ -69,6 +69,22 @@ def federation(
     return Federation(run, [data], shares, compute)
 
 
+def few_steps(method: str, server: int) -> dict[str, Any]:
+    """A method's options for a few images, `server` of them for the server: as little work as does each of its parts."""
+    ensemble = {
+        "server_set": server, "samples": 2, "server_epochs": 4, "server_lr": 0.1, "swa_start": 2, "swa_every": 2,
+    }  # fmt: skip
+    options: dict[str, dict[str, Any]] = {
+        "abavg": {"validation_images": server},
+        "fola_errors": {"aggregated": 1, "epochs": 2},
+        "bnfed": {"lr": 0.1, "validation_images": server},
+        "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},
+        "fedbe": ensemble,
+        "fedppd_distill": ensemble | {"server_student_lr": 0.1},
+    }
+    return options.get(method, {})
+
+
 def models(name: str, method: str) -> dict[str, Any]:
     """The `models` of a run file: `mixed` are the paper's clients, else all have the same network."""
     if name == "mixed":

@@ -15,6 +15,7 @@ from bayesfed import files, methods
 from bayesfed.data.fetch import _record, fetch
 from bayesfed.data.records import write_npz
 from bayesfed.data.sources import SOURCES
+from benchmarks.common import few_steps
 
 torch.set_num_threads(1)
 settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
@@ -63,22 +64,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
         if method["name"] in FULL_HESSIAN:
             models, images = {"global": "softmax"}, {"prepare": "none"}
         models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
-        few = {
-            "abavg": {"validation_images": 50},
-            "fola_errors": {"aggregated": 1, "epochs": 2},
-            "bnfed": {"lr": 0.1, "validation_images": 50},
-            "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},
-            "fedbe": {
-                "server_set": 50,
-                "samples": 2,
-                "server_epochs": 4,
-                "server_lr": 0.1,
-                "swa_start": 2,
-                "swa_every": 2,
-            },
-        }
-        few["fedppd_distill"] = few["fedbe"] | {"server_student_lr": 0.1}
-        method = few.get(method["name"], {}) | method
+        method = few_steps(method["name"], server=50) | method
         return {
             "dataset": "few",
             "partition": {"alpha": 1.0, "clients": 4},

@@ -17,13 +17,27 @@ import torch
 import yaml
 from damage import flip
 
+from bayesfed import methods
 from bayesfed.data.fetch import fetch
 from bayesfed.errors import InputError
 from benchmarks.gpu import call, compare, parcel, real, smoke, speed
 
 ROOT = Path(__file__).parent.parent
 # What a GPU node may lack. A name that is None in sys.modules cannot be imported.
-HEAVY = ("pandas", "seaborn", "matplotlib", "sklearn", "pooch", "torchvision", "snakemake", "tqdm", "PIL", "scipy")
+HEAVY = (
+    "pandas",
+    "seaborn",
+    "matplotlib",
+    "sklearn",
+    "pooch",
+    "torchvision",
+    "snakemake",
+    "tqdm",
+    "PIL",
+    "scipy",
+    "jsonschema",
+    "referencing",
+)
 LIGHT = f"import runpy, sys; sys.modules.update(dict.fromkeys({HEAVY})); "
 RUN = "runpy.run_module('benchmarks.gpu', run_name='__main__')"
 Rows = list[dict[str, Any]]
@@ -75,8 +89,22 @@ def test_the_page_explains_every_part(place: Path) -> None:
     page = (ROOT / "docs/gpu.md").read_text()
     everything = call.Task("speed", Path("out"), "cuda", call.FULL, place / "data", 0.0)
     for part in (*smoke.parts(everything), *speed.parts(everything)):
-        name = re.sub(r"^(profile|run)-.*", r"\1-*", part.name)
+        name = re.sub(r"^(profile|run|method)-.*", r"\1-*", part.name)
         assert f"\n| `{name}` | " in page
+
+
+def test_smoke_looks_at_every_method() -> None:
+    assert sorted([*smoke.FIRST, *call.OTHERS]) == list(methods.names())
+
+
+@pytest.mark.parametrize("name", [*smoke.FIRST, *call.OTHERS])
+def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(name: str, tmp_path: Path) -> None:
+    compare.small(name, compare.compute("cpu", "fp32"), call.FULL.few)
+    task = call.Task("smoke", tmp_path, "cpu", call.SMALL, None, math.inf)
+    smoke.method(name, task)
+    rows = [json.loads(line) for line in (tmp_path / "smoke.jsonl").read_text().splitlines()]
+    assert rows[-1]["operators"] > 5
+    assert rows[0]["equals_unrecorded"]
 
 
 def members(path: Path) -> set[str]:
@@ -86,13 +114,10 @@ def members(path: Path) -> set[str]:
 
 def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
     rows = make("smoke")
-    assert [row["part"] for row in rows] == sorted(
-        (row["part"] for row in rows),
-        key=["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels"].index,
-    )
-    assert {row["part"] for row in rows if row.get("holds")} == {
-        "recorded", "lanes", "noise", "eviction", "resume", "kernels",
-    }  # fmt: skip
+    order = ["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels", "method-fml"]
+    assert list(dict.fromkeys(row["part"] for row in rows)) == order
+    assert {row["part"] for row in rows if row.get("holds")} == {*order} - {"rounds"}
+    assert {row["case"] for row in rows if row["part"] == "kernels"} == {"hbfl", "fedavg"}
     assert all(row["torch"] == torch.__version__ and row.get("holds", True) for row in rows)
     assert {"smoke.jsonl", "smoke.log"} <= members(place / "out/smoke.tar.gz")
 
@@ -118,13 +143,22 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
         },
     }  # fmt: skip
     (place / "config.yaml").write_text(yaml.safe_dump(config))
-    rows = make("real", "--config", "config.yaml", "--jobs", "2")
+    plan = ["plan", "config.yaml", "--out", "results/small/plan"]  # elsewhere: it needs what a GPU node may lack
+    assert python(place, "from bayesfed.cli import main; main()", *plan).returncode == 0
+    rows = make("real", "--plan", "results/small/plan/plan.json", "--jobs", "2")
     assert [rows[0][key] for key in ("waiting", "without_data", "of")] == [2, 2, 4]  # no CIFAR-10 there
     assert [row["exit_code"] for row in rows[1:]] == [0, 0]
     home = members(place / "out/real.tar.gz")
     for row in rows[1:]:
         assert {f"{row['records']}/{name}" for name in ("summary.json", "metrics.csv", "provenance.json")} <= home
     assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
+
+
+def test_real_says_where_a_plan_comes_from(place: Path) -> None:
+    for wrong in ("config/paper.yaml", "nowhere.json"):
+        done = python(place, LIGHT + RUN, "real", "--device", "cpu", "--plan", wrong)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"benchmarks.gpu: --plan {wrong}: expected a plan.json; `bayesfed plan ")
 
 
 def test_runs_come_by_priority_then_as_planned_and_only_open_ones(
@@ -143,7 +177,7 @@ def test_runs_come_by_priority_then_as_planned_and_only_open_ones(
 
 
 DEADLINE = """
-import subprocess, time
+import os, signal, subprocess, time
 from pathlib import Path
 from benchmarks.gpu import call
 call.MARGIN = 1
@@ -165,16 +199,23 @@ def wrong(task):
     task.check("right", True)
     task.check("wrong", False)
 
+def crash(task):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def late(task):
+    raise call.OutOfTime
+
 def task(name, seconds):
     return call.Task(name, Path("out"), "cpu", call.SMALL, None, time.monotonic() + seconds)
 
 parts = [call.Part("first", first), call.Part("left", left), call.Part("second", second), call.Part("third", third)]
-print(call.run(task("cut", 5), parts, stop_at_failure=False))
-print(call.run(task("stop", 60), [call.Part("wrong", wrong), call.Part("third", third)], stop_at_failure=True))
+print(call.run(task("cut", 5), parts))
+parts = [call.Part("late", late, gate=True), call.Part("crash", crash), call.Part("wrong", wrong, gate=True)]
+print(call.run(task("stop", 60), [*parts, call.Part("third", third)]))
 """
 
 
-def test_nothing_outlives_the_deadline_and_a_failure_stops_smoke(place: Path) -> None:
+def test_nothing_outlives_the_deadline_and_a_gate_that_fails_ends_the_call(place: Path) -> None:
     started = time.monotonic()
     done = python(place, DEADLINE)
     assert done.returncode == 0, done.stderr
@@ -184,9 +225,11 @@ def test_nothing_outlives_the_deadline_and_a_failure_stops_smoke(place: Path) ->
     assert said[1] == "cut left: done"
     assert said[2].startswith("cut second: stopped after")
     assert said[3:6] == ["cut third: not begun, the time is over", "out/cut.tar.gz", "2"]
-    assert said[6].startswith("stop wrong: FAILED after")
-    assert said[6].endswith("Failed: wrong, wrong")
-    assert said[7:] == ["stop stops here; out/stop.log has more", "out/stop.tar.gz", "1"]
+    assert said[6].startswith("stop late: out of time after")  # what comes behind it may still be worth knowing
+    assert re.fullmatch(r"stop crash: FAILED after \d+ s: ended by signal 11", said[7])  # of one method alone
+    assert said[8].startswith("stop wrong: FAILED after")
+    assert said[8].endswith("Failed: wrong, wrong")
+    assert said[9:] == ["stop stops here; out/stop.log has more", "out/stop.tar.gz", "3"]
     rows = [json.loads(line) for line in (place / "out/cut.jsonl").read_text().splitlines()]
     assert [row["case"] for row in rows] == ["known", "left", "begun"]
     assert [cmdline(row["child"]) for row in rows[1:]] == ["", ""]  # neither outlives its part

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu smoke --data DIR         does the GPU path do what it should?
     python -m benchmarks.gpu speed [--data DIR]       where does the time go?
     python -m benchmarks.gpu real --data DIR          the paper's runs by priority, three at once
-    python -m benchmarks.gpu pack NAME... --data DIR --into FOLDER      datasets as parts of at most 48 MiB
+    python -m benchmarks.gpu pack NAME... --data DIR --into FOLDER      datasets as parts of at most 44 MiB
     python -m benchmarks.gpu unpack PART --into DIR                     a part in its place
 
 A call writes OUT/<call>.jsonl, a row as soon as it is known, OUT/<call>.log, and at its end OUT/<call>.tar.gz with both
@@ -35,13 +35,15 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--minutes", type=float, default=minutes, help=f"the whole call; default: {minutes:g}")
         sub.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
         sub.add_argument("--small", action="store_true", help="few images and rounds")
-    sub.add_argument("--config", type=Path, default=Path("config/paper.yaml"))
+    sub.add_argument(
+        "--plan", type=Path, default=Path("results/paper/plan/plan.json"), help="default: that of config/paper.yaml"
+    )
     sub.add_argument("--jobs", type=int, default=3, help="trainings at once; default: 3")
     sub = commands.add_parser("pack")
     sub.add_argument("names", nargs="+", metavar="NAME")
     sub.add_argument("--data", type=Path, default=Path("data"))
     sub.add_argument("--into", type=Path, required=True)
-    sub.add_argument("--mib", type=int, default=48, help="of a part at most; default: 48")
+    sub.add_argument("--mib", type=int, default=44, help="of a part at most; default: 44")
     sub = commands.add_parser("unpack")
     sub.add_argument("part", type=Path)
     sub.add_argument("--into", type=Path, required=True)
@@ -58,9 +60,9 @@ def measure(args: argparse.Namespace) -> int:
     parts = {
         "smoke": lambda: smoke.parts(task),
         "speed": lambda: speed.parts(task),
-        "real": lambda: real.parts(args.config, args.jobs),
+        "real": lambda: real.parts(args.plan, args.jobs),
     }[args.command]()
-    return min(1, call.run(task, parts, stop_at_failure=args.command == "smoke"))
+    return min(1, call.run(task, parts))
 
 
 def main() -> int:

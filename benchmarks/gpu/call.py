@@ -21,6 +21,7 @@ from bayesfed import files
 from bayesfed.engine import device as devices
 from bayesfed.engine import lease
 
+BAD = "FAILED"  # how what is told of a part that has failed begins
 MARGIN = 5  # seconds before a part's end at which it is to stop by itself, with a row of what it has
 
 
@@ -35,13 +36,22 @@ class Scale:
     other_rounds: int  # of other cells
     short_rounds: int  # where a few rounds say enough
     precisions: tuple[str, ...]
-    methods: tuple[str, ...]  # all where empty
+    timed: tuple[str, ...]  # methods whose rounds are profiled and run
+    others: tuple[str, ...]  # methods, beside HBFL and FedAvg, that are looked at one by one
     resumed_rounds: int
     lanes: tuple[int, ...]
 
 
-FULL = Scale((2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), (), 20, (1, 2, 4, 6, 10))
-SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), 2, (1, 2))
+# The dearest last: where the time ends before all have been looked at, they wait.
+OTHERS = (
+    "fml", "fedprox", "abavg", "independent", "fola", "fedcurv", "fednova", "scaffold", "fedppd", "fedswag", "fedpa",
+    "pfedbayes", "pfedme", "perfedavg", "heurfedamp", "fedbe", "fedppd_distill", "pfedgp", "fola_full", "fola_errors", "bnfed",
+)  # fmt: skip
+TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
+FULL = Scale(
+    (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 20, (1, 2, 4, 6, 10)
+)
+SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fml",), 2, (1, 2))
 
 
 class Failed(Exception):
@@ -93,10 +103,12 @@ class Part:
     work: Callable[[Task], None]
     seconds: float = float("inf")
     leases: bool = True  # false where it starts trainings, which lease a GPU themselves
+    gate: bool = False  # whether nothing behind it is worth its time where it fails
 
 
-def run(task: Task, parts: list[Part], stop_at_failure: bool) -> int:
-    """Run the parts until the deadline `task.until`, then write the tar; gives how many failed or were not begun."""
+def run(task: Task, parts: list[Part]) -> int:
+    """Run the parts until the deadline `task.until`, or until a gate fails, then write the tar; gives how many failed, were
+    cut short or were not begun."""
     task.out.mkdir(parents=True, exist_ok=True)
     bad = 0
     with stop_signals():
@@ -107,7 +119,7 @@ def run(task: Task, parts: list[Part], stop_at_failure: bool) -> int:
                     told = run_part(task, part)
                 print(f"{task.call} {part.name}: {told}", flush=True)
                 bad += told != "done"
-                if told != "done" and stop_at_failure:
+                if part.gate and told.startswith(BAD):
                     print(f"{task.call} stops here; {task.out / task.call}.log has more", flush=True)
                     break
         except KeyboardInterrupt:
@@ -153,8 +165,11 @@ def run_part(task: Task, part: Part) -> str:
         child.join()
     took = f"after {time.monotonic() - now:.0f} s"
     if child.exitcode == 1:
-        return f"FAILED {took}: {(task.out / f'{task.call}.log').read_text().splitlines()[-1]}"
-    return {0: "done", 3: f"out of time {took}"}.get(child.exitcode or 0, f"stopped {took}")
+        return f"{BAD} {took}: {(task.out / f'{task.call}.log').read_text().splitlines()[-1]}"
+    if child.exitcode in (0, 3):
+        return "done" if child.exitcode == 0 else f"out of time {took}"
+    # By our own signal where its time was over, else by one of its faults.
+    return f"stopped {took}" if time.monotonic() >= end else f"{BAD} {took}: ended by signal {-(child.exitcode or 0)}"
 
 
 def within(task: Task, part: Part) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bayesfed import plan as planning
+from bayesfed.errors import InputError
 from benchmarks.gpu.call import Failed, Part, Task, bring_home
 
 GRACE = 15  # seconds that trainings have to write a checkpoint before they are killed
@@ -28,17 +28,16 @@ def folder(plan: dict[str, Any], run: dict[str, Any]) -> Path:
     return Path("results", plan["config"], "runs", run["folder"])
 
 
-def train(config: Path, jobs: int, task: Task) -> None:
-    """Train the open runs of a config, `jobs` at once, until the time is over; every record is brought home at once."""
-    plan = planning.write(config)
+def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
+    """Train the open runs of a plan, `jobs` at once, until the time is over; every record is brought home at once."""
     data = task.data or Path("data")
     waiting, without = [], []
     for run in open_runs(plan):
         there = all((data / name / "dataset.json").exists() for name in run["datasets"])
         (waiting if there else without).append(run)
-    task.row("plan", config=str(config), waiting=len(waiting), without_data=len(without), of=len(plan["runs"]))
+    task.row("plan", config=plan["config"], waiting=len(waiting), without_data=len(without), of=len(plan["runs"]))
     if not waiting:
-        raise Failed(f"real: no run of {config} is open whose data are in {data}")
+        raise Failed(f"real: no run of {plan['config']} is open whose data are in {data}")
     running: dict[subprocess.Popen[bytes], tuple[dict[str, Any], float]] = {}
     done = failed = 0
     last = task.until - GRACE
@@ -116,6 +115,16 @@ def memory_log(task: Task) -> Iterator[None]:
         watcher.wait()
 
 
-def parts(config: Path, jobs: int) -> list[Part]:
-    """The one part."""
-    return [Part("runs", functools.partial(train, config, jobs), leases=False)]
+def parts(plan: Path, jobs: int) -> list[Part]:
+    """The one part. Planning itself needs more than torch and its like, so it is done beforehand: raises InputError where
+    `plan` is no file that `bayesfed plan` has written."""
+    try:
+        found = json.loads(plan.read_text())
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not {"config", "runs"} <= found.keys():
+        raise InputError(
+            f"--plan {plan}: expected a plan.json; `bayesfed plan config/paper.yaml --out results/paper/plan` writes it on any "
+            f"machine, and that whole folder has to come along"
+        )
+    return [Part("runs", functools.partial(train, found, jobs), leases=False)]

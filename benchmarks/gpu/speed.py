@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesfed import methods
 from bayesfed.data import store
 from bayesfed.engine import device as devices
 from bayesfed.engine.executors import EXECUTORS, GraphExecutor
@@ -231,7 +230,7 @@ def parts(task: Task) -> list[Part]:
     """The parts, the most wanted first."""
 
     def wanted(method: str, precision: str) -> bool:
-        return precision in task.scale.precisions and method in (task.scale.methods or methods.names())
+        return precision in task.scale.precisions and method in task.scale.timed
 
     runs = [
         Part(

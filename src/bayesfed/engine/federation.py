@@ -258,6 +258,7 @@ class Federation:
         if n not in self.orders:
             generator = streams.generator(self.run.budget.seed, "resampling")
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
+            self.compute.synchronise()  # a client asks for them on its own stream; others must not read them before they are there
         return self.orders[n]
 
     def own_images(self, client: int) -> tuple[Tensor, Tensor]:

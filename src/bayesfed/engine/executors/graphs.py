@@ -147,6 +147,9 @@ class Lane:
     def prepare(self, job: Job) -> None:
         """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""
         node, networks = job.node, self.federation.networks
+        # Recording, and a batch that is filled up, read what is here: never another client's labels, of which it may have fewer.
+        self.y.zero_()
+        self.index.zero_()
         # Sorted, since a checkpoint gives a client's tensors back in another order.
         layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
         key = (tuple(networks[node.client].items()), layout)
