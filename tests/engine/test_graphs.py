@@ -16,6 +16,7 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Phase
+from benchmarks.common import starter
 
 Make = Callable[..., dict[str, Any]]
 NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
@@ -114,6 +115,17 @@ def test_a_checkpoints_order_of_names_needs_no_new_recordings(
         progress.clients[client] = dict(sorted(state.items()))
     trainer.play(progress)
     assert cuda.recordings == recorded
+
+
+def test_a_lane_forgets_the_labels_of_the_client_before(uneven: Callable[..., Federation]) -> None:
+    """A recording, and a batch that is filled up, read them: they may be classes that the next client does not have."""
+    of = uneven("fedavg")
+    lane = graphs_module.Lane(of, ahead=False)
+    lane.y.fill_(99)
+    lane.index.fill_(99)
+    lane.prepare(starter(of)(1))
+    assert not lane.y.any()
+    assert not lane.index.any()
 
 
 @pytest.mark.usefixtures("toys")

@@ -18,6 +18,7 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import AS_IT_IS, Seen
 from bayesfed.data.records import SPLITS, write_npz
 from bayesfed.data.sources import SOURCES
+from bayesfed.engine.federation import Compute
 from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
@@ -174,3 +175,15 @@ def test_clients_with_datasets_of_their_own_have_nothing_foreign(mapping: Make) 
                 dataset=["digits", "digits"], partition={"scheme": "whole", "clients": 2}, tasks={"foreign": ["mnist"]}
             )
         )
+
+
+def test_orders_are_there_before_another_stream_may_read_them(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made at a client's end, on its own stream of a GPU, and kept for all."""
+    waits: list[Compute] = []
+    monkeypatch.setattr(Compute, "synchronise", lambda self: waits.append(self))
+    of = federation(mapping(tasks=ASKED), data_dir)
+    for n in (10, 10, 11):
+        of.resamplings(n)
+    assert len(waits) == 2
