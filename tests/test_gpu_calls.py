@@ -101,7 +101,7 @@ def test_smoke_looks_at_every_method() -> None:
 def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(name: str, tmp_path: Path) -> None:
     compare.small(name, compare.compute("cpu", "fp32"), call.FULL.few)
     task = call.Task("smoke", tmp_path, "cpu", call.SMALL, None, math.inf)
-    smoke.method(name, task)
+    smoke.other_method(name, task)
     rows = [json.loads(line) for line in (tmp_path / "smoke.jsonl").read_text().splitlines()]
     assert rows[-1]["operators"] > 5
     assert rows[0]["equals_unrecorded"]

@@ -31,8 +31,6 @@ GRAPHS = "bayesfed.engine.executors.graphs"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
 # precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
 BOUND = 1e-9
-
-
 FIRST = ("hbfl", "fedavg")  # methods without which nothing else is worth asking
 CASES = (("hbfl", "mixed"), ("fedavg", "cnn2"))  # method and networks of the paper's rounds
 
@@ -197,7 +195,7 @@ def one_step(of: Federation) -> Callable[[], None]:
     return lambda: phase.step(learner, batch)
 
 
-def method(name: str, task: Task) -> None:
+def other_method(name: str, task: Task) -> None:
     """One of the other methods: a recording that fails may leave its process unable to make another."""
     for check in (recorded, noise, kernels):
         check(task, [name])
@@ -214,5 +212,5 @@ def parts(task: Task) -> list[Part]:
         Part("resume", resume, 120, leases=False, gate=True),
         Part("rounds", rounds, 120),
         Part("kernels", kernels, 30),
-        *(Part(f"method-{name}", functools.partial(method, name), 45) for name in task.scale.others),
+        *(Part(f"method-{name}", functools.partial(other_method, name), 45) for name in task.scale.others),
     ]
