@@ -186,10 +186,31 @@ def tables_of_speed() -> str:
     return out + kernels()
 
 
+def written(name: str, heads: dict[str, str]) -> str:
+    """Columns of a table beside this file, under other heads; a cell without a number is empty."""
+    rows = csv.DictReader((HERE / name).read_text().splitlines())
+    return table(list(heads.values()), [[row[column] for column in heads] for row in rows])
+
+
+def draws() -> str:
+    """How usual the draws of HBFL's partition are."""
+    heads = {"draw": "CIFAR-10, alpha 0.05, ten clients", "largest_percent": "largest client's share of the images, %",
+             "draws_with_a_smaller_percent": "of draws that are below, %", "judged_percent": "clients by the judge, %",
+             "draws_with_lower_percent": "of draws that are below, %"}  # fmt: skip
+    return written("draws.csv", heads)
+
+
+def classes() -> str:
+    """What global models of HBFL's clients know of each class."""
+    names = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry")
+    heads = {"method": "method", "all": "all, %", "all_in_balance": "all, in balance, %"}
+    return written("classes.csv", heads | {f"class_{label}": name for label, name in enumerate(names)})
+
+
 PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios},
-    RESULTS: {f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
+    RESULTS: {**{f"{paper}:": partial(all_tables, paper) for paper in PAPERS}, "draws:": draws, "classes:": classes},
     SPEED: {"tables:": tables_of_speed},
 }
 

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from bayesfed.data.schemes import Partition
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.models import network, pooling
 from bayesfed.results import runs
-from benchmarks import augment, bins, common, cores, kernels, pages
+from benchmarks import augment, bins, classes, common, cores, draws, kernels, pages
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -86,3 +88,37 @@ def test_errors_of_bins_are_those_of_the_record() -> None:
     for name in ("ece", "mce"):
         assert found[name.upper()] == pytest.approx(100 * of_record[name][200], abs=1e-3)
     assert found["ECE, 5 bins"] <= found["ECE"]
+
+
+def test_the_judge_of_a_draw_knows_which_classes_a_client_has() -> None:
+    train, test = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2])
+    partition = Partition(np.arange(6), np.array([0, 4, 6]), np.arange(5), np.array([0, 3, 5]))
+    evens = np.log(np.full((5, 3), 1 / 3))
+    # The first client has class 0 three times in four, so two of its three images are right; the second has 1 and 2 alike: the first.
+    assert draws.judged(evens, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    sure_of_2 = np.log(np.array([[0.1, 0.1, 0.8]] * 5))
+    # Of class 2 the first client has none, so there its shares still decide.
+    assert draws.judged(sure_of_2, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    found = draws.row(evens, train, test, partition)
+    assert found["largest_percent"] == pytest.approx(400 / 6)
+
+
+def test_a_draw_is_ranked_among_many() -> None:
+    many = pd.DataFrame({"largest_percent": [10.0, 20, 30, 40], "judged_percent": [90.0, 80, 70, 60]})
+    named = pd.DataFrame({"largest_percent": [25.0], "judged_percent": [95.0]}, index=["seed 0"])
+    found = draws.table(many, named)
+    assert found.loc["50 % of 4 draws are below", "largest_percent"] == 25
+    assert list(found.loc["seed 0", list(draws.COLUMNS.values())]) == [50, 100]
+
+
+def test_a_model_whose_classes_are_out_of_balance_is_brought_back() -> None:
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), [100, 300, 200, 400])
+    clean = random.normal(size=(1000, 4)) + 4 * np.eye(4)[labels]
+    tilted = clean + np.array([0.0, -9, 0, 2])
+    found = classes.row(tilted, labels)
+    assert found["class_1"] < 2
+    assert found["all"] < 75
+    assert found["all_in_balance"] == pytest.approx(100 * (clean.argmax(1) == labels).mean(), abs=0.5)
+    counts = np.bincount(labels)
+    assert np.bincount(classes.balanced(tilted, counts).argmax(1)) == pytest.approx(counts, abs=2)
