@@ -25,7 +25,7 @@ from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import SERVER, Compute
 from bayesfed.engine.rounds import begin, copy
 from bayesfed.methods.base import Batch
-from bayesfed.models import network, pooling
+from bayesfed.models import convolution, network
 from benchmarks import common
 
 PATH = common.HERE / "kernels.csv"
@@ -86,7 +86,7 @@ def step_of(method: str, model: str, precision: str) -> Counter:
     c = of.node(0, 1, 1)
     c.state = copy(of.method.init_client(of.node(0, 0)), compute.device)
     c.state |= of.method.start(c, of.method.message(server, 0))
-    network.GATHERED, pooling.CORNERS = {"cpu"}, set()  # as on a GPU
+    network.GATHERED, convolution.OWN_WAYS = {"cpu"}, set()  # as on a GPU
     (phase,) = of.method.phases(c)
     chunk, learner, counter = next(Mixer(of, c).epoch(of.shards[0])), c.learner(), Counter()
     first, second = (Batch(chunk.x[i : i + SIZE], chunk.y[i : i + SIZE]) for i in (0, SIZE))

@@ -10,7 +10,7 @@ import torch
 
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.executors.base import Mixer
-from bayesfed.models import network, pooling
+from bayesfed.models import convolution, network
 from bayesfed.results import runs
 from benchmarks import augment, bins, classes, common, cores, draws, kernels, pages
 
@@ -57,7 +57,7 @@ def test_kernels_are_operators_that_are_no_views() -> None:
 @pytest.mark.parametrize(("method", "model"), [("hbfl", "cnn2"), ("fedavg", "mlp")])
 def test_the_table_of_kernels_is_todays(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a change of code or of torch makes another number: `python -m benchmarks.kernels`, and look at the difference."""
-    for module, name in ((network, "GATHERED"), (pooling, "CORNERS")):
+    for module, name in ((network, "GATHERED"), (convolution, "OWN_WAYS")):
         monkeypatch.setattr(module, name, getattr(module, name))  # as they are, when the test is over
     table = pd.read_csv(kernels.PATH).query("version == 'now' and method == @method and model == @model")
     for precision, counted in zip(table.precision, table.kernels, strict=True):

@@ -1,9 +1,8 @@
 """A network as a pure function of one flat parameter vector, so that a paper's theta and mu are vectors in code too.
 
-Its gradient is written out, layer by layer, in place of autograd's: fewer and smaller passes over memory. A convolution's
-bias gets its gradient behind the pooling, from a quarter of the values. What a convolution gives is not kept, only where
-its maxima are. On a GPU the weights of a vector are put into channels-last order all at once, and the gradient back. On a
-CPU the activations of a few images lie in columns, an image in each, where a product is faster so.
+Its gradient is written out, layer by layer, in place of autograd's: fewer and smaller passes over memory. On a GPU the
+weights of a vector are put into channels-last order all at once, and the gradient back. On a CPU the activations of a few
+images lie in columns, an image in each, where a product is faster so; for convolutions see `convolution`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesfed.errors import InputError
-from bayesfed.models.pooling import pool, pool_and_places, unpool
-
-# What autograd itself calls.
-convolution_backward = torch.ops.aten.convolution_backward.default
-relu_backward = torch.ops.aten.threshold_backward.default
+from bayesfed.models import convolution
+from bayesfed.models.convolution import relu_backward
 
 # Where a gather of all weights costs less than a copy for each convolution; a CPU copies small weights faster.
 GATHERED = {"cuda"}
@@ -206,59 +201,45 @@ class Network:
         return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
 
     def forward(self, theta: Tensor, images: Tensor, kept: list[Tensor] | None = None) -> Tensor:
-        """The logits. What `backward` needs is appended to `kept`: for each layer its input, its weight, and where the
-        maxima are that its pooling took."""
+        """The logits. What `backward` needs is appended to `kept`: for each layer where the maxima are that its pooling took,
+        its input and its weight."""
         if gathered := self.gathered(theta):
             theta = theta.index_select(0, self.order(theta.device)[0])
         parts = iter(self.parts(theta))
         x, last = images, len(self.layers) - 1
+        if self.convolution_parameters and kept is not None and convolution.for_onednn(x):
+            x = x.to_mkldnn()
         for depth, layer in enumerate(self.layers):
             weight, bias = next(parts), next(parts)
             if isinstance(layer, Conv):
                 if gathered:
                     out, channels, *sides = weight.shape
                     weight = weight.view(out, *sides, channels).permute(0, 3, 1, 2)
-                keep = [x, weight]
-                x = F.conv2d(x, weight, bias)
-                if layer.pool > 1 and kept is None:  # before ReLU: the same values from a quarter of the work
-                    x = pool(x, layer.pool)
-                elif layer.pool > 1:
-                    x, places = pool_and_places(x, layer.pool)
-                    keep.append(places)
-                x = x.relu_()
+                x = convolution.forward(x, weight, bias, layer.pool, kept)
             else:
                 if x.dim() > 2:
-                    x = x.permute(0, 2, 3, 1).flatten(1) if gathered else flattened(x)
-                keep = [x, weight]
+                    x = x.permute(0, 2, 3, 1).flatten(1) if gathered else flattened(convolution.dense(x))
+                if kept is not None:
+                    kept += [x, weight]
                 if depth < last:
                     x = torch._addmm_activation(bias, x, weight.t(), out=room(x, layer.out))  # ReLU in the same kernel
                 else:
                     x = torch.addmm(bias, x, weight.t())
-            if kept is not None:
-                kept += keep
         return x
 
     def backward(self, g: Tensor, kept: list[Tensor], to_images: bool) -> tuple[Tensor, Tensor | None]:
         """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes)."""
-        gathered = self.gathered(g)
+        gathered, onednn = self.gathered(g), kept[0].is_mkldnn
         g_theta = g.new_empty(self.parameters)
         parts = self.parts(g_theta)
         convolved: list[Tensor] = []  # the parts of convolutions, from the last layer to the first
         for depth in reversed(range(len(self.layers))):
             layer = self.layers[depth]
-            places = kept.pop() if isinstance(layer, Conv) and layer.pool > 1 else None
             weight, x = kept.pop(), kept.pop()
             to_input = depth > 0 or to_images
             if isinstance(layer, Conv):
-                convolved.append(g.sum((0, 2, 3)))
-                if places is not None:
-                    g = unpool(
-                        g, places, layer.pool, [len(x), layer.out, *(side - layer.kernel + 1 for side in x.shape[2:])]
-                    )
-                g, g_weight, _ = convolution_backward(
-                    g, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [to_input, True, False]
-                )
-                convolved.append(g_weight.permute(0, 2, 3, 1) if gathered else g_weight)
+                g, g_weight, g_bias = convolution.backward(g, x, weight, layer.pool, kept, to_input)
+                convolved += [g_bias, g_weight.permute(0, 2, 3, 1) if gathered else g_weight]
             else:
                 torch.mm(g.t(), x, out=parts[2 * depth])
                 torch.sum(g, 0, out=parts[2 * depth + 1])
@@ -272,11 +253,12 @@ class Network:
                         if gathered
                         else g.view(len(g), -1, side, side)
                     )
+                    g = g.to_mkldnn() if onednn else g
         if convolved:
             torch.cat([part.flatten() for part in reversed(convolved)], out=g_theta[: self.convolution_parameters])
         if gathered:
             g_theta = g_theta.index_select(0, self.order(g_theta.device)[1])
-        return g_theta, g if to_images else None
+        return g_theta, convolution.dense(g) if to_images else None
 
 
 def in_columns(x: Tensor) -> bool:

@@ -69,6 +69,8 @@ class Tape(TorchDispatchMode):
 
     def again(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Call] | None:
         """What computes a result anew into its memory: no call for views and memory alone; None where that cannot be."""
+        if any(each.is_mkldnn for each in tensors_of(args, kwargs, result)):
+            return None  # oneDNN alone knows where it lies
         given = {place(tensor) for tensor in tensors_of(args, kwargs)}
         results = [each for each in tree_leaves(result) if each is not None]
         if LOOSE.intersection(func.tags) or func.overloadpacket == aten.lift_fresh:

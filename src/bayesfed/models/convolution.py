@@ -1,0 +1,95 @@
+"""A convolution with its max-pooling and ReLU, and its gradient, as each device is fastest with it.
+
+On an x86 CPU a pass that is to be differentiated runs on tensors in oneDNN's own order of memory (PyTorch calls them
+mkldnn tensors): its pooling is faster than PyTorch's, and gives the same bits. But that pooling, and that ReLU, take NaN
+for the least of numbers. So what is not differentiated, evaluation above all, runs on PyTorch's tensors, where a network
+that has diverged says so.
+"""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# What autograd itself calls.
+convolution_backward = torch.ops.aten.convolution_backward.default
+relu_backward = torch.ops.aten.threshold_backward.default
+pool_backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+onednn_pool = torch.ops.aten.mkldnn_max_pool2d.default
+onednn_pool_backward = torch.ops.aten.mkldnn_max_pool2d_backward.default
+
+ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
+OWN_WAYS = {"cpu"}  # devices with ways of their own: oneDNN's order of memory, and maxima over corners
+CONVOLUTION = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride 1, no padding, no dilation, not transposed, one group
+
+
+def for_onednn(x: Tensor) -> bool:
+    """Whether a pass over images x that is to be differentiated is faster in oneDNN's order of memory."""
+    if not ONEDNN or x.device.type not in OWN_WAYS:
+        return False
+    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def dense(x: Tensor) -> Tensor:
+    """x in PyTorch's order of memory."""
+    return x.to_dense() if x.is_mkldnn else x
+
+
+def windows(size: int) -> tuple[list[int], list[int], list[int], list[int], bool]:
+    """Kernel, stride, padding, dilation and whether to round up, for windows of `size` x `size` side by side."""
+    return [size, size], [size, size], [0, 0], [1, 1], False
+
+
+def maxima(x: Tensor, size: int) -> Tensor:
+    """The maxima (N, C, H // size, W // size) of x (N, C, H, W) over windows of that size; no gradient is wanted."""
+    if x.device.type not in OWN_WAYS or size != 2 or not x.is_contiguous(memory_format=torch.channels_last):
+        return F.max_pool2d(x, size)
+    *_, h, w = x.shape
+    x = x[:, :, : h // 2 * 2, : w // 2 * 2]
+    upper, lower = (torch.maximum(row[..., ::2], row[..., 1::2]) for row in (x[:, :, ::2], x[:, :, 1::2]))
+    return torch.maximum(upper, lower)
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tensor] | None) -> Tensor:
+    """ReLU(max-pooling(x * weight + bias)) of x (N, C, H, W) and weights (out, C, k, k), over windows of `pool` x `pool`.
+
+    What `backward` needs is appended to `kept`: what tells where the maxima are (PyTorch's indices, or oneDNN's result and
+    input), the input and the weight.
+    """
+    keep = [x, weight]
+    x = F.conv2d(x, weight.to_mkldnn(), bias.to_mkldnn()) if x.is_mkldnn else F.conv2d(x, weight, bias)
+    # The maxima before ReLU: the same values from a quarter of the work.
+    if pool > 1 and kept is None:
+        x = maxima(x, pool)
+    elif pool > 1 and x.is_mkldnn:
+        with torch.enable_grad():  # else oneDNN does not note where the maxima are
+            y = onednn_pool(x.requires_grad_(), *windows(pool)).detach()
+        keep, x = [y, x.detach(), *keep], y
+    elif pool > 1:
+        x, places = F.max_pool2d(x, pool, return_indices=True)
+        keep = [places, *keep]
+    if kept is not None:
+        kept += keep
+    return x.relu_()
+
+
+def backward(
+    g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor], to_input: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of input x (where asked for), weight and bias, from that of the maxima, g. `kept` ends with what
+    `forward` kept before x and weight, which is taken off."""
+    if x.is_mkldnn:
+        if pool > 1:
+            z, y = kept.pop(), kept.pop()
+            g = onednn_pool_backward(g, y, z, *windows(pool))
+        return convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])  # type: ignore[no-any-return]
+    g_bias = g.sum((0, 2, 3))  # behind the pooling: a quarter of the values
+    if pool > 1:
+        shape = [len(x), len(weight), x.shape[2] - weight.shape[2] + 1, x.shape[3] - weight.shape[3] + 1]
+        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
+        g = pool_backward(g, like, *windows(pool), kept.pop())  # `like` for its shape alone
+    g_x, g_weight, _ = convolution_backward(g, x, weight, None, *CONVOLUTION, [to_input, True, False])
+    return g_x, g_weight, g_bias

@@ -1,0 +1,109 @@
+"""Convolution, max-pooling and ReLU with their gradient, in oneDNN's order of memory and in PyTorch's, against autograd."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bayesfed import models
+from bayesfed.models import convolution
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of the largest value
+
+
+def near(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    return bool((found - wanted).abs().max() <= tolerance * wanted.abs().max() + 1e-6)
+
+
+@given(
+    batch=st.integers(1, 5), channels=st.integers(1, 17), out=st.integers(1, 33), height=st.integers(4, 11),
+    width=st.integers(4, 11), kernel=st.sampled_from([1, 3]), pool=st.sampled_from([1, 2]),
+    dtype=st.sampled_from(list(TOLERANCE)), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_values_and_gradients_are_autograd_s(
+    batch: int, channels: int, out: int, height: int, width: int, kernel: int, pool: int, dtype: torch.dtype, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (batch, channels, height, width), (out, channels, kernel, kernel), (out,)
+    given = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    x, weight, bias = (tensor.double().requires_grad_() for tensor in given)
+    y = F.conv2d(x, weight, bias)
+    wanted = (F.max_pool2d(y, pool) if pool > 1 else y).relu()
+    g = torch.randn(wanted.shape, generator=generator).to(dtype)
+    # Where two values of a window differ by less than rounding, either may be the maximum: not so for whole numbers.
+    if dtype == torch.bfloat16 and pool > 1:
+        with torch.no_grad():
+            x.copy_(x.round())
+            weight.copy_(weight.round())
+            bias.copy_(bias.round())
+            g = g.round()
+        y = F.conv2d(x, weight, bias)
+        if y.abs().max() > 256:  # bf16 has all whole numbers up to there
+            return
+        wanted = F.max_pool2d(y, pool).relu()
+    gradients = torch.autograd.grad(wanted, (x, weight, bias), g.double())
+
+    x, weight, bias = (tensor.detach().to(dtype) for tensor in (x, weight, bias))
+    x = x.contiguous(memory_format=torch.channels_last)
+    inputs = [x, x.to_mkldnn()] if convolution.for_onednn(x) else [x]
+    for own in inputs:
+        kept: list[Tensor] = []
+        with torch.no_grad():
+            found = convolution.forward(own, weight, bias, pool, kept)
+            at = (g * (wanted > 0)).to(dtype)
+            at = at.to_mkldnn() if own.is_mkldnn else at
+            *_, last_x, last_weight = kept
+            del kept[-2:]
+            of_all = convolution.backward(at, last_x, last_weight, pool, kept, True)
+        assert not kept
+        assert near(convolution.dense(found).double(), wanted, TOLERANCE[dtype])
+        for one, other in zip(of_all, gradients, strict=True):
+            assert near(convolution.dense(one).double(), other, TOLERANCE[dtype])
+        with torch.no_grad():  # evaluation
+            assert near(convolution.forward(x, weight, bias, pool, None).double(), wanted, TOLERANCE[dtype])
+
+
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(2, 9), st.integers(2, 9)),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]), seed=st.integers(0, 2**31), ties=st.booleans(),
+)  # fmt: skip
+def test_onednn_s_maxima_lie_where_pytorch_s_do_to_the_bit(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, seed: int, ties: bool
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 3
+    x = (x.round() if ties else x).to(dtype).requires_grad_()
+    wanted = F.max_pool2d(x, 2)
+    g = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(seed + 1)).to(dtype)
+    (g_wanted,) = torch.autograd.grad(wanted, x, g)
+    own = x.detach().to_mkldnn().requires_grad_()
+    y = convolution.onednn_pool(own, *convolution.windows(2)).detach()
+    assert torch.equal(y.to_dense(), wanted)
+    g_x = convolution.onednn_pool_backward(g.to_mkldnn(), y, own.detach(), *convolution.windows(2))
+    assert torch.equal(g_x.to_dense(), g_wanted)
+    with torch.no_grad():
+        assert torch.equal(convolution.maxima(x.contiguous(memory_format=torch.channels_last), 2), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_is_no_number_comes_through_where_nothing_is_differentiated(dtype: torch.dtype) -> None:
+    x = torch.ones(1, 2, 6, 6, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    x[0, 1, 0, 1] = torch.nan
+    with torch.no_grad():
+        y = convolution.forward(x, torch.ones(3, 2, 3, 3, dtype=dtype), torch.zeros(3, dtype=dtype), 2, None)
+    assert y[:, :, 0, 0].isnan().all()
+    assert not y[:, :, 1, 1].isnan().any()
+
+
+def test_a_network_that_overflows_says_so_when_it_is_evaluated() -> None:
+    """Where training goes on: finite parameters, and convolutions of infinities of both signs."""
+    network = models.build("cnn2", 10, 3, 32)
+    theta = 1e25 * torch.randn(network.parameters, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    assert network(theta, images).isnan().any()
+
+
+def test_float64_and_other_devices_do_without_onednn() -> None:
+    assert not convolution.for_onednn(torch.empty(1, dtype=torch.float64))
+    assert not convolution.for_onednn(torch.empty(1, device="meta"))
