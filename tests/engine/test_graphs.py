@@ -16,11 +16,18 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Phase
+from bayesfed.models import convolution
 from benchmarks.common import starter
 
 Make = Callable[..., dict[str, Any]]
 NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
 UNEVEN = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 64}
+
+
+@pytest.fixture(autouse=True)
+def without_a_cpu_s_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No replay can reach oneDNN's memory, and both sides are to give the same bits."""
+    monkeypatch.setattr(convolution, "OWN_WAYS", set[str]())
 
 
 @pytest.fixture
