@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -27,22 +27,12 @@ def test_values_and_gradients_are_autograd_s(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     shapes = (batch, channels, height, width), (out, channels, kernel, kernel), (out,)
-    given = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    x, weight, bias = (tensor.double().requires_grad_() for tensor in given)
+    # Whole numbers: sums of them are exact, so in each precision the same value of a window is its first maximum.
+    x, weight, bias = (torch.randn(shape, generator=generator).round().double().requires_grad_() for shape in shapes)
     y = F.conv2d(x, weight, bias)
+    assume(bool(y.abs().max() <= 256))  # bf16 has all whole numbers up to there
     wanted = (F.max_pool2d(y, pool) if pool > 1 else y).relu()
     g = torch.randn(wanted.shape, generator=generator).to(dtype)
-    # Where two values of a window differ by less than rounding, either may be the maximum: not so for whole numbers.
-    if dtype == torch.bfloat16 and pool > 1:
-        with torch.no_grad():
-            x.copy_(x.round())
-            weight.copy_(weight.round())
-            bias.copy_(bias.round())
-            g = g.round()
-        y = F.conv2d(x, weight, bias)
-        if y.abs().max() > 256:  # bf16 has all whole numbers up to there
-            return
-        wanted = F.max_pool2d(y, pool).relu()
     gradients = torch.autograd.grad(wanted, (x, weight, bias), g.double())
 
     x, weight, bias = (tensor.detach().to(dtype) for tensor in (x, weight, bias))

@@ -21,16 +21,16 @@ pool_backward = torch.ops.aten.max_pool2d_with_indices_backward.default
 onednn_pool = torch.ops.aten.mkldnn_max_pool2d.default
 onednn_pool_backward = torch.ops.aten.mkldnn_max_pool2d_backward.default
 
-ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
+ONEDNN = set[torch.dtype]()  # what it computes in here
+if torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64"):
+    ONEDNN |= {torch.float32} | ({torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else set())
 OWN_WAYS = {"cpu"}  # devices with ways of their own: oneDNN's order of memory, and maxima over corners
 CONVOLUTION = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride 1, no padding, no dilation, not transposed, one group
 
 
 def for_onednn(x: Tensor) -> bool:
     """Whether a pass over images x that is to be differentiated is faster in oneDNN's order of memory."""
-    if not ONEDNN or x.device.type not in OWN_WAYS:
-        return False
-    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return x.device.type in OWN_WAYS and x.dtype in ONEDNN
 
 
 def dense(x: Tensor) -> Tensor:
