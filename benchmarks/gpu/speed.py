@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.data import store
 from bayesfed.engine import device as devices
 from bayesfed.engine.executors import EXECUTORS, GraphExecutor
-from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.methods.steps import cross_entropy, grad, leaves
 from bayesfed.models import Network, build
@@ -76,17 +76,17 @@ def layouts(task: Task) -> None:
         for name, layout in (("NHWC", torch.channels_last), ("NCHW", torch.contiguous_format)):
             x = images.contiguous(memory_format=layout)
 
-            step = training_step(network, theta, x, y, where)
+            step = training_step(network, theta, x, y)
             took = seconds(recorded(step) if task.device == "cuda" else step, task.device)
             task.row(f"cnn2 {precision} {name}", microseconds_a_step=1e6 * took)
 
 
-def training_step(network: Network, theta: Tensor, x: Tensor, y: Tensor, where: Compute) -> Callable[[], None]:
+def training_step(network: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callable[[], None]:
     """A forward and a backward pass."""
 
     def step() -> None:
         (leaf,) = leaves(theta)
-        grad(cross_entropy(network(leaf.to(where.cast), x).to(where.dtype), y).mean(), leaf)
+        grad(cross_entropy(network(leaf, x), y).mean(), leaf)
 
     return step
 

@@ -343,7 +343,7 @@ def test_the_networks_are_those_of_the_tables_line_by_line(name: str) -> None:
     theta = nn.utils.parameters_to_vector(table.parameters()).detach()
     x = torch.randn(3, colours, side, side, generator=torch.Generator().manual_seed(0)).double()
     with torch.no_grad():
-        found = network.logits(theta, x, torch.float64, {}, torch.Generator())
+        found = network.logits(theta, x, {}, torch.Generator())
         torch.testing.assert_close(found, table(x), rtol=1e-9, atol=1e-12)
     told = nn.Conv2d | nn.MaxPool2d | nn.Linear | nn.Dropout | nn.Dropout2d
     ours, lines = (

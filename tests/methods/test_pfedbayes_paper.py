@@ -229,7 +229,7 @@ def test_per_fedavgs_model_is_tested_with_the_statistics_that_it_came_with(mappi
         x, _ = c.images()
         statistics = {name: sent[f"model:{name}"].clone() for name in of.networks[0]["global"].statistics}
         with torch.no_grad():
-            expected = of.networks[0]["global"].logits(c["phi"], x, x.dtype, statistics, c.generator)
+            expected = of.networks[0]["global"].logits(c["phi"], x, statistics, c.generator)
             found.append(
                 (predictor.log_probabilities(x), expected.log_softmax(-1), c.model(c["phi"], x).log_softmax(-1))
             )

@@ -178,7 +178,7 @@ def test_a_client_predicts_by_the_embedding_as_it_was_sent(mapping: Make, data_d
                 c = job.node
                 x, _ = c.images()
                 with torch.no_grad():
-                    expected = network.logits(start["theta"], x, x.dtype, sent, c.generator)
+                    expected = network.logits(start["theta"], x, sent, c.generator)
                     trained = c.model(c["theta"], x)
                 torch.testing.assert_close(of.method.embedded(c, c["common"], x), expected)
                 assert not torch.equal(c["model:norm.running_mean"], sent["norm.running_mean"])

@@ -51,7 +51,7 @@ def test_gradients_and_statistics_are_the_modules_own() -> None:
     assert set(statistics) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     theta.requires_grad_()
     for _ in range(2):
-        ours = of.logits(theta, x, theta.dtype, statistics, generator())
+        ours = of.logits(theta, x, statistics, generator())
         with Drawing(generator()):
             theirs = module(x)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
@@ -63,9 +63,7 @@ def test_gradients_and_statistics_are_the_modules_own() -> None:
             torch.testing.assert_close(statistics[name], value, rtol=0, atol=1e-12)
     with torch.no_grad():
         before = copy.deepcopy(statistics)
-        torch.testing.assert_close(
-            of.logits(theta, x, theta.dtype, statistics, generator()), module.eval()(x), rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(of.logits(theta, x, statistics, generator()), module.eval()(x), rtol=0, atol=1e-12)
         assert all(torch.equal(before[name], value) for name, value in statistics.items())
 
 
@@ -74,10 +72,10 @@ def test_dropout_draws_from_the_generator_alone() -> None:
     theta, statistics, x = start(of)
     theta.requires_grad_()
     torch.manual_seed(0)
-    first = of.logits(theta, x, theta.dtype, dict(statistics), generator(1))
+    first = of.logits(theta, x, dict(statistics), generator(1))
     torch.manual_seed(1)
-    assert torch.equal(of.logits(theta, x, theta.dtype, dict(statistics), generator(1)), first)
-    assert not torch.equal(of.logits(theta, x, theta.dtype, dict(statistics), generator(2)), first)
+    assert torch.equal(of.logits(theta, x, dict(statistics), generator(1)), first)
+    assert not torch.equal(of.logits(theta, x, dict(statistics), generator(2)), first)
 
 
 @pytest.mark.parametrize("whole", [0, 1, 2, 3])
@@ -105,7 +103,7 @@ def test_threads_do_not_meet_in_the_module(dtype: torch.dtype) -> None:
     def gradient(k: int) -> Tensor:
         mine, own = (theta * (1 + k / 8)).requires_grad_(), copy.deepcopy(statistics)
         for _ in range(5):
-            g = torch.autograd.grad(of.logits(mine, x.to(dtype), dtype, own, generator(k)).square().sum(), mine)[0]
+            g = torch.autograd.grad(of.logits(mine, x.to(dtype), own, generator(k)).square().sum(), mine)[0]
         return g
 
     alone = [gradient(k) for k in range(8)]
@@ -159,7 +157,7 @@ def test_frozen_parameters_and_still_buffers_are_constants() -> None:
     assert of.parameters == network("residual").parameters - 3 * 6 * 9
     theta, statistics, x = start(of)
     with torch.no_grad():
-        found = of.logits(theta, x, theta.dtype, statistics, generator())
+        found = of.logits(theta, x, statistics, generator())
         ordinary = of.module(theta, statistics)(x.float())
     torch.testing.assert_close(found.float(), ordinary, rtol=1e-5, atol=1e-5)
 
@@ -169,7 +167,7 @@ def test_resnet_18() -> None:
     assert (of.parameters, of.batchwise) == (11_181_642, True)
     theta, statistics, x = start(of, torch.float32)
     theta.requires_grad_()
-    logits = of.logits(theta, x, theta.dtype, statistics, generator())
+    logits = of.logits(theta, x, statistics, generator())
     assert logits.shape == (8, 10)
     assert torch.autograd.grad(logits.sum(), theta)[0].isfinite().all()
 
@@ -188,7 +186,7 @@ def test_grey_images_stay_channels_last() -> None:
     x = x.contiguous(memory_format=torch.channels_last)
     expected = own(of, theta)(x + 1)
     for images in (x + 1, (x + 1).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)):
-        torch.testing.assert_close(of.logits(theta, images, theta.dtype, statistics, generator()), expected)
+        torch.testing.assert_close(of.logits(theta, images, statistics, generator()), expected)
         assert seen[-1] == (784, 1, 28, 1)
 
 

@@ -185,3 +185,19 @@ def test_xaviers_initialisation_is_torchs() -> None:
         assert not bias.any()
         assert abs(weight).max() == pytest.approx(float(theirs.abs().max()), rel=0.05)
         assert weight.std() == pytest.approx(float(theirs.std()), rel=0.1)
+
+
+@pytest.mark.parametrize("name", [*CHAINS, "pfedbayes_vgg_bn", "resnet18"])
+def test_a_shift_of_all_logits_costs_no_precision_in_bf16(name: str) -> None:
+    """The last layer's biases 200 lower move all logits of an image alike; their softmax, and with it the loss's gradient,
+    stays what it was. Logits in bf16 would be off by halves."""
+    network = build(name, 10, 3, 32)
+    theta = torch.from_numpy(network.initial(np.random.default_rng(0)))
+    low = theta.clone()
+    low[-10:] -= 200
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(16, 3, 32, 32, generator=generator).bfloat16().contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        p, q = (network.logits(one, images, network.statistics, generator).softmax(-1) for one in (theta, low))
+    assert p.dtype == q.dtype == torch.float32
+    torch.testing.assert_close(q, p, rtol=1e-4, atol=0)

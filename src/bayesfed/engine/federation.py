@@ -203,14 +203,14 @@ class Federation:
     def model(self, network: AnyNetwork, prefix: str) -> Model:
         """The network with the run's precision around it: logits in the dtype of the states. Its statistics are those of
         the learner's state."""
-        cast, dtype = self.compute.cast, self.compute.dtype
+        dtype = self.compute.dtype
 
         def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
             # An ensemble goes through many networks for one batch; what is recorded for a GPU must not end midway.
             if not torch.is_grad_enabled() and (theta.is_cpu or not torch.cuda.is_current_stream_capturing()):
                 self.check()
             statistics = {name: c.state[prefix + name] for name in network.statistics}
-            return network.logits(theta, x, cast, statistics, c.generator).to(dtype)
+            return network.logits(theta, x, statistics, c.generator).to(dtype)
 
         return logits
 

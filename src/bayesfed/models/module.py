@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import pickle
 import random
 import threading
@@ -28,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bayesfed.errors import InputError, out_of_memory
+from bayesfed.models.network import at_least_fp32
 
 Build = Callable[[int, int, int], nn.Module]
 
@@ -136,6 +138,7 @@ class ModuleNetwork:
                 )
             self.operations = counter.get_total_flops() // 2 // len(images)
             self.statistics = changing(module, images)
+            self._last_linear = last_linear(module, images)
             self._skeleton = module
             self._examine(vector(parameters.values()), images, generator)
             for value in parameters.values():  # only their places are needed from here on
@@ -156,9 +159,7 @@ class ModuleNetwork:
         def run(images: Tensor, training: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
             state = {key: value.clone() for key, value in self.statistics.items()}
             with torch.set_grad_enabled(training):
-                logits = self.logits(
-                    theta.clone().requires_grad_(training), images, theta.dtype, state, generator.manual_seed(1)
-                )
+                logits = self.logits(theta.clone().requires_grad_(training), images, state, generator.manual_seed(1))
             return logits.detach(), state
 
         self.random = True
@@ -184,7 +185,11 @@ class ModuleNetwork:
         copies = self._mine.__dict__
         key = f"{like.device} {like.dtype} {training}"
         if key not in copies:
-            copies[key] = copy.deepcopy(self._skeleton).to(like.device, like.dtype).train(training)
+            made = copy.deepcopy(self._skeleton).to(like.device, like.dtype).train(training)
+            if self._last_linear is not None:
+                layer = made.get_submodule(self._last_linear)
+                layer.forward = functools.partial(uncast, layer.forward)
+            copies[key] = made
         return copies[key]  # type: ignore[no-any-return]
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
@@ -193,11 +198,12 @@ class ModuleNetwork:
             module = self._built(int(generator.integers(2**63)))
         return vector(trainable(module).values()).float().numpy()
 
-    def logits(self, theta: Tensor, images: Tensor, cast: torch.dtype, statistics: Mapping[str, Tensor],
+    def logits(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor],
                generator: torch.Generator) -> Tensor:  # fmt: skip
         """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
 
-        Products run in `cast`, by torch.autocast. `statistics` are changed in place where gradients are enabled, which
+        Products run in the images' dtype, by torch.autocast, but for those of the linear layer that is called last: see
+        `at_least_fp32`. `statistics` are changed in place where gradients are enabled, which
         makes it a training pass; its random numbers come from the generator.
         """
         training = torch.is_grad_enabled()
@@ -207,7 +213,10 @@ class ModuleNetwork:
         drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()
         parts = zip(self.shapes.items(), theta.split(self.sizes), strict=True)
         tensors = {key: part.view(shape) for (key, shape), part in parts} | dict(statistics)
-        with drawing, torch.autocast(theta.device.type, cast, enabled=cast != theta.dtype, cache_enabled=False):
+        with (
+            drawing,
+            torch.autocast(theta.device.type, images.dtype, enabled=images.dtype != theta.dtype, cache_enabled=False),
+        ):
             return functional_call(self._copy(theta, training), tensors, (images,))  # type: ignore[no-any-return]
 
     def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
@@ -256,6 +265,27 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 def vector(parameters: Iterable[Tensor]) -> Tensor:
     """All values as one vector."""
     return torch.cat([value.detach().flatten() for value in parameters])
+
+
+def last_linear(module: nn.Module, images: Tensor) -> str | None:
+    """The name of the linear layer that a pass calls last; None where it calls none."""
+    called: list[str] = []
+    hooks = [
+        part.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Linear)
+    ]
+    with torch.no_grad():
+        module(images)
+    for hook in hooks:
+        hook.remove()
+    return called[-1] if called else None
+
+
+def uncast(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A layer's forward pass without autocast."""
+    with torch.autocast(x.device.type, enabled=False):
+        return forward(x.to(at_least_fp32(x.dtype)))
 
 
 def changing(module: nn.Module, images: Tensor) -> dict[str, Tensor]:

@@ -69,7 +69,7 @@ class Pass(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("the gradient of a network cannot be differentiated again (create_graph)")
         g_theta, g_images = ctx.network.backward(g, list(ctx.saved_tensors), ctx.needs_input_grad[2])
-        return None, g_theta, None if g_images is None else g_images.view(ctx.shape)
+        return None, g_theta.to(ctx.theta.dtype), None if g_images is None else g_images.view(ctx.shape)
 
 
 def gradient(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor | None:
@@ -79,7 +79,7 @@ def gradient(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor | None:
     if getattr(made, "theta", None) is not theta or made.needs_input_grad[2]:  # type: ignore[union-attr]
         return None
     g_theta, _ = made.network.backward(g.detach(), list(made.saved_tensors), False)  # type: ignore[union-attr]
-    return g_theta  # type: ignore[no-any-return]
+    return g_theta.to(theta.dtype)  # type: ignore[no-any-return]
 
 
 class Network:
@@ -87,7 +87,8 @@ class Network:
 
     `network(theta, images)` gives logits of shape (batch, classes). `theta` holds every weight and bias, layer
     by layer, as one vector of `parameters` entries; the first `convolution_parameters` of them belong to the
-    convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of `theta`.
+    convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of the images, but for the
+    last layer's forward pass, which runs in fp32 at least: see `at_least_fp32`.
     """
 
     def __init__(self, name: str, chain: Chain, channels: int, size: int) -> None:
@@ -160,10 +161,10 @@ class Network:
             return Pass.apply(self, theta, images)  # type: ignore[no-any-return, no-untyped-call]
         return self.forward(theta, images)
 
-    def logits(self, theta: Tensor, images: Tensor, cast: torch.dtype, statistics: Mapping[str, Tensor],
+    def logits(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor],
                generator: torch.Generator) -> Tensor:  # fmt: skip
-        """`network(theta, images)` computed in `cast`; a chain has no statistics and draws nothing."""
-        return self(theta.to(cast), images)
+        """`network(theta, images)`; a chain has no statistics and draws nothing."""
+        return self(theta, images)
 
     def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
         """An ordinary module with these parameters, on the host in fp32; a chain has no statistics."""
@@ -205,7 +206,8 @@ class Network:
         its input and its weight."""
         if gathered := self.gathered(theta):
             theta = theta.index_select(0, self.order(theta.device)[0])
-        parts = iter(self.parts(theta))
+        *_, last_weight, last_bias = self.parts(theta)
+        parts = iter(self.parts(theta.to(images.dtype)))
         x, last = images, len(self.layers) - 1
         if self.convolution_parameters and kept is not None and convolution.for_onednn(x):
             x = x.to_mkldnn()
@@ -224,12 +226,15 @@ class Network:
                 if depth < last:
                     x = torch._addmm_activation(bias, x, weight.t(), out=room(x, layer.out))  # ReLU in the same kernel
                 else:
-                    x = torch.addmm(bias, x, weight.t())
+                    wide = at_least_fp32(x.dtype)
+                    x = torch.addmm(last_bias.to(wide), x.to(wide), last_weight.to(wide).t())
         return x
 
     def backward(self, g: Tensor, kept: list[Tensor], to_images: bool) -> tuple[Tensor, Tensor | None]:
-        """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes)."""
+        """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes); in the
+        images' dtype."""
         gathered, onednn = self.gathered(g), kept[0].is_mkldnn
+        g = g.to(kept[-1].dtype)
         g_theta = g.new_empty(self.parameters)
         parts = self.parts(g_theta)
         convolved: list[Tensor] = []  # the parts of convolutions, from the last layer to the first
@@ -259,6 +264,17 @@ class Network:
         if gathered:
             g_theta = g_theta.index_select(0, self.order(g_theta.device)[1])
         return g_theta, convolution.dense(g) if to_images else None
+
+
+def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    """What a network's last layer computes logits in, where all before it computes in `dtype`.
+
+    Training may move the logits of all classes alike, and on clients that lack most classes Adam does, by hundreds. The
+    softmax does not see that; but near 200 bf16 has whole numbers alone, and what tells classes apart would be rounded off.
+    """
+    return (
+        dtype if dtype.itemsize >= 4 else torch.float32
+    )  # torch.promote_types is an operator, and nobody could record it
 
 
 def in_columns(x: Tensor) -> bool:
