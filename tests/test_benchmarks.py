@@ -114,11 +114,21 @@ def test_a_draw_is_ranked_among_many() -> None:
 def test_a_model_whose_classes_are_out_of_balance_is_brought_back() -> None:
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), [100, 300, 200, 400])
-    clean = random.normal(size=(1000, 4)) + 4 * np.eye(4)[labels]
-    tilted = clean + np.array([0.0, -9, 0, 2])
+    clean = (random.normal(size=(1000, 4)) + 4 * np.eye(4)[labels]).astype(np.float32)
+    tilted = clean + np.array([0, -9, 0, 2], np.float32)
     found = classes.row(tilted, labels)
-    assert found["class_1"] < 2
+    assert found["classes_below_5"] == 1
     assert found["all"] < 75
     assert found["all_in_balance"] == pytest.approx(100 * (clean.argmax(1) == labels).mean(), abs=0.5)
     counts = np.bincount(labels)
     assert np.bincount(classes.balanced(tilted, counts).argmax(1)) == pytest.approx(counts, abs=2)
+
+
+def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
+    labels = np.arange(1000) % 4
+    near = (np.random.default_rng(0).normal(size=(1000, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
+    at_0, at_500 = classes.row(near, labels), classes.row(near - 500, labels)
+    assert (at_0["mean_logit"], at_500["mean_logit"]) == (pytest.approx(0.5, abs=0.1), pytest.approx(-499.5, abs=0.1))
+    assert at_0["logits_in_bf16"] == pytest.approx(at_0["all"], abs=0.3)
+    assert at_500["all"] == pytest.approx(at_0["all"], abs=0.3)
+    assert at_500["logits_in_bf16"] < at_0["all"] - 3
