@@ -159,6 +159,11 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     assert rules == {"tables", "compare", "figures", "report", "workflow_report"}
     fresh.snakemake("--config", "runs=standing")
     assert NOTHING in fresh.snakemake("-n", "--config", "runs=standing")
+    stands = next(iter(fresh.summaries()))
+    record = stands.read_text()
+    stands.write_text(f"{record}\n")  # another record of the same run
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == rules
+    stands.write_text(record)
     with (results / "tables" / "hbfl" / "table1.csv").open(newline="") as file:
         row = next(row for row in csv.DictReader(file) if row["FML"])
     assert (row["HBFL"], row["seeds"]) == ("", "1 (FML); 0 of 1 (HBFL)")

@@ -21,7 +21,11 @@ if not WANTED:
     )
 
 # Names the runs that results are made from, beside all else that they are made from: a name tells what is up to date.
-PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), [])
+# Records come and go by other hands where nothing is trained; a summary, which seals its record, tells of another one.
+RECORDS = [] if TRAINING else [
+    Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
+]
+PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), RECORDS)
 
 # A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
 # (data that a clone does not have) can make it run again. Only a report, which runs nothing, tells of all of them.
