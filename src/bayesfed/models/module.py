@@ -129,7 +129,7 @@ class ModuleNetwork:
                     f"built again under the same seed of torch, '{other_weights[0]}' has other weights; initialise by "
                     "torch.nn.init, or torch.randn and its like"
                 )
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
+            with FlopCounterMode(display=False) as counter, linear_layers(module) as called, torch.no_grad():
                 logits = module(images)
             if logits.shape != (len(images), classes):
                 found = tuple(logits.shape)
@@ -138,7 +138,7 @@ class ModuleNetwork:
                 )
             self.operations = counter.get_total_flops() // 2 // len(images)
             self.statistics = changing(module, images)
-            self._last_linear = last_linear(module, images)
+            self._last_linear = called[-1] if called else None
             self._skeleton = module
             self._examine(vector(parameters.values()), images, generator)
             for value in parameters.values():  # only their places are needed from here on
@@ -267,19 +267,18 @@ def vector(parameters: Iterable[Tensor]) -> Tensor:
     return torch.cat([value.detach().flatten() for value in parameters])
 
 
-def last_linear(module: nn.Module, images: Tensor) -> str | None:
-    """The name of the linear layer that a pass calls last; None where it calls none."""
+@contextlib.contextmanager
+def linear_layers(module: nn.Module) -> Iterator[list[str]]:
+    """The names of the linear layers that a pass inside calls, as they are called."""
     called: list[str] = []
     hooks = [
         part.register_forward_hook(lambda *_, name=name: called.append(name))
         for name, part in module.named_modules()
         if isinstance(part, nn.Linear)
     ]
-    with torch.no_grad():
-        module(images)
+    yield called
     for hook in hooks:
         hook.remove()
-    return called[-1] if called else None
 
 
 def uncast(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

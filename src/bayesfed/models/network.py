@@ -206,7 +206,7 @@ class Network:
         its input and its weight."""
         if gathered := self.gathered(theta):
             theta = theta.index_select(0, self.order(theta.device)[0])
-        *_, last_weight, last_bias = self.parts(theta)
+        head = theta[-sum(self.sizes[-2:]) :]
         parts = iter(self.parts(theta.to(images.dtype)))
         x, last = images, len(self.layers) - 1
         if self.convolution_parameters and kept is not None and convolution.for_onednn(x):
@@ -227,7 +227,8 @@ class Network:
                     x = torch._addmm_activation(bias, x, weight.t(), out=room(x, layer.out))  # ReLU in the same kernel
                 else:
                     wide = at_least_fp32(x.dtype)
-                    x = torch.addmm(last_bias.to(wide), x.to(wide), last_weight.to(wide).t())
+                    weight, bias = head.to(wide).split_with_sizes(self.sizes[-2:])
+                    x = torch.addmm(bias, x.to(wide), weight.view(self.shapes[-2]).t())
         return x
 
     def backward(self, g: Tensor, kept: list[Tensor], to_images: bool) -> tuple[Tensor, Tensor | None]:
@@ -272,9 +273,8 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
     Training may move the logits of all classes alike, and on clients that lack most classes Adam does, by hundreds. The
     softmax does not see that; but near 200 bf16 has whole numbers alone, and what tells classes apart would be rounded off.
     """
-    return (
-        dtype if dtype.itemsize >= 4 else torch.float32
-    )  # torch.promote_types is an operator, and nobody could record it
+    # Not torch.promote_types: that is an operator, which a step cannot be recorded with.
+    return dtype if dtype.itemsize >= 4 else torch.float32
 
 
 def in_columns(x: Tensor) -> bool:
