@@ -1,7 +1,8 @@
 """Puts what commands have measured into the pages, between their markers: `python -m benchmarks.pages`.
 
 README.md shows each paper's first table and the few figures of speed that matter, docs/results.md all tables that have a run and
-how far they agree with print, docs/speed.md all tables of the benchmarks.
+how far they agree with print, docs/readings.md what the printed numbers themselves settle, docs/speed.md all tables of the
+benchmarks.
 """
 
 import csv
@@ -16,7 +17,8 @@ from bayesfed.results.glance import CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
 
 HERE = Path(__file__).parent
-README, RESULTS, SPEED = (HERE.parent / name for name in ("README.md", "docs/results.md", "docs/speed.md"))
+PAGE_NAMES = ("README.md", "docs/results.md", "docs/readings.md", "docs/speed.md")
+README, RESULTS, READINGS, SPEED = (HERE.parent / name for name in PAGE_NAMES)
 TABLES = HERE.parent / "results" / "paper" / "tables"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
@@ -208,10 +210,18 @@ def classes() -> str:
     return written("classes.csv", heads)
 
 
+def shards() -> str:
+    """How well rules of cutting fit what HBFL prints."""
+    heads = {"dataset": "data", "rule": "rule", "sets": "sets of sizes that fit", "chi_square": "chi-square of the likeliest",
+             "probability": "probability that a draw fits", "sizes": "the likeliest sizes"}  # fmt: skip
+    return written("shards.csv", heads)
+
+
 PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios},
     RESULTS: {**{f"{paper}:": partial(all_tables, paper) for paper in PAPERS}, "draws:": draws, "classes:": classes},
+    READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
 }
 

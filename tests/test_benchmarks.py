@@ -12,7 +12,7 @@ from bayesfed.data.schemes import Partition
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.models import convolution, network
 from bayesfed.results import runs
-from benchmarks import augment, bins, classes, common, cores, draws, kernels, pages
+from benchmarks import augment, bins, classes, common, cores, draws, kernels, pages, shards
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -109,6 +109,22 @@ def test_a_draw_is_ranked_among_many() -> None:
     found = draws.table(many, named)
     assert found.loc["50 % of 4 draws are below", "largest_percent"] == 25
     assert list(found.loc["seed 0", list(draws.COLUMNS.values())]) == [50, 100]
+
+
+def test_sizes_of_shards_are_found_again_from_accuracies() -> None:
+    assert shards.fits(955, 45.03)  # 430 of 955
+    assert not shards.fits(1000, 45.03)
+    random = np.random.default_rng(0)
+    rule = shards.RULES["classes cut at floor(cumsum(p) n): our default"]
+    draws_of_rule = np.array([rule(random.dirichlet(np.full(3, 100.0), 5), 200, random) for _ in range(500)])
+    sizes = draws_of_rule[0]
+    assert sizes.sum() == 1000
+    printed = [[round(100 * m / n, 2) for m in (n // 3, n // 2, n - 1)] for n in sizes.tolist()]
+    found = shards.row(draws_of_rule, printed)
+    assert found["sets"] == 1
+    assert found["sizes"] == " ".join(map(str, sizes))
+    equal = np.full((500, 3), 400)
+    assert shards.row(equal, printed) == {"sets": 0}
 
 
 def test_a_model_whose_classes_are_out_of_balance_is_brought_back() -> None:

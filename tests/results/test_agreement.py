@@ -27,6 +27,12 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
     assert lines[0] == "### HBFL"
     # Distances 0.50, 2.00 and 17.53; five printed cells have no run.
     assert "| table1 | 8 | 3 | 1 | 2 | 2 | +5.01 | 6.68 |  |" in lines
+    # Only FML at alpha 0.05 is further off in Table 1, and of the means over clients, which are no printed cells, none is named.
+    assert [line for line in lines if line.startswith("| table1 | CIFAR10")] == [
+        "| table1 | CIFAR10, Non-IID, FML | 68.79 | 51.26 | +17.53 | 1 |"
+    ]
+    assert "| table2 | client 2: CIFAR10, IID, HBFL | 50.00 | 79.30 | -29.30 | 1 |" in lines
+    assert not any(line.startswith("| client_means | CIFAR10") for line in lines)
     claim = next(line for line in lines if line.startswith("| Table 1, HBFL's global model is above FML's |"))
     assert claim.endswith("| paper | 0 of 1 (2) | -0.11 | does not hold |")
     # FML took 1 and 3 hours on CIFAR-10, HBFL 2; of FML on CIFAR-100 nothing is known.

@@ -22,23 +22,32 @@ VERDICTS = {
 
 Pairs = list[tuple[float, float]]
 """(print, ours) of cells."""
+Beside = list[tuple[tables.Cell, dict[str, str]]]
+"""Cells, each with its row of the comparison with print."""
 
 
-def compared(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> tuple[int, list[Pairs]]:
-    """How many cells of a table are printed in percent, and those whose runs are the paper's in everything: a list for the
-    cells that differ in nothing but the method.
-
-    `rows` are the table's rows of the comparison, one a cell in the same order.
-    """
+def in_percent(
+    study: cells.Study, name: str, spec: Mapping[str, Any], published: Sequence[Mapping[str, str]]
+) -> Beside:
+    """The cells of a table that are printed in percent."""
     own = [cell for _, of_row in tables.rows(study, spec) for cell in of_row]
-    printed, alike = 0, dict[tuple[object, ...], Pairs]()
-    for cell, row in zip(own, rows, strict=True):
-        if row["published"] and cell.statistic.scale == 100:
-            printed += 1
-            if row["verdict"] in ("higher", "lower") or row["verdict"].startswith("within"):
-                rest = (cell.metric, *((key, value) for key, value in cell.keys.items() if key != "method"))
-                alike.setdefault(rest, []).append((float(row["published"]), float(row["mean"])))
-    return printed, list(alike.values())
+    rows = compare.compare(study, spec, spec.get("published", [name]), published)
+    both = zip(own, rows, strict=True)
+    return [(cell, row) for cell, row in both if row["published"] and cell.statistic.scale == 100]
+
+
+def as_in_print(printed: Beside) -> Beside:
+    """Those of them whose runs stand, and are the paper's in everything."""
+    return [each for each in printed if each[1]["verdict"].startswith(("higher", "lower", "within"))]
+
+
+def compared(stand: Beside) -> list[Pairs]:
+    """A list for the cells that differ in nothing but the method."""
+    alike = dict[tuple[object, ...], Pairs]()
+    for cell, row in stand:
+        rest = (cell.metric, *((key, value) for key, value in cell.keys.items() if key != "method"))
+        alike.setdefault(rest, []).append((float(row["published"]), float(row["mean"])))
+    return list(alike.values())
 
 
 def rank_correlation(pairs: Pairs) -> float | None:
@@ -62,18 +71,19 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
     """A row for each printed table: its cells, those run, how many come near, and whether their order is that of print."""
     found = []
     for name, spec in study.spec.get("tables", {}).items():
-        rows = compare.compare(study, spec, spec.get("published", [name]), published)
-        printed, alike = compared(study, spec, rows)
+        printed = in_percent(study, name, spec, published)
         if not printed:
             continue
+        stand = as_in_print(printed)
+        alike = compared(stand)
         pairs = [pair for each in alike for pair in each]
-        away = [abs(ours - theirs) for theirs, ours in pairs]
+        away = [distance(row) for _, row in stand]
         found.append(
             [
                 name,
-                str(printed),
+                str(len(printed)),
                 str(len(pairs)),
-                *(str(sum(distance <= limit for distance in away)) if pairs else "" for limit in WITHIN),
+                *(str(sum(points <= limit for points in away)) if pairs else "" for limit in WITHIN),
                 f"{statistics.fmean(ours - theirs for theirs, ours in pairs):+.2f}" if pairs else "",
                 f"{statistics.fmean(away):.2f}" if pairs else "",
                 order(alike),
@@ -84,19 +94,40 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
     return f"{tables.markdown(head, found)}\n" if found else ""
 
 
+def printing(study: cells.Study) -> list[tuple[str, Mapping[str, Any]]]:
+    """The tables with printed cells; one of means over other tables' cells prints nothing of its own."""
+    named = study.spec.get("tables", {}).items()
+    return [(name, spec) for name, spec in named if len(spec.get("published", [name])) == 1]
+
+
+def distance(row: Mapping[str, str]) -> float:
+    """How many points a row of the comparison is from print."""
+    return abs(float(row["mean"]) - float(row["published"]))
+
+
+def of_far(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
+    """A row for each printed percentage that is further from print than the widest of WITHIN."""
+    found = [
+        [name, tables.title(study, cell.keys), row["mean"], row["published"], row["difference"], row["seeds"]]
+        for name, spec in printing(study)
+        for cell, row in as_in_print(in_percent(study, name, spec, published))
+        if distance(row) > WITHIN[-1]
+    ]
+    head = [f"more than {WITHIN[-1]} points from print", "cell", "here", "print", "difference", "seeds"]
+    return f"{tables.markdown(head, found)}\n" if found else ""
+
+
 def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], totals: Sequence[Mapping[str, str]]) -> str:
     """How many printed cells are run and how near they come, and what became of the paper's claims, in two sentences.
 
-    `totals` are the first of each claim's rows. A table of means over other tables' cells prints nothing of its own.
+    `totals` are the first of each claim's rows.
     """
     printed, away = 0, []
-    for name, spec in study.spec.get("tables", {}).items():
-        items = spec.get("published", [name])
-        if len(items) == 1:
-            count, alike = compared(study, spec, compare.compare(study, spec, items, published))
-            printed += count
-            away += [abs(ours - theirs) for pairs in alike for theirs, ours in pairs]
-    near = ", ".join(f"{sum(distance <= limit for distance in away)} within {limit}" for limit in WITHIN)
+    for name, spec in printing(study):
+        found = in_percent(study, name, spec, published)
+        printed += len(found)
+        away += [distance(row) for _, row in as_in_print(found)]
+    near = ", ".join(f"{sum(points <= limit for points in away)} within {limit}" for limit in WITHIN)
     own = [row for row in totals if row["by"] == "paper"]
     verdicts = [row["verdict"] for row in own]
     many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
@@ -177,7 +208,7 @@ def kind(record: cells.Record) -> tuple[str, str, str]:
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     """The whole of it, under the label of the paper's own method."""
-    parts = (of_tables(study, published), of_claims(study), of_costs(study.records))
+    parts = (of_tables(study, published), of_far(study, published), of_claims(study), of_costs(study.records))
     return f"### {study.heading}\n\n{notice(study)}" + "".join(parts)
 
 
