@@ -37,7 +37,8 @@ container: "bayesfed.sif"
 
 
 # Snakemake takes no notice of a profile that is not there, and would run everything here.
-for option, profile in itertools.pairwise(sys.argv):
+ARGUMENTS = [part for argument in sys.argv for part in argument.split("=", 1)]
+for option, profile in itertools.pairwise(ARGUMENTS):
     if (
         option == "--workflow-profile"
         and profile != "none"

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -246,3 +247,15 @@ def test_a_clock_that_goes_back_changes_nothing(
         assert cli.main(["train", str(runfile), "--out", str(tmp_path / out), "--data", str(data_dir)]) == 0
     assert digest(tmp_path / "back") == digest(tmp_path / "right")
     assert 0 < json.loads((tmp_path / "back/summary.json").read_text())["train_seconds"] < 3600
+
+
+def test_a_library_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plain installation has what training needs alone."""
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    (tmp_path / "config.yaml").write_text("name: one\npapers: [hbfl]\nseeds: [0]\n")
+    assert cli.main(["plan", str(tmp_path / "config.yaml"), "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        "bayesfed: this command needs 'jsonschema'; it comes with `make setup`, or bayesfed[all]\n"
+    )

@@ -255,8 +255,8 @@ def test_a_part_that_changes_between_plan_and_training_is_told(put: Put, capsys:
     one = next(one for one in json.loads(Path("plan/plan.json").read_text())["runs"] if one["method"] == "sign")
     put("methods/sign.py", METHOD.replace("0.01", "0.02"))
     message = refused(capsys, "train", one["runfile"], "--out", f"runs/{one['folder']}", "--device", "cpu")
-    assert f"this folder is for run {one['key']}" in message
-    assert message.endswith("a part or a dataset has changed since: plan again")
+    assert f"the name is that of run {one['key']}" in message
+    assert message.endswith("a part, a dataset or the run file itself has changed since: plan again")
 
 
 def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
@@ -290,6 +290,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/wrong.py", "METHOD = 3", "methods/wrong.py: METHOD: expected a class derived from bayesfed.methods.base.Method"),
         ("methods/half.py", METHOD.replace("FedAvg)", "Method)").replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace(', revision = "sign", "Sign", 1', ' = "half", "Half"'), "methods/half.py: METHOD: the class has no `revision`"),
         ("methods/plain.py", METHOD.replace('"sign"', '"plain"') + "\nSign.Options = type('Options', (), {'lr': 0.1})\n", "methods/plain.py: METHOD: its Options are no dataclass; write @dataclass(frozen=True) above the class"),
+        ("methods/hint.py", METHOD.replace('"sign"', '"hint"') + "\n@dataclass(frozen=True)\nclass Options:\n    sizes: list[int] = (1,)\n\nSign.Options = Options\n", "methods/hint.py: METHOD: its option 'sizes' has the type list[int], which no run file can give; take int, float"),
         ("methods/comma.py", METHOD.replace('"sign"', '"comma"') + "\nSign.networks = ('student')\n", "methods/comma.py: METHOD: its `networks` are 'student'; expected a tuple of names, of one with a comma: ('student',)"),
         ("methods/idle.py", IDLE, "methods/idle.py: METHOD: the class defines neither `step` nor `phases`"),
         ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),

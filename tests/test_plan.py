@@ -16,6 +16,7 @@ import yaml
 
 from bayesfed import grid, plan, runfile
 from bayesfed.errors import InputError
+from bayesfed.results import compare
 
 PROJECT = Path(__file__).parents[1]
 
@@ -124,12 +125,20 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     cell = made(config)["cells"][0]
     assert cell | {"folder": ""} == {
         "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
-        "setting": "IID", "method": "FedAvg", "model": None, "clients": 3, "stragglers": "0", "axes": {}, "seed": 0, "rounds": 2,
+        "setting": "IID", "method": "FedAvg", "model": None, "models": {"global": "lenet5", "local": []}, "clients": 3, "stragglers": "0", "axes": {}, "seed": 0, "rounds": 2,
         "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "asks": [], "changes": [], "folder": "",
     }  # fmt: skip
     tasks = made(config)["cells"][-1]
     assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])
     assert (tasks["alpha"], tasks["setting"]) == (None, None)
+
+
+def test_networks_of_a_cell_are_its_runs(config: dict[str, Any]) -> None:
+    ours = {"run": {"models": {"global": "mlp", "local": "cnn1"}}, "axes": {"method": ["FML"]}}
+    cells = made(config | {"experiments": {"first": ours}})["cells"]
+    found = [cell["models"] for cell in cells if cell["experiment"] in ("first", "second")]
+    assert found[0] == {"global": "mlp", "local": ["cnn1"] * 3}
+    assert found[-1] == {}  # an axis names it
 
 
 def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,6 +474,10 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
         ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
         ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),
+        (
+            {"methods": {"Mine": {"name": "fml", "lr": 1}}},
+            "config.methods.Mine: no experiment names it; put it into one's axis, experiments.NAME.axes.method: [..., Mine]",
+        ),
         ({"run": {"round": 1}}, "round: unknown key; did you mean 'rounds'?"),
         ({"datasets": {"cifar10": "digit"}}, "did you mean 'digits'?"),
         ({"run": 3}, "config.run: 3 is not of type 'object'"),
@@ -545,6 +558,31 @@ assert plan.load({config!r})["hash"] == {first["hash"]!r}
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[str, Any]) -> None:
+    first, second = (Path(run["runfile"]) for run in plan.load(config)["runs"][:2])
+    was = first.read_text()
+    first.write_text(was.replace("rounds: 2", "rounds: 3"))
+    second.unlink()
+    plan.load(config)
+    assert first.read_text() == was
+    assert second.exists()
+
+
+def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a command that is run in another folder would say that nothing is printed."""
+    Path("config/papers/small.published.csv").write_text(
+        "item,dataset,setting,alpha,client,model,method,metric,value\n"
+    )
+    path = Path(plan.load(config)["runs"][0]["runfile"]).parents[1] / "plan.json"
+    compare.write(path, Path("tables"))
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    with pytest.raises(
+        InputError, match=r"config/papers/small\.published\.csv: the printed numbers are not there; run this in"
+    ):
+        compare.write(".." / path, Path("tables"))
 
 
 def test_plan_is_made_anew_when_its_sources_change(

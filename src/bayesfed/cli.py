@@ -224,6 +224,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"bayesfed: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("bayesfed"):
+            raise
+        print(
+            f"bayesfed: this command needs '{error.name}'; it comes with `make setup`, or bayesfed[all]",
+            file=sys.stderr,
+        )
+        return 1
     except Exception as error:
         if not (text := fault(error)):
             raise

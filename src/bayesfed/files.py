@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> Any:
             return node
 
     try:
-        value = yaml.load(path.read_text(), Loader)
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader)
         if parts_of(value, {}) > YAML_PARTS:
             raise InputError(f"{path}: its aliases stand for more than {YAML_PARTS} keys and values; write fewer")
         return value
@@ -85,7 +85,7 @@ def write_yaml(path: Path, value: Any, *, flow: bool | None = False) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write text whole."""
     with replacing(path) as scratch:
-        scratch.write_text(text)
+        scratch.write_text(text, encoding="utf-8")
 
 
 def json_text(value: Any) -> str:

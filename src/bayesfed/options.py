@@ -38,12 +38,43 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
     for name, field in fields.items():
         if name in mapping:
             values[name] = check(mapping[name], hints[name], field.metadata, prefix + name)
-        elif field.default is dataclasses.MISSING:
+        elif dataclasses.MISSING is field.default is field.default_factory:
             raise InputError(f"{prefix}{name}: this key is missing")
     return cls(**values)
 
 
 hints_of = functools.cache(typing.get_type_hints)
+PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def fault(cls: type) -> str:
+    """Why a run file cannot give a field of a dataclass; "" where it can give all of them."""
+    try:
+        hints = hints_of(cls)
+    except NameError as error:
+        return f"a type of its options is not known: {error}"
+    for name, kind in hints.items():
+        if not readable(kind):
+            return (
+                f"its option '{name}' has the type {cls.__annotations__.get(name, kind)}, which no run file can give; take int, "
+                "float, bool, str, a Literal of texts, one of these `| None`, or a tuple[kind, ...] of one"
+            )
+    return ""
+
+
+def readable(kind: Any) -> bool:
+    """Whether `check` knows a kind."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in UNIONS:
+        return (
+            len(inside) == 2 and type(None) in inside and all(readable(one) for one in inside if one is not type(None))
+        )
+    if origin is tuple:
+        return len(inside) == 2 and inside[1] is ... and readable(inside[0])
+    return kind is Any or origin is typing.Literal or (isinstance(kind, type) and kind in PLAIN)
+
+
+UNIONS = (types.UnionType, typing.Union)
 
 
 def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
@@ -53,6 +84,10 @@ def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
     """
     if kind is Any:
         return value
+    if typing.get_origin(kind) in UNIONS:  # `float | None`
+        if value is None:
+            return None
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{key}: expected a list, found {value!r}")
@@ -62,16 +97,11 @@ def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         if value not in choices:
             raise InputError(f"{key}: '{value}' is not a choice; {nearest(value, choices)}")
         return value
-    if isinstance(kind, types.UnionType):  # `float | None`
-        if value is None:
-            return None
-        kind = next(part for part in typing.get_args(kind) if part is not type(None))
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         hint = " (YAML reads 1e-4 as text: write 1.0e-4)" if kind is float and isinstance(value, str) else ""
-        raise InputError(f"{key}: expected {names[kind]}, found {value!r}{hint}")
+        raise InputError(f"{key}: expected {PLAIN[kind]}, found {value!r}{hint}")
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{key}: expected a finite number, found {value}")
     low, above, high = bounds.get("low"), bounds.get("above"), bounds.get("high")

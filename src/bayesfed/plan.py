@@ -78,17 +78,17 @@ def load(config: Tree) -> dict[str, Any]:
     check_schema(config, "config", "config")
     into = folder(config["name"])
     try:
-        plan = json.loads((into / "plan.json").read_text())
+        plan = json.loads((into / "plan.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         plan = {}
-    if plan.get("hash") == content_hash(config):
+    if plan.get("hash") == content_hash(config) and plan["runfiles"] == digest("", run_files(plan)):
         return plan
     files.write_yaml(into / "config.yaml", config)
     command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise InputError(" ".join(done.stderr.split()))
-    return json.loads((into / "plan.json").read_text())
+    return json.loads((into / "plan.json").read_text(encoding="utf-8"))
 
 
 def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
@@ -103,8 +103,14 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
         run_file = into / "runs" / f"{run.key}.yaml"
         files.write_yaml(run_file, run.to_dict())
         entry["runfile"] = run_file.as_posix()
+    plan["runfiles"] = digest("", run_files(plan))
     files.write_json(into / "plan.json", plan)
     return plan
+
+
+def run_files(plan: Tree) -> list[Path]:
+    """The run files of a plan."""
+    return [Path(run["runfile"]) for run in plan["runs"]]
 
 
 def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
@@ -128,6 +134,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         raise InputError(
             "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
         )
+    check_methods(papers, cells)
     check_means(papers, cells)
     check_stand_ins(config, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
     check_weights(runs.values(), config)
@@ -153,6 +160,17 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
+
+
+def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
+    """Refuse a method of the config's own that is in no cell: nothing would be trained of it, and nothing said."""
+    used = {cell["method"] for cell in cells}
+    for name in itertools.chain(*(spec["added"]["methods"] for spec in papers.values())):
+        if name not in used:
+            raise InputError(
+                f"config.methods.{name}: no experiment names it; put it into one's axis, "
+                f"experiments.NAME.axes.method: [..., {name}]"
+            )
 
 
 def check_stand_ins(config: Tree, asked: Container[str]) -> None:
@@ -195,6 +213,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
         if (PAPERS / f"{name}.yaml").exists():
             raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
         spec["folder"] = folder.as_posix()
+    spec["printed"] = published_file(name, spec).is_file()
     return spec | ({"parts": config["parts"]} if config.get("parts") else {})
 
 
@@ -232,7 +251,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     whole = {
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
-        | {"added": {key: list(new[key]) for key in ("experiments", *OUTPUTS)}}
+        | {"added": {key: list(new[key]) for key in ("methods", "experiments", *OUTPUTS)}}
         | {"glance": list(dict.fromkeys([*new["tables"], *spec.get("glance", [])]))}
         for paper, spec in papers.items()
     }
@@ -528,6 +547,7 @@ def cell_of(
     paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, run: Run, changes: list[str]
 ) -> dict[str, Any]:
     """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
+    its = spec["experiments"][experiment]
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
     budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
@@ -540,6 +560,8 @@ def cell_of(
         "setting": spec.get("settings", {}).get(run.partition.scheme if alpha is None else alpha),
         "method": point["method"],
         "model": point.get("model"),
+        # By the run: a config may have other networks than the paper's experiment.
+        "models": {"global": run.global_model, "local": list(run.local_models)} if "models" in its else {},
         "clients": run.partition.clients,
         "stragglers": f"{run.budget.stragglers:g}",
         "axes": {axis: value for axis, value in point.items() if axis not in PLAIN},

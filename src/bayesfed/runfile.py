@@ -392,7 +392,9 @@ def check_fit(run: Run, method: type[Method]) -> None:
                 raise InputError(
                     f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
                 )
-            for key, value in (("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)):
+            fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
+            fewest += [("active.start", run.active.start)] if run.active else []
+            for key, value in fewest:
                 if network.batchwise and value < 2:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
     source = sources[0]

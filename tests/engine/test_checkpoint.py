@@ -33,6 +33,13 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert list(found.labelled[0]) == [4, 2]
 
 
+def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
+    (tmp_path / ".one.999999.safetensors").write_bytes(b"half")
+    (tmp_path / ".two.999999.safetensors").write_bytes(b"another's")
+    checkpoint.save(tmp_path / "one.safetensors", progress(1), RECORD)
+    assert {path.name for path in tmp_path.iterdir()} == {"one.safetensors", ".two.999999.safetensors"}
+
+
 def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "one.safetensors"
     checkpoint.save(path, progress(1), RECORD)

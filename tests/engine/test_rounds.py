@@ -1,7 +1,7 @@
 """Who is trained, tested and kept in a round."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from playing import federation, play, tensors
 
 from bayesfed import runfile
 from bayesfed.data import partition
+from bayesfed.engine import checkpoint
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY, Progress, Trainer
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Predictor, softmax_of
+from bayesfed.methods.base import Node, Predictor, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
@@ -191,6 +193,45 @@ def test_drawing_from_a_generator_of_the_process_is_refused(
     monkeypatch.setattr(FedAvg, "step", lambda self, c, batch: (draw(), step(self, c, batch)))
     with pytest.raises(InputError, match=f"method 'fedavg': a round drew from {owner}'s own generator, which no seed"):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+def test_a_servers_tensor_may_have_two_names(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint holds each of them."""
+    aggregate = FedAvg.aggregate
+
+    def kept(self: FedAvg, server: Node, updates: Sequence[Update]) -> Any:
+        logged = aggregate(self, server, updates)
+        server["best"] = server["theta"]
+        return logged
+
+    monkeypatch.setattr(FedAvg, "aggregate", kept)
+    progress, path = play(federation(mapping("fedavg"), data_dir), 1), tmp_path / "one.safetensors"
+    checkpoint.save(path, progress, checkpoint.Record("abc", "fp32", "threads"))
+    found, _ = checkpoint.load(path, "abc", torch.device("cpu"))
+    assert torch.equal(found.server["best"], progress.server["theta"])
+
+
+def test_who_has_a_single_image_takes_no_part_where_batches_are_normalised(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("fedavg"), data_dir)
+    of.shards[1].train = of.shards[1].train[:1]
+    assert 1 in of.participants(1)
+    monkeypatch.setattr(Federation, "batchwise", lambda self, client: True)
+    assert of.participants(1) == [0, 2, 3]
+
+
+def test_a_module_seeds_no_gpu(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its generators are those of the process, which a round must leave as they are."""
+
+    def seeded(*_: object) -> None:
+        raise AssertionError("a GPU was seeded")
+
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded)
+    models = {"global": "lenet5", "local": ["pfedbayes_vgg"] * 4}
+    play(federation(mapping("fml", models=models, images={"prepare": "resize"}), data_dir), 1)
 
 
 def test_a_clients_predictor_cannot_be_named_as_the_servers(

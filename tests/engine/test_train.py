@@ -249,6 +249,26 @@ def test_a_run_that_fails_leaves_the_others_alone(
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 3
 
 
+def test_a_planned_run_file_that_gives_another_run_is_refused(
+    mapping: Make, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a batch its folder would be another one, and the planned cell stay empty without a word."""
+    path = tmp_path / "0123456789ab.yaml"
+    path.write_text(yaml.safe_dump(mapping()))
+    assert cli.main(["train", str(path), "--runs", str(tmp_path / "runs"), "--data", str(data_dir)]) == 2
+    assert "0123456789ab.yaml: the name is that of run 0123456789ab, and the run file gives" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
+    together: Callable[..., int], mapping: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[None] = []
+    monkeypatch.setattr(training, "give_back", lambda: given.append(None))
+    assert together(mapping(), mapping(server_images=240)) == 2
+    assert len(given) == 2
+
+
 def test_a_signal_stops_all_of_a_process_and_they_go_on(
     train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +455,19 @@ def test_a_resume_keeps_how_it_was_begun(
     assert f"--{option} {other}: this run was begun with {begun}; go on with that" in error(capsys)
     assert train(mapping()) == 0
     assert json.loads((tmp_path / "out/provenance.json").read_text())[option] == begun
+
+
+def test_a_run_begun_on_another_device_goes_on_by_this_ones_executor(
+    train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        machine = training.machine
+        patch.setattr(training, "machine", lambda on: machine(on) | {"device": "cuda"})
+        stop_in_round(2, patch)
+        with pytest.raises(SystemExit):
+            train(mapping(rounds=3), "out", "--executor", "graphs")
+    assert train(mapping(rounds=3)) == 0
+    assert json.loads((tmp_path / "out/provenance.json").read_text())["executor"] == "threads"
 
 
 def test_a_run_that_went_on_elsewhere_names_every_machine(

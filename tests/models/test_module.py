@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from networks import MODULES, Residual
 from torch import Tensor, nn
+from torch.testing import assert_close
 from torchvision.models import resnet18
 
 from bayesfed.errors import InputError
@@ -125,6 +126,35 @@ def test_initialisation_is_the_modules_own_and_leaves_torchs_generator_alone() -
     module(torch.zeros(1, 3, 32, 32))
     np.testing.assert_array_equal(first, torch.cat([p.detach().flatten() for p in module.parameters()]).numpy())
     assert (of.batchwise, of.statistics, of.random) == (False, {}, True)
+
+
+class Scaled(nn.Linear):
+    """A layer that is given more than its input."""
+
+    def forward(self, x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
+        return scale * super().forward(x)
+
+
+class Called(nn.Module):
+    """Calls its last layer in a way of its own."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.last = nn.Linear(3072, 10) if named else Scaled(3072, 10)
+        self.named = named
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(input=x) if self.named else self.last(x, 2.0)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_last_layer_may_be_called_in_any_way(named: bool) -> None:
+    of = ModuleNetwork("called", lambda *_: Called(named), *SHAPE)
+    theta, statistics, images = start(of, torch.float32)
+    logits = of.logits(theta, images.bfloat16(), statistics, generator())
+    assert logits.dtype == torch.float32
+    assert_close(logits, own(of, theta)(images.bfloat16().float()).detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_scales_and_shifts_of_normalisation_are_known() -> None:

@@ -48,6 +48,7 @@ class Lab:
             "setting": {"100": "IID", "0.05": "Non-IID"}.get(alpha, ""),
             "method": method,
             "model": None,
+            "models": self.spec["experiments"][experiment].get("models", {}),
             "clients": 2 if isinstance(dataset, list) else 10,
             "stragglers": "0",
             "axes": {},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayesfed.errors import InputError
-from bayesfed.results import cells, compare, tables
+from bayesfed.results import cells, compare, runs, tables
 
 Rows = Callable[[Path], list[dict[str, str]]]
 STATISTICS = {
@@ -70,6 +70,11 @@ def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, st
     (record,) = [record for record in study.records if record.level == "local"]
     assert (record.method, record.missing) == ("HBFL", "no local model on the full test set")
     assert record.value(cells.BEST) is None
+
+
+def test_a_clients_models_on_the_full_test_set_may_have_any_name() -> None:
+    assert runs.series_of("mean", "personal", "test_accuracy") == "mean"
+    assert runs.series_of("mean", "personal_sampled", "test_accuracy") == ""
 
 
 def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored: Callable[..., None]) -> None:

@@ -303,9 +303,9 @@ def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
     ]
 
 
-def test_one_local_model_for_all_clients_is_each_ones(lab, stored):
-    lab.spec["experiments"]["heterogeneous"]["models"] = {"global": "mlp", "local": "lenet5"}
-    stored(lab.cell("heterogeneous", "HBFL"), [0.5], [[0.8]] * 10)
+def test_networks_are_those_of_the_run(lab, stored):
+    networks = {"global": "mlp", "local": ["lenet5"] * 10}  # the paper's are others
+    stored(lab.cell("heterogeneous", "HBFL", models=networks), [0.5], [[0.8]] * 10)
     (study,) = cells.studies(lab.plan)
     assert {(record.level, record.model) for record in study.records if record.level in ("global", "client")} == {
         ("global", "mlp"),

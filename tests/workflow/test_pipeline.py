@@ -266,10 +266,11 @@ def test_wrong_config_is_refused_in_one_line(fresh: Clone) -> None:
 
 @pytest.mark.parametrize(
     ("profile", "words"),
-    [("slrum", "there is no profile profiles/slrum; there are"), ("slurm", "no Slurm answers here")],
+    [("=slrum", "there is no profile profiles/slrum; there are"), (" slurm", "no Slurm answers here")],
 )
 def test_a_wrong_profile_and_a_scheduler_that_does_not_answer(fresh: Clone, profile: str, words: str) -> None:
-    options = ("--workflow-profile", f"profiles/{profile}", "--configfile", "config/test.yaml")
+    given = f"--workflow-profile{profile[0]}profiles/{profile[1:]}".split()
+    options = (*given, "--configfile", "config/test.yaml")
     process = fresh.start("snakemake", "tables", "--cores", "1", "--forcerun", "tables", *options)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 1

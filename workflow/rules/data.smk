@@ -18,14 +18,18 @@ DATASETS = [
     for dataset in sorted({name for run in PLAN["runs"] for name in run["datasets"]})
 ]
 PICTURES = [
-    Path(partition).relative_to("data").with_suffix(".svg") for partition in PARTITIONS
+    [
+        Path(partition).relative_to("data").with_suffix(end)
+        for end in (".svg", ".png", ".csv")
+    ]
+    for partition in PARTITIONS
 ]
-# Of what stands: pictures that were drawn. A table may stand without its picture, where its size is to be kept.
+# Of what stands: pictures that were drawn. A table may stand without its pictures, where their size is to be kept.
 OVERVIEWS = [
-    f"<results>/{picture.with_suffix(end)}"
-    for picture in PICTURES
-    if TRAINING or Path("results", config["name"], picture).exists()
-    for end in (".svg", ".png", ".csv")
+    f"<results>/{picture}"
+    for of_one in PICTURES
+    if TRAINING or all(Path("results", config["name"], one).exists() for one in of_one)
+    for picture in of_one
 ]
 # Before any training: what the most valuable run needs must not wait for a run of less value.
 FIRST = len(PLAN["runs"]) + 1

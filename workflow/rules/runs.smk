@@ -22,9 +22,13 @@ if not WANTED:
 
 # Names the runs that results are made from, beside all else that they are made from: a name tells what is up to date.
 # Records come and go by other hands where nothing is trained; a summary, which seals its record, tells of another one.
-RECORDS = [] if TRAINING else [
-    Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
-]
+RECORDS = (
+    []
+    if TRAINING
+    else [
+        Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
+    ]
+)
 PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), RECORDS)
 
 # A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
@@ -66,7 +70,7 @@ def batch_file(formed):
 def batch(wildcards):
     """The runs of a batch."""
     formed, _, number = wildcards.batch.partition("-")
-    return json.loads(batch_file(formed).read_text())[int(number)]
+    return json.loads(batch_file(formed).read_text(encoding="utf-8"))[int(number)]
 
 
 if BATCHES and workflow.is_main_process:

@@ -258,7 +258,7 @@ def _read_leaf(wanted: Source, split: str, folder: Path) -> Records:
     found = []
     for path in paths:
         try:
-            users = json.loads(path.read_text())["user_data"].values()
+            users = json.loads(path.read_text(encoding="utf-8"))["user_data"].values()
             images = [np.array(user["x"], float).reshape(-1, wanted.size**2) for user in users]
             labels = [np.array(user["y"], int) for user in users]
             pixels, y = np.concatenate(images) * 255, np.concatenate(labels)

@@ -204,7 +204,7 @@ def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
 def recorded(folder: Path) -> Facts | None:
     """What the record of a fetched dataset says; None where there is none that can be read."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         channels, size, _ = record["shape"]
         return Facts(channels, size, record["classes"], record["images"], record["fingerprints"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -8,6 +8,7 @@ on from that one.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -36,7 +37,7 @@ PIECE = 2**20  # bytes read at once
 
 @dataclass
 class Record:
-    """What a checkpoint says beside the tensors. A resume keeps precision and executor; seconds and samples add up, and
+    """What a checkpoint says beside the tensors. A resume keeps the precision, and the executor on the same device; seconds and samples add up, and
     `sessions` say by what machine, code and versions, each with its rounds and seconds."""
 
     key: str
@@ -80,6 +81,10 @@ def save(path: Path, progress: Progress, record: Record) -> None:
     metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record)), "digest": NO_DIGEST}
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
+    for stale in path.parent.glob(
+        f".{glob.escape(path.stem)}.*{path.suffix}"
+    ):  # of a process that was killed as it wrote
+        stale.unlink(missing_ok=True)
     with files.replacing(path) as scratch:
         scratch.touch()
         mode = scratch.stat().st_mode  # as of any file; safetensors keeps all but the owner from reading its own

@@ -278,8 +278,9 @@ class Federation:
         return accuracy(self.predict(predictor, images, own), images.labels[own])
 
     def participants(self, round: int) -> list[int]:
-        """The clients of a round, in order; those without training images never take part."""
-        able = [k for k in range(self.clients) if len(self.shards[k].train)]
+        """The clients of a round, in order; those without training images never take part, nor those with a single one where
+        a network looks at a mini-batch as a whole."""
+        able = [k for k in range(self.clients) if len(self.shards[k].train) > self.batchwise(k)]
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
         chosen = streams.generator(self.run.budget.seed, "participation", round).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)

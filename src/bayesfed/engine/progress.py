@@ -32,7 +32,7 @@ class Reporter:
         self.started = time.monotonic()
 
     def __enter__(self) -> Reporter:
-        self.log = self.log_path.open("a")
+        self.log = self.log_path.open("a", encoding="utf-8")
         self.write(f"{self.title}: round {self.done} of {self.rounds} done")
         if self.leak:
             self.write(f"no accuracy on unseen images: this method {self.leak}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import platform
 import re
@@ -39,6 +40,7 @@ from bayesfed.runfile import Run
 
 CHECKPOINT_SECONDS = 30  # so much finished work may be lost to a kill; a signal loses none
 CHECKPOINT_SHARE = 0.02  # of the time at most goes into checkpoints: those of a thousand clients come more rarely
+KEY = "[0-9a-f]{12}"  # of a run, in names of files and folders
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +116,8 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
         for path in run_files:
             try:
                 run = runfile.load(path, data)
+                if re.fullmatch(KEY, path.stem):
+                    refuse_other_key(run, path.stem, str(path))
                 train(run, place_of(run), process)
             except Stopped:
                 raise
@@ -126,7 +130,16 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 print(f"{path}: {text or ''}", file=sys.stderr)
                 if not text:
                     traceback.print_exc()
+            finally:
+                give_back()
     return failed
+
+
+def give_back() -> None:
+    """Free what a run's recorded steps have kept of a GPU's memory, which other jobs share."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def refuse_places(place: Place) -> None:
@@ -138,14 +151,19 @@ def refuse_places(place: Place) -> None:
         raise InputError(f"--checkpoint {place.checkpoint}: this is a folder; give the path of a file")
 
 
+def refuse_other_key(run: Run, key: str, where: str) -> None:
+    """Raise InputError where a run is not the one that a file or folder is named after."""
+    if key != run.key:
+        raise InputError(
+            f"{where}: the name is that of run {key}, and the run file gives {run.key} now; if it was planned so, a part, a "
+            "dataset or the run file itself has changed since: plan again"
+        )
+
+
 def refuse_other_run(run: Run, out: Path) -> None:
     """Raise InputError where the folder holds another run, or one of another source or revision, or is named after one."""
-    named = re.fullmatch(r"seed~\d+-([0-9a-f]{12})", out.resolve().name)
-    if named and named[1] != run.key:
-        raise InputError(
-            f"--out {out}: this folder is for run {named[1]}, and the run file gives {run.key} now; if it was planned so, a "
-            "part or a dataset has changed since: plan again"
-        )
+    if named := re.fullmatch(rf"seed~\d+-({KEY})", out.resolve().name):
+        refuse_other_key(run, named[1], f"--out {out}")
     stored = runfolder.read(out)
     if stored and (key := stored["key"]) != run.key:
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
@@ -156,10 +174,15 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     on = device.choose_device(place.device)
     device.one_of("executor", place.executor, ["auto", *EXECUTORS])
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
+    if on == "cuda" and executor == DEFAULT["cpu"]:
+        raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
     record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
     if checkpoint.found(place.checkpoint):
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
+        if record.sessions and record.sessions[-1]["by"]["device"] != on:
+            device.choose_precision(record.precision, on)  # a CPU lacks one that a GPU has
+            record.executor = executor
         for option, asked, begun in (
             ("precision", place.precision, record.precision),
             ("executor", place.executor, record.executor),

@@ -153,7 +153,7 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
 
 def recorded(path: Path, rounds: int) -> Values:
     """The values of the first rounds as they stand in metrics.csv."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return {tuple(row[:4]): row[4] for row in list(csv.reader(file))[1:] if int(row[0]) <= rounds}
 
 

@@ -8,7 +8,7 @@ import pkgutil
 from functools import cache
 from typing import Any
 
-from bayesfed import parts
+from bayesfed import options, parts
 from bayesfed.methods.base import Method
 
 
@@ -32,6 +32,8 @@ def fault(name: str, method: Any) -> str:
         return f"the class has no `{missing[0]}`"
     if not dataclasses.is_dataclass(method.Options):
         return "its Options are no dataclass; write @dataclass(frozen=True) above the class"
+    if unreadable := options.fault(method.Options):
+        return unreadable
     if not (isinstance(method.networks, tuple) and all(isinstance(name, str) for name in method.networks)):
         return f"its `networks` are {method.networks!r}; expected a tuple of names, of one with a comma: ('student',)"
     idle = method.step is Method.step and method.phases is Method.phases

@@ -252,9 +252,9 @@ class Predictor:
 
     `sets`: "test" is the full test set, "shard" a client's own test images; for the server's `global`, those of every
     client. Accuracy of clients on their shards, of the server on the full set, and of `global` on the shards of those
-    who took part, is taken every round, all else every tenth round and in the last. A `sampled` predictor averages over
-    many networks and is evaluated in those rounds alone; it is a second reading of a model and never counts as a
-    client's best.
+    who took part, is taken every round, all else every tenth round and in the last. A predictor whose name ends in
+    `_sampled` averages over many networks and is evaluated in those rounds alone; it is a second reading of a model and
+    never counts as a client's best.
 
     `model` and `theta`, where they are given, say that it is softmax(model(theta, x)) of one network, as the node has
     it: then a finished run gives that network back as an ordinary module (`bayesfed.load_run`).
@@ -263,9 +263,13 @@ class Predictor:
     name: str
     log_probabilities: Callable[[Tensor], Tensor]
     sets: tuple[str, ...] = ("test", "shard")
-    sampled: bool = False
     model: Logits | None = None
     theta: Tensor | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it is a second reading of a model, by samples of weights."""
+        return self.name.endswith(SAMPLED)
 
 
 @dataclass
@@ -447,4 +451,4 @@ def softmax_average(
         each = torch.stack([F.log_softmax(model(theta, x), -1) for theta in thetas])
         return each.logsumexp(0) - math.log(samples)
 
-    return Predictor(name + SAMPLED, log_probabilities, sets, sampled=True)
+    return Predictor(name + SAMPLED, log_probabilities, sets)

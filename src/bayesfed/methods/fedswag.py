@@ -83,7 +83,7 @@ class FedSWAG(FedAvg):
             return sample(theta, sigma, server.noise(theta))
 
         averaged = softmax_average(GLOBAL, server.model, draw, self.options.samples, ("test", "shard"))
-        return [replace(averaged, name=GLOBAL, sampled=False)]  # it stands for the method
+        return [replace(averaged, name=GLOBAL)]  # it stands for the method
 
 
 METHOD = FedSWAG

@@ -147,7 +147,7 @@ class ModuleNetwork:
 
     def _built(self, seed: int) -> nn.Module:
         """A new module in evaluation mode, initialised under a seed; layers that are lazy see a first image."""
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # and not a GPU's too, which nothing here gives back
         module = self._build().eval()
         with torch.no_grad():
             module(torch.zeros(1, *self.shape))
@@ -188,7 +188,7 @@ class ModuleNetwork:
             made = copy.deepcopy(self._skeleton).to(like.device, like.dtype).train(training)
             if self._last_linear is not None:
                 layer = made.get_submodule(self._last_linear)
-                layer.forward = functools.partial(uncast, layer.forward)
+                layer.forward = functools.partial(uncast, like.device.type, layer.forward)
             copies[key] = made
         return copies[key]  # type: ignore[no-any-return]
 
@@ -281,10 +281,15 @@ def linear_layers(module: nn.Module) -> Iterator[list[str]]:
         hook.remove()
 
 
-def uncast(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A layer's forward pass without autocast."""
-    with torch.autocast(x.device.type, enabled=False):
-        return forward(x.to(at_least_fp32(x.dtype)))
+def uncast(device: str, forward: Callable[..., Tensor], *given: Any, **named: Any) -> Tensor:
+    """A layer's forward pass on a device without autocast."""
+
+    def wide(value: Any) -> Any:
+        floats = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(at_least_fp32(value.dtype)) if floats else value
+
+    with torch.autocast(device, enabled=False):
+        return forward(*map(wide, given), **{name: wide(value) for name, value in named.items()})
 
 
 def changing(module: nn.Module, images: Tensor) -> dict[str, Tensor]:

@@ -107,12 +107,13 @@ def distance(row: Mapping[str, str]) -> float:
 
 def of_far(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     """A row for each printed percentage that is further from print than the widest of WITHIN."""
-    found = [
-        [name, tables.title(study, cell.keys), row["mean"], row["published"], row["difference"], row["seeds"]]
-        for name, spec in printing(study)
-        for cell, row in as_in_print(in_percent(study, name, spec, published))
-        if distance(row) > WITHIN[-1]
-    ]
+    found = []
+    for name, spec in printing(study):
+        for cell, row in as_in_print(in_percent(study, name, spec, published)):
+            if distance(row) > WITHIN[-1]:
+                where = tables.title(study, {key: cell.keys[key] for key in spec["rows"]})
+                numbers = [row[column] for column in ("mean", "published", "difference", "seeds")]
+                found.append([name, f"{where}, {cell.column}", *numbers])
     head = [f"more than {WITHIN[-1]} points from print", "cell", "here", "print", "difference", "seeds"]
     return f"{tables.markdown(head, found)}\n" if found else ""
 

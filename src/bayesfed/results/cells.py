@@ -252,8 +252,16 @@ class Study:
         return self.own_method if self.spec["methods"][self.own_method].get("name") == self.paper else self.paper
 
     def published(self, papers: Path) -> Path:
-        """Where the printed numbers are, if there are any: in `papers`, but for a paper among a user's own parts."""
-        return Path(self.spec.get("folder", papers), f"{self.paper}.published.csv")
+        """Where the printed numbers are, if there are any: in `papers`, but for a paper among a user's own parts.
+
+        Raises InputError where the paper had some when it was planned, and they are not there.
+        """
+        path = Path(self.spec.get("folder", papers), f"{self.paper}.published.csv")
+        if self.spec.get("printed") and not path.is_file():
+            raise InputError(
+                f"{path}: the printed numbers are not there; run this in the folder that the plan was made in"
+            )
+        return path
 
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
@@ -488,7 +496,6 @@ def study(
 def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
     """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
     shards, the clients' own models together and, where they are tested on the full set every round, their mean."""
-    models = spec["experiments"][cell["experiment"]].get("models", {})
     levels = levels_of(spec, cell["experiment"])
     folder = runs_folder / cell["folder"]
     summary = runs.summary(folder)
@@ -527,14 +534,12 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
         )
 
     found = []
-    shared = cell.get("model") or models.get("global")
-    named = models.get("local") or []
-    local = named if isinstance(named, list) else [named] * clients
+    shared = cell.get("model") or cell["models"].get("global")
+    local = cell["models"].get("local") or [shared] * clients
     if not several:
         found.append(record("global", "global", shared, datasets[0], used[0], "global", None))
     for k in range(clients if summary or "client" in levels else 0):
-        model = local[k] if k < len(local) else cell.get("model")
-        found.append(record("client", str(k + 1), model, datasets[k], used[k], "clients", k))
+        found.append(record("client", str(k + 1), local[k], datasets[k], used[k], "clients", k))
     for k in range(clients if summary or "global_on_shard" in levels else 0):
         found.append(record("global_on_shard", str(k + 1), shared, datasets[k], used[k], "global_on_shards", k))
     whole = slice(None if several else 1)

@@ -79,9 +79,10 @@ def metrics(folder: Path) -> tuple[OfServer, Curves, Means]:
 
 def series_of(client: str, model: str, metric: str) -> str:
     """The curve to which a row of `metrics.csv` belongs; "" for none."""
-    if client in ("global", "mean"):
-        whose = "global" if client == "global" else "local"
-        return client if (model, metric) == (whose, "test_accuracy") else ""
+    if client == "global":
+        return client if (model, metric) == ("global", "test_accuracy") else ""
+    if client == "mean":
+        return client if metric == "test_accuracy" and not model.endswith("_sampled") else ""
     if model == "global":
         return f"global on {int(client) + 1}" if metric == "shard_accuracy" else ""
     return str(int(client) + 1) if metric in OWN_SHARD and not model.endswith("_sampled") else ""
