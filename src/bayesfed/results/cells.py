@@ -381,15 +381,18 @@ def precision(record: Record) -> str:
 
 
 def place(provenance: Mapping[str, Any]) -> str:
-    """Where a run was computed, each such place of a resumed one: hardware, threads on a CPU; and its precision."""
-    machines = [one["by"] for one in provenance.get("sessions", [{"by": provenance}])]
-    return f"{' then '.join(unique(map(machine, machines)))}, {provenance['precision']}"
-
-
-def machine(by: Mapping[str, Any]) -> str:
-    """Hardware, and threads on a CPU."""
-    threads = f", {by['threads']} thread{'s' if by['threads'] > 1 else ''}" if by["device"] == "cpu" else ""
-    return f"{by['hardware']}{threads}"
+    """Where a run was computed, each machine of a resumed one with its threads on a CPU, and its precision:
+    `AMD EPYC, 1 then 2 threads, bf16`."""
+    threads: dict[str, list[str]] = {}
+    for one in provenance.get("sessions", [{"by": provenance}]):
+        by = one["by"]
+        threads.setdefault(by["hardware"], []).extend([str(by["threads"])] if by["device"] == "cpu" else [])
+    machines = []
+    for hardware, of_one in threads.items():
+        many = unique(of_one)
+        words = f", {' then '.join(many)} thread{'s' * (many != ['1'])}" if many else ""
+        machines.append(f"{hardware}{words}")
+    return f"{' then '.join(machines)}, {provenance['precision']}"
 
 
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
