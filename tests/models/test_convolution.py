@@ -1,5 +1,7 @@
 """Convolution, max-pooling and ReLU with their gradient, in oneDNN's order of memory and in PyTorch's, against autograd."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,6 +94,30 @@ def test_a_network_that_overflows_says_so_when_it_is_evaluated() -> None:
     theta = 1e25 * torch.randn(network.parameters, generator=torch.Generator().manual_seed(0))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     assert network(theta, images).isnan().any()
+
+
+@pytest.mark.parametrize("images", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("weights", [torch.channels_last, torch.contiguous_format])
+def test_a_gradient_lies_in_memory_as_the_convolution_s_result_did(
+    images: torch.memory_format, weights: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool_backward = convolution.pool_backward
+    found: list[bool] = []
+
+    def noted(*arguments: Any) -> Tensor:
+        g: Tensor = pool_backward(*arguments)
+        found.append(g.is_contiguous(memory_format=torch.channels_last))
+        return g
+
+    monkeypatch.setattr(convolution, "pool_backward", noted)
+    kept: list[Tensor] = []
+    with torch.no_grad():
+        x = torch.randn(2, 3, 8, 8).contiguous(memory_format=images)
+        weight = torch.randn(4, 3, 3, 3).contiguous(memory_format=weights)
+        y = convolution.forward(x, weight, torch.zeros(4), 2, kept)
+        del kept[-2:]
+        convolution.backward(torch.randn(y.shape), x, weight, 2, kept, True)
+    assert found == [torch.channels_last in (images, weights)]
 
 
 def test_float64_and_other_devices_do_without_onednn() -> None:

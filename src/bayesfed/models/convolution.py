@@ -88,8 +88,11 @@ def backward(
         return convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])  # type: ignore[no-any-return]
     g_bias = g.sum((0, 2, 3))  # behind the pooling: a quarter of the values
     if pool > 1:
+        places = kept.pop()
         shape = [len(x), len(weight), x.shape[2] - weight.shape[2] + 1, x.shape[3] - weight.shape[3] + 1]
-        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
-        g = pool_backward(g, like, *windows(pool), kept.pop())  # `like` for its shape alone
+        last = places.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=layout)
+        g = pool_backward(g, like, *windows(pool), places)  # `like` for its shape and its order of memory alone
     g_x, g_weight, _ = convolution_backward(g, x, weight, None, *CONVOLUTION, [to_input, True, False])
     return g_x, g_weight, g_bias
