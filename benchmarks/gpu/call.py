@@ -11,7 +11,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fml",),
 
 
 class Failed(Exception):
-    """A check does not hold."""
+    """Something that a check needs has failed."""
 
 
 class OutOfTime(Exception):
@@ -73,6 +73,7 @@ class Task:
     data: Path | None
     until: float  # of time.monotonic(): when a part is to stop by itself
     part: str = ""
+    wrong: list[tuple[str, bool]] = field(default_factory=list)  # checks that do not hold, and whether they are gates
 
     def row(self, case: str, **values: Any) -> None:
         """Write a row now."""
@@ -83,11 +84,12 @@ class Task:
             file.write(json.dumps(row) + "\n")
         print(json.dumps({"part": self.part, "case": case} | values), flush=True)
 
-    def check(self, case: str, holds: bool, **values: Any) -> None:
-        """Write a row that says whether something holds; raises Failed where it does not."""
+    def check(self, case: str, holds: bool, gate: bool = True, **values: Any) -> None:
+        """Write a row that says whether something holds. The part goes on where it does not, and fails at its end; where the
+        part is a gate, the call ends there, unless only checks failed that are none (`gate`)."""
         self.row(case, holds=holds, **values)
         if not holds:
-            raise Failed(f"{self.part}, {case}")
+            self.wrong.append((case, gate))
 
     def in_time(self) -> None:
         """Raise OutOfTime at the end of the part's time; the engine asks before each mini-batch."""
@@ -164,8 +166,9 @@ def run_part(task: Task, part: Part) -> str:
         child.kill()
         child.join()
     took = f"after {time.monotonic() - now:.0f} s"
-    if child.exitcode == 1:
-        return f"{BAD} {took}: {(task.out / f'{task.call}.log').read_text().splitlines()[-1]}"
+    if child.exitcode in (1, 4):
+        last = (task.out / f"{task.call}.log").read_text().splitlines()[-1]
+        return f"{BAD if child.exitcode == 1 else 'done but for a part'} {took}: {last}"
     if child.exitcode in (0, 3):
         return "done" if child.exitcode == 0 else f"out of time {took}"
     # By our own signal where its time was over, else by one of its faults.
@@ -180,6 +183,7 @@ def within(task: Task, part: Part) -> None:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     print(f"== {part.name}", flush=True)
+    hardware(task.device)  # asked for now, since it may take seconds: rows at the end have none to lose
     code = 0
     try:
         with lease.lease(task.device) if part.leases else contextlib.nullcontext():
@@ -189,6 +193,9 @@ def within(task: Task, part: Part) -> None:
     except BaseException:
         traceback.print_exc()
         code = 1
+    if task.wrong and code != 1:
+        print(f"does not hold: {', '.join(case for case, _ in task.wrong)}")
+        code = 1 if any(gate for _, gate in task.wrong) else 4
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

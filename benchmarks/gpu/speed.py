@@ -2,10 +2,12 @@
 
 import functools
 import gc
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -14,9 +16,9 @@ from bayesfed.data import store
 from bayesfed.engine import device as devices
 from bayesfed.engine.executors import EXECUTORS, GraphExecutor
 from bayesfed.engine.federation import Federation
-from bayesfed.engine.rounds import Trainer, begin
+from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.methods.steps import cross_entropy, grad, leaves
-from bayesfed.models import Network, build
+from bayesfed.models import Network, build, network
 from benchmarks import common
 from benchmarks.gpu import compare
 from benchmarks.gpu.call import FULL, OutOfTime, Part, Task, used_mib
@@ -30,20 +32,23 @@ RUNS = [
     ("hbfl", "mixed", 0.05, "tf32", False, 60), ("fedavg", "cnn2", 0.05, "tf32", False, 60),
     ("fedavg", "cnn2", 100.0, "fp32", False, 60), ("fml", "mixed", 100.0, "fp32", False, 60),
 ]  # fmt: skip
+WARM = 3  # recorded rounds after which all is recorded
+CALLS = 20  # between two events of a GPU
 
 
 def seconds(work: Callable[[], Any], device: str) -> float:
-    """Seconds of one call, the median, by events on a GPU."""
+    """Seconds of one call, the median; on a GPU by events around many, since one alone is over before the next is there."""
     work()
     values = []
     for _ in range(10 if device == "cuda" else 2):
         if device == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            work()
+            for _ in range(CALLS):
+                work()
             end.record()
             torch.cuda.synchronize()
-            values.append(start.elapsed_time(end) / 1e3)
+            values.append(start.elapsed_time(end) / 1e3 / CALLS)
         else:
             started = time.perf_counter()
             work()
@@ -66,27 +71,30 @@ def ceilings(task: Task) -> None:
 
 
 def layouts(task: Task) -> None:
-    """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first."""
+    """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first.
+
+    A network of a GPU has channels-last weights, and a convolution follows its weight if not its images.
+    """
+    cases = ("NHWC", torch.channels_last, network.GATHERED), ("NCHW", torch.contiguous_format, set[str]())
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
-        network = build("cnn2", 10, 3, 32)
-        theta = torch.randn(network.parameters, device=task.device) / 50
+        cnn2 = build("cnn2", 10, 3, 32)
+        theta = torch.randn(cnn2.parameters, device=task.device) / 50
         images = torch.randn(128, 3, 32, 32, device=task.device, dtype=where.cast)
         y = torch.zeros(128, dtype=torch.int64, device=task.device)
-        for name, layout in (("NHWC", torch.channels_last), ("NCHW", torch.contiguous_format)):
-            x = images.contiguous(memory_format=layout)
-
-            step = training_step(network, theta, x, y)
-            took = seconds(recorded(step) if task.device == "cuda" else step, task.device)
+        for name, layout, gathered in cases:
+            step = training_step(cnn2, theta, images.contiguous(memory_format=layout), y)
+            with mock.patch.object(network, "GATHERED", gathered):
+                took = seconds(recorded(step) if task.device == "cuda" else step, task.device)
             task.row(f"cnn2 {precision} {name}", microseconds_a_step=1e6 * took)
 
 
-def training_step(network: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callable[[], None]:
+def training_step(model: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callable[[], None]:
     """A forward and a backward pass."""
 
     def step() -> None:
         (leaf,) = leaves(theta)
-        grad(cross_entropy(network(leaf, x), y).mean(), leaf)
+        grad(cross_entropy(model(leaf, x), y).mean(), leaf)
 
     return step
 
@@ -94,6 +102,7 @@ def training_step(network: Network, theta: Tensor, x: Tensor, y: Tensor) -> Call
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
     """The step as a CUDA graph, so that launches do not count."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
         step()
@@ -105,30 +114,45 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def profile(method: str, model: str, precision: str, task: Task) -> None:
-    """What a round of local training is made of, recorded and eager: kernels, and the time that they take together."""
+    """What a round of local training is made of, recorded and eager: kernels, the time that they take together, and for how
+    long any of them runs. Both without the profiler first, which leaves traces of its own."""
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
+    blocks: dict[str, Callable[[], None]] = {}
+    walls: dict[str, float] = {}
     for executor in ("graphs", "eager"):
         of = compare.paper_run(method, model, 100.0, images, compare.compute(task.device, precision), epochs=1)
         of.check = task.in_time
-        block = common.local_training(of, EXECUTORS[executor](of))
+        blocks[executor] = block = common.local_training(of, EXECUTORS[executor](of))
         block()
         started = time.perf_counter()
         block()
-        wall = time.perf_counter() - started
+        walls[executor] = time.perf_counter() - started
+    for executor, block in blocks.items():
         with compare.profiler(task.device) as profiled:
             block()
         every = compare.events(profiled.key_averages(), task.device)
+        ran = [one for one in compare.events(profiled.function_events, task.device) if not one.cpu_children]
+        spans = [(one.time_range.start / 1e6, one.time_range.end / 1e6) for one in ran]
 
         def spent(one: Any) -> float:
             return float(one.self_device_time_total if task.device == "cuda" else one.self_cpu_time_total) / 1e6
 
-        total = sum(map(spent, every))
+        total, busy = sum(end - start for start, end in spans), covered(spans)
         top = sorted(every, key=lambda one: -spent(one))[:25]
         task.row(
-            f"{method} {model} {precision} {executor}", wall_seconds=wall, kernel_seconds=total, at_once=total / wall,
-            kernels=sum(one.count for one in every),
+            f"{method} {model} {precision} {executor}", wall_seconds=walls[executor], kernel_seconds=total,
+            busy_seconds=busy, at_once=total / busy if busy else None, kernels=sum(one.count for one in every),
             top=[(one.key[:90], one.count, round(spent(one), 5)) for one in top],
         )  # fmt: skip
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """For how long at least one of the spans (start, end) lasts."""
+    total, until = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 # Forward passes of the travelling and of the own model in a step; a backward pass counts as two.
@@ -160,7 +184,10 @@ def real_or_noise(task: Task) -> tuple[store.Dataset, bool]:
 
 
 def whole_run(method: str, model: str, alpha: float, precision: str, long: bool, task: Task) -> None:
-    """Rounds of a cell at the paper's size, each evaluated, beside one eager round in fp32; a row also if cut short."""
+    """Rounds of a cell at the paper's size, each evaluated, beside an eager round in fp32; a row also if cut short.
+
+    The eager round is played, and memory read, when a few recorded rounds are over: the deadline may cut the rest.
+    """
     before = used_mib()
     images, real = real_or_noise(task)
     of = compare.paper_run(method, model, alpha, images, compare.compute(task.device, precision), task.scale.epochs)
@@ -169,20 +196,17 @@ def whole_run(method: str, model: str, alpha: float, precision: str, long: bool,
     of.check = task.in_time
     trainer, progress, took = Trainer(of, "graphs"), begin(of), list[float]()
     wanted = task.scale.rounds if long else task.scale.other_rounds
-    eager_seconds, over = None, False
+    eager_seconds, memory, over = None, dict[str, int | None](), False
     try:
-        for _ in range(wanted):
+        for number in range(1, wanted + 1):
             started = time.perf_counter()
             progress = trainer.play(progress)
             took.append(time.perf_counter() - started)
-        memory = memory_now(task, before)
-        if precision == "fp32" and alpha == 0.05:
-            eager = Trainer(of, "eager")
-            started = time.perf_counter()
-            eager.play(progress)
-            eager_seconds = time.perf_counter() - started
+            if number == min(WARM, wanted):
+                memory = memory_now(task, before)
+                eager_seconds = eager_round(of, progress) if precision == "fp32" and alpha == 0.05 else None
     except OutOfTime:
-        memory, over = memory_now(task, before), True
+        memory, over = memory or memory_now(task, before), True
     accuracy = [row.value for row in progress.history if (row.model, row.metric) == ("global", "test_accuracy")]
     typical = statistics.median(took[1:] or took) if took else None
     task.row(
@@ -194,6 +218,16 @@ def whole_run(method: str, model: str, alpha: float, precision: str, long: bool,
     )  # fmt: skip
     if over:
         raise OutOfTime
+
+
+def eager_round(of: Federation, progress: Progress) -> float:
+    """Seconds of an eager round: the second, since the first finds out how each size of mini-batch is computed best."""
+    eager, took = Trainer(of, "eager"), 0.0
+    for _ in range(2):
+        started = time.perf_counter()
+        eager.play(progress)
+        took = time.perf_counter() - started
+    return took
 
 
 def memory_now(task: Task, before: int | None) -> dict[str, int | None]:
