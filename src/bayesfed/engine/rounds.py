@@ -120,7 +120,8 @@ class Trainer:
         self.numbers: dict[tuple[int, str], Tensor] = {}  # and whether all were numbers, by client and predictor
 
     def play(self, progress: Progress) -> Progress:
-        """The progress after one more round. A GPU is waited for once, at its end."""
+        """The progress after one more round. A GPU is waited for at its end, before only for a recording and for values that the
+        host must see."""
         federation, method = self.federation, self.federation.method
         round, generators, attributes = progress.round + 1, contract.shared_generators(), dict(vars(method))
         self.off, self.numbers, self.predicts = [], {}, False
@@ -194,7 +195,7 @@ class Trainer:
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         for (client, name), flag in sorted(self.numbers.items(), key=lambda one: one[0]):
             finite["server" if client == SERVER else str(client), f"prediction by its model '{name}'"] = flag
-        federation.compute.synchronise()  # the one wait of the round; what was sent may be freed only after it
+        federation.compute.synchronise()  # the round ends here; what was sent may be freed only after it
         contract.check_draws(method, generators)
         contract.check_self(method, attributes)
         contract.check_predictions(method, self.predicts, self.off)
