@@ -31,7 +31,7 @@ class Budget:
     """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round.
 
     A client's round is `local_epochs` long, or `local_batches` mini-batches. `batch_order`: `fixed` draws the order of a
-    client's images once, and its mini-batches go round in it, on from where the last round ended. `clients_on_test`: when the accuracy of
+    client's images once, and its mini-batches go round in it from round to round, those that the client sits out counted. `clients_on_test`: when the accuracy of
     clients on the full test set is taken, with all that is not taken every round, or every round.
     """
 
