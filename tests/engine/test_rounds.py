@@ -204,6 +204,7 @@ def test_a_servers_tensor_may_have_two_names(
     def kept(self: FedAvg, server: Node, updates: Sequence[Update]) -> Any:
         logged = aggregate(self, server, updates)
         server["best"] = server["theta"]
+        server["head"], server["tail"] = server["theta"].tensor_split(2)
         return logged
 
     monkeypatch.setattr(FedAvg, "aggregate", kept)
@@ -211,6 +212,7 @@ def test_a_servers_tensor_may_have_two_names(
     checkpoint.save(path, progress, checkpoint.Record("abc", "fp32", "threads"))
     found, _ = checkpoint.load(path, "abc", torch.device("cpu"))
     assert torch.equal(found.server["best"], progress.server["theta"])
+    assert torch.equal(torch.cat([found.server["head"], found.server["tail"]]), progress.server["theta"])
 
 
 def test_who_has_a_single_image_takes_no_part_where_batches_are_normalised(

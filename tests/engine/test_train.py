@@ -264,9 +264,17 @@ def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
     together: Callable[..., int], mapping: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[None] = []
+    give_back = training.give_back
     monkeypatch.setattr(training, "give_back", lambda: given.append(None))
     assert together(mapping(), mapping(server_images=240)) == 2
     assert len(given) == 2
+    freed: list[None] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(None))
+    give_back()
+    assert not freed  # asking would start CUDA
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    give_back()
+    assert len(freed) == 1
 
 
 def test_a_signal_stops_all_of_a_process_and_they_go_on(

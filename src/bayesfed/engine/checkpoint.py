@@ -37,8 +37,8 @@ PIECE = 2**20  # bytes read at once
 
 @dataclass
 class Record:
-    """What a checkpoint says beside the tensors. A resume keeps the precision, and the executor on the same device; seconds and samples add up, and
-    `sessions` say by what machine, code and versions, each with its rounds and seconds."""
+    """What a checkpoint says beside the tensors. A resume keeps the precision, and on the same device the executor; seconds
+    and samples add up, and `sessions` say by what machine, code and versions, each with its rounds and seconds."""
 
     key: str
     precision: str
@@ -77,14 +77,12 @@ def save(path: Path, progress: Progress, record: Record) -> None:
     tensors = progress.tensors()
     history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
     tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record)), "digest": NO_DIGEST}
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
-    for stale in path.parent.glob(
-        f".{glob.escape(path.stem)}.*{path.suffix}"
-    ):  # of a process that was killed as it wrote
-        stale.unlink(missing_ok=True)
+    for half_written in path.parent.glob(f".{glob.escape(path.stem)}.*{path.suffix}"):  # its process was killed
+        half_written.unlink(missing_ok=True)
     with files.replacing(path) as scratch:
         scratch.touch()
         mode = scratch.stat().st_mode  # as of any file; safetensors keeps all but the owner from reading its own
@@ -101,6 +99,16 @@ def save(path: Path, progress: Progress, record: Record) -> None:
             raise OSError(f"{path}: what was written is not what is read; is the disk in order?")
         if path.exists():
             os.replace(path, before(path))
+
+
+def apart(state: State) -> State:
+    """The state, each tensor in memory of its own, as a file holds it: two may be one, or parts of one, to a method."""
+    taken: set[int] = set()
+    for name, tensor in state.items():
+        place = tensor.untyped_storage().data_ptr()
+        state[name] = tensor.clone() if place in taken else tensor
+        taken.add(place)
+    return state
 
 
 def sealed(path: Path) -> tuple[str, int, str]:

@@ -207,9 +207,7 @@ class Trainer:
             labelled = labelling.more(federation, labelled, server)
         kept = progress.clients | {k: visit.kept for k, visit in visits.items()}
         history = progress.history + rows(round, readings)
-        # Two entries may be one tensor to the method, which no file can hold.
-        state = copy(server.state, federation.compute.device)
-        return Progress(round, state, kept, history, divergence(round, finite), labelled)
+        return Progress(round, server.state, kept, history, divergence(round, finite), labelled)
 
     def epoch_test(self, client: int, best: dict[str, Tensor]) -> Callable[[Node], None] | None:
         """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
