@@ -292,6 +292,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/plain.py", METHOD.replace('"sign"', '"plain"') + "\nSign.Options = type('Options', (), {'lr': 0.1})\n", "methods/plain.py: METHOD: its Options are no dataclass; write @dataclass(frozen=True) above the class"),
         ("methods/hint.py", METHOD.replace('"sign"', '"hint"') + "\n@dataclass(frozen=True)\nclass Options:\n    sizes: list[int] = (1,)\n\nSign.Options = Options\n", "methods/hint.py: METHOD: its option 'sizes' has the type list[int], which no run file can give; take int, float"),
         ("methods/comma.py", METHOD.replace('"sign"', '"comma"') + "\nSign.networks = ('student')\n", "methods/comma.py: METHOD: its `networks` are 'student'; expected a tuple of names, of one with a comma: ('student',)"),
+        ("methods/words.py", METHOD.replace('"sign"', '"words"') + "\nSign.logs = ('flips',)\n", "methods/words.py: METHOD: its `logs` are ('flips',); expected what each name means: {'sigma_mean': 'mean of sigma'}"),
         ("methods/idle.py", IDLE, "methods/idle.py: METHOD: the class defines neither `step` nor `phases`"),
         ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),
         ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_parts/methods/sign.py); rename yours"),

@@ -115,6 +115,8 @@ def run_files(plan: Tree) -> list[Path]:
 
 def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
+    from bayesfed import methods
+
     check_keys(config, CONFIG_KEYS, "config")
     check_schema(config, "config", "config")
     asked = content_hash(config)
@@ -157,6 +159,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         ],
         "cells": cells,
         "papers": papers,
+        "logs": {run.method: dict(methods.get(run.method).logs) for run in runs.values()},
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())

@@ -48,6 +48,9 @@ def test_runs_and_resumes_exactly(name: str, mapping: Make, data_dir: Path, tmp_
     whole = play(of, 2)
     assert all(torch.isfinite(t).all() for t in tensors(whole).values())
     assert {row.round for row in whole.history} == {1, 2}
+    logged = {row.metric for row in whole.history if row.model == "server"}
+    unsaid = {one for one in logged if not {one, one.split()[0]} & of.method.logs.keys()}
+    assert name in TOYS or not unsaid, "what the server logs is to stand in `logs`, in words"
 
     first = play(of, 1)
     checkpoint.save(tmp_path / "c", first, checkpoint.Record("key", "fp32", "eager"))

@@ -30,9 +30,16 @@ class Lab:
     def plan(self) -> Path:
         path = self.root / "plan/plan.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        runs = {cell["folder"]: {"folder": cell["folder"]} for cell in self.cells}
+        runs = {cell["folder"]: {"folder": cell["folder"], "method": cell["method"]} for cell in self.cells}
         papers = {"hbfl": self.spec}
-        content = {"config": "test", "notice": self.notice, "runs": list(runs.values()), "cells": self.cells}
+        logs = {"HBFL": {"log": "no such value", "log_precision_spread": "how far <apart>"}}
+        content = {
+            "config": "test",
+            "notice": self.notice,
+            "runs": list(runs.values()),
+            "cells": self.cells,
+            "logs": logs,
+        }
         path.write_text(json.dumps({**content, "papers": papers}))
         return path
 

@@ -60,6 +60,8 @@ def test_a_side_that_never_reaches_a_value_is_later_than_any_other(lab, stored):
     _, cell = outcome(lab, {**HIGHER, "kind": "lower", "metric": "global_accuracy_to_half"})
     assert counts(cell) == ("1", "3", "3", "", "holds in part")
     assert cell["level"] == "1"
+    _, cell = outcome(lab, {**HIGHER, "kind": "not higher", "metric": "global_accuracy_to_half"})
+    assert (cell["holds"], cell["level"]) == ("2", "0")  # the earlier one, and where neither gets there
 
 
 def test_a_comparison_of_two_precisions_is_told(lab, stored, told):

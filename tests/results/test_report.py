@@ -192,6 +192,19 @@ def test_a_run_is_told_whole(some_runs, tmp_path):
     assert "bayesfed train" in run["command"]
 
 
+def test_what_servers_log_is_told_in_the_words_of_their_methods(some_runs, tmp_path):
+    assert "log_precision_spreadhow far <apart>" in page(some_runs, tmp_path).told
+    own = {
+        name: {"folder": f"runs/{name}", "diagnostics": {"AE one": [[1, 2]], "AE two": [[1, 2]], "b": [[1, 2]]}}
+        for name in "xyz"
+    }
+    plan = {
+        "runs": [{"folder": name, "method": name} for name in "xyz"],
+        "logs": {"x": {"AE": "error"}, "y": {"AE": "other"}},
+    }
+    assert stories.terms(own.values(), plan) == [("AE", "error"), ("AE", "other")]
+
+
 def test_a_made_run_says_how_to_make_it_again(tmp_path):
     entry = {"datasets": ["digits"]}
     told = stories.command(tmp_path / "seed~0-abc", entry, {"device": "cpu", "precision": "fp32", "threads": 1}, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -36,6 +37,10 @@ def fault(name: str, method: Any) -> str:
         return unreadable
     if not (isinstance(method.networks, tuple) and all(isinstance(name, str) for name in method.networks)):
         return f"its `networks` are {method.networks!r}; expected a tuple of names, of one with a comma: ('student',)"
+    if not (
+        isinstance(method.logs, Mapping) and all(isinstance(text, str) for pair in method.logs.items() for text in pair)
+    ):
+        return f"its `logs` are {method.logs!r}; expected what each name means: {{'sigma_mean': 'mean of sigma'}}"
     idle = method.step is Method.step and method.phases is Method.phases
     return "the class defines neither `step` nor `phases`, so a client would do nothing" if idle else ""
 

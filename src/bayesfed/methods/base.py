@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -334,6 +335,8 @@ class Method:
     by_epochs: ClassVar[bool] = False
     # True where the equations hold for images as they are, so that no run may augment them.
     unaugmented: ClassVar[bool] = False
+    # What `aggregate` gives to log, name to meaning, for the report; of a name of several words the first may stand for all.
+    logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
     draws_by_image: ClassVar[bool] = False
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -143,6 +143,7 @@ class BNFed(Method):
     name = "bnfed"
     label = "BNFed"
     revision = 1
+    logs: ClassVar = {"atoms": "how many hidden neurons the global network has"}
 
     @dataclass(frozen=True)
     class Options:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ class FedCurv(FedAvg):
     name = "fedcurv"
     label = "FedCurv"
     revision = 1
+    logs: ClassVar = {
+        "fisher_mean": "mean over all parameters of the clients' Fisher information, summed over them (averaged by `form: repository`)"
+    }
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class FedNova(FedAvg):
     label = "FedNova"
     revision = 1
     steady_rate = True
+    logs: ClassVar = {"tau_effective": "sum of p_i a_i: how many local steps the server's step is worth"}
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class FedPA(FedAvg):
     label = "FedPA"
     revision = 1
     by_epochs = True
+    logs: ClassVar = {"delta_norm": "length of the averaged step from the global model"}
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class FedSWAG(FedAvg):
     label = "FedAvg+SWAG"
     revision = 1
     by_epochs = True
+    logs: ClassVar = {"sigma_mean": "mean of the Gaussian's sigma over all parameters, in the last round"}
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,11 @@ class FOLA(Method):
     name = "fola"
     label = "FOLA"
     revision = 1
+    logs: ClassVar = {
+        "omega_mean": "mean of the server's precisions over all parameters",
+        "omega_below_epsilon": "share of the server's precisions that epsilon outweighs",
+        "precision_cosine": "cosine of the two clients' precisions",
+    }
 
     @dataclass(frozen=True)
     class Options:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,11 @@ class FOLAErrors(FOLAFull):
     name = "fola_errors"
     label = "FOLA's errors"
     revision = 1
+    logs: ClassVar = {
+        **FOLAFull.logs,
+        "AE": "aggregation error: D of an aggregated model",
+        "LF": "local forgetting: D of the clients' models after so many epochs, averaged by their shares",
+    }
 
     @dataclass(frozen=True)
     class Options(FOLAFull.Options):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -58,6 +58,11 @@ class HBFL(Method):
     label = "HBFL"
     revision = 1
     local_models = True
+    logs: ClassVar = {
+        "log_precision_spread": "largest difference of log precision between two clients, over all parameters; 0 where all"
+        " clients are as sure, and the average by precisions is the plain one",
+        "sigma_mean": "mean of the server's sigma over all parameters",
+    }
 
     @dataclass(frozen=True)
     class Options:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -61,6 +61,10 @@ class PFedBayes(Method):
     name = "pfedbayes"
     label = "pFedBayes"
     revision = 1
+    logs: ClassVar = {
+        "kl_mean": "KL divergence of a client's q from its copy of the global one as its round ends, mean over the clients",
+        "sigma_mean": "mean of the server's sigma over all parameters",
+    }
 
     @dataclass(frozen=True)
     class Options:

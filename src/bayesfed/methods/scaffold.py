@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class SCAFFOLD(Method):
     label = "SCAFFOLD"
     revision = 1
     steady_rate = True
+    logs: ClassVar = {"c_norm": "length of the server's control variate c"}
 
     @dataclass(frozen=True)
     class Options:

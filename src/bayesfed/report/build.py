@@ -76,7 +76,7 @@ def write(plan: Path, out: Path, papers: Path = planning.PAPERS) -> list[Path]:
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     held = sections.held(content, results)
     runs = [stories.of_study(study, content) for study in studies]
-    shown = [paper(study, own, held, papers) for study, own in zip(studies, runs, strict=True)]
+    shown = [paper(study, own, held, content, papers) for study, own in zip(studies, runs, strict=True)]
     workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), crate.path(out)
     page = (
         templates()
@@ -123,7 +123,9 @@ def libraries() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version).replace("</script", r"<\/script")
 
 
-def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], papers: Path) -> Paper:
+def paper(
+    study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any], papers: Path
+) -> Paper:
     """A paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
     spec = study.spec
     published = compare.read_published(study.published(papers))
@@ -160,7 +162,7 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
         reliability=sections.reliability(study),
         logged=logged,
         diagnostics=diagnostics,
-        terms=stories.terms(own.values()),
+        terms=stories.terms(own.values(), plan),
         partitions=partitions,
         without_partition=without,
         cost=sections.cost(study, own),

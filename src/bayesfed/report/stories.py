@@ -13,16 +13,6 @@ from bayesfed.results import breakdown, cells, runs
 
 POINTS = 50  # of a client's curve at most, evenly spaced, and the last; the server's has four times as many
 
-DIAGNOSTICS = {
-    "log_precision_spread": "largest difference of log precision between two clients, over all parameters; 0 where all"
-    " clients are as sure, and the average by precisions is the plain one",
-    "sigma_mean": "mean of the server's sigma over all parameters",
-    "omega_mean": "mean of the server's precisions over all parameters",
-    "omega_below_epsilon": "share of the server's precisions that epsilon outweighs",
-    "precision_cosine": "cosine of the two clients' precisions",
-}
-"""What servers log, in words. Records hold these over all parameters together, none by layer."""
-
 Json = dict[str, Any]
 
 
@@ -127,10 +117,16 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
     return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {shlex.quote(f'again/{folder.name}')}{given}"])
 
 
-def terms(runs: Iterable[Json]) -> list[tuple[str, str]]:
-    """What is logged by the servers of these runs, with what it means."""
-    known = {name for run in runs for name in run["diagnostics"]}
-    return [(name, words) for name, words in DIAGNOSTICS.items() if name in known]
+def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is logged by the servers of these runs, with what their methods say that it means, where they do."""
+    methods = {run["folder"]: run["method"] for run in plan["runs"]}
+    found = []
+    for run in runs:
+        meaning = plan.get("logs", {}).get(methods.get(place_of(Path(run["folder"]), methods)), {})
+        for name in run["diagnostics"]:
+            known = name if name in meaning else name.split()[0]
+            found += [(known, meaning[known])] if known in meaning else []
+    return list(dict.fromkeys(found))
 
 
 def specs() -> dict[str, Json]:

@@ -183,7 +183,10 @@ KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, lambda difference: difference > 0),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, lambda difference: difference < 0),
     "not higher": lambda records, claim, statistic: _above(
-        records, claim, statistic, lambda difference: difference <= 0
+        records,
+        claim,
+        statistic,
+        lambda difference: not difference > 0,  # where neither gets there, too
     ),
     "higher at": _higher_at,
     "falls": lambda records, claim, statistic: _falls(records, claim, statistic, -1),
