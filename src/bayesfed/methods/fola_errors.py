@@ -37,8 +37,8 @@ class FOLAErrors(FOLAFull):
     revision = 1
     logs: ClassVar = {
         **FOLAFull.logs,
-        "AE": "aggregation error: D of an aggregated model",
-        "LF": "local forgetting: D of the clients' models after so many epochs, averaged by their shares",
+        "AE": "aggregation error: half the squared distance of an aggregated model from the optimum, by its precisions",
+        "LF": "local forgetting: the same of the clients' models after so many epochs, averaged by their shares",
     }
 
     @dataclass(frozen=True)
