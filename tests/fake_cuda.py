@@ -42,9 +42,12 @@ class Operators(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.spoilt = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func is not torch.ops.aten._local_scalar_dense.default, "a step waits for a value"
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.spoilt = True
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with")
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, result))
         return result
@@ -73,6 +76,8 @@ class Graph:
 
     def capture_end(self) -> None:
         self.operators.__exit__(None, None, None)
+        if self.operators.spoilt:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
     @torch.no_grad()
     def replay(self) -> None:

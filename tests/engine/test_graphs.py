@@ -15,7 +15,7 @@ from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Phase
+from bayesfed.methods.base import Batch, Learner, Phase
 from bayesfed.models import convolution
 from benchmarks.common import starter
 
@@ -146,6 +146,25 @@ def test_steps_made_anew_in_every_round_are_refused(
         InputError, match="method 'toy': its phases have had more than 16 different steps; give methods"
     ):
         play(of, graphs_module.STEPS + 1, executor="graphs")
+
+
+@pytest.mark.usefixtures("toys", "cuda")
+def test_a_step_that_waits_for_a_value_is_named(
+    uneven: Callable[..., Federation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = uneven("toy")
+    step = type(of.method).step
+
+    def waiting(method: Any, c: Learner, batch: Batch) -> None:
+        float(batch.x.sum())
+        step(method, c, batch)
+
+    monkeypatch.setattr(type(of.method), "step", waiting)
+    with pytest.raises(
+        InputError,
+        match=r"method 'toy': a step cannot be recorded as a CUDA graph \(CUDA error: .* capturing\); leave out .* --executor eager$",
+    ):
+        play(of, 1, executor="graphs")
 
 
 def test_lanes_follow_from_memory_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from bayesfed.engine.executors.base import (
     trained_on,
 )
 from bayesfed.engine.federation import SERVER, Compute, Federation
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, out_of_memory
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
@@ -59,7 +59,7 @@ class Recorder:
 
         torch.cuda.graph() would wait for the whole device and empty both of torch's caches, lanes that are training
         included; nothing but memory asks for that. Only this thread is forbidden what would spoil a recording:
-        gradients are computed by another one.
+        gradients are computed by another one. Raises Unrecordable where the step does what no recording can hold.
         """
         for _ in range(2):  # libraries set themselves up in their first calls, which cannot be recorded
             step()
@@ -68,10 +68,20 @@ class Recorder:
         graph.register_generator_state(self.generator)
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
-            step()
-        finally:
-            graph.capture_end()
+            try:
+                step()
+            finally:
+                graph.capture_end()
+        except RuntimeError as error:  # the step's own comes first, and spoils the end of the recording, too
+            first = error.__context__ or error
+            if out_of_memory(first):
+                raise
+            raise Unrecordable(str(first).strip().partition("\n")[0]) from error
         return cast(Callable[[], None], graph.replay)
+
+
+class Unrecordable(RuntimeError):
+    """What a step does that a GPU cannot record, in the words of torch or CUDA."""
 
 
 def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -> Recorder | None:
@@ -220,7 +230,8 @@ class Lane:
     def record(self, phase: Phase, filled: int, weighted: bool) -> None:
         """Record a step for batches of that form, where it is not; the buffers lose what they hold.
 
-        Raises InputError where the steps are made anew in every round, and would be recorded without end.
+        Raises InputError where the steps are made anew in every round, and would be recorded without end, and where a
+        step cannot be recorded.
         """
         steps = self.kind.recorded
         if phase.step not in steps and len(steps) == STEPS:
@@ -243,7 +254,13 @@ class Lane:
             self.position += filled
 
         self.position.zero_()
-        steps[phase.step][filled, weighted] = self.recorder.record(body) if self.recorder else body
+        try:
+            steps[phase.step][filled, weighted] = self.recorder.record(body) if self.recorder else body
+        except Unrecordable as error:
+            raise InputError(
+                f"method '{self.federation.method.name}': a step cannot be recorded as a CUDA graph ({error}); leave out "
+                "what waits for the GPU, like .item() or an `if` on a tensor, or train with --executor eager"
+            ) from error
 
 
 def lanes_of(compute: Compute) -> int:
