@@ -11,7 +11,7 @@ from bayesfed import plan
 
 PROJECT = Path(__file__).parents[1]
 
-LATER = {"HBFL without noise", "FML Adam"}  # came when runs of the others stood already
+LATER = {"HBFL without noise", "HBFL SGD", "FML Adam"}  # came when runs of the others stood already
 
 # config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
 KEYS = {
