@@ -170,9 +170,26 @@ def test_a_panel_without_runs_says_so(lab, stored):
 
 
 def test_colours_belong_to_methods(lab):
-    palette = figures.colours(lab.spec["methods"], "FML")
-    assert len(set(palette.values())) == len(lab.spec["methods"])
-    assert next(iter(palette)) == "FML"
+    """More methods than colours share some, but nowhere that both are seen."""
+    for name, experiment in lab.spec["experiments"].items():
+        for method in experiment["axes"]["method"]:
+            lab.cell(name, method, ["cifar10", "cifar100"] if name == "multitask" else "cifar10")
+    study, methods = study_of(lab), lab.spec["methods"]
+    assert len(methods) > figures.COLOURS
+    whole = figures.places(study, "method", methods)
+    assert set(whole.values()) == set(range(figures.COLOURS))
+    for figure in lab.spec["figures"].values():
+        palette = figures.colours(figures.places(study, "method", figure["methods"]))
+        assert next(iter(palette)) == "HBFL"
+        assert len(set(palette.values())) == len(palette)
+        assert palette == {name: figures.colours(whole)[name] for name in palette}
+
+
+def test_where_colours_cannot_be_shared_a_figure_counts_its_own(lab):
+    lab.spec["methods"] |= {f"more {n}": {"name": "fedavg"} for n in range(3)}
+    for method in lab.spec["methods"]:
+        lab.cell("ablation", method)
+    assert figures.places(study_of(lab), "method", ["FML", "more 2", "HBFL"]) == {"HBFL": 0, "FML": 1, "more 2": 2}
 
 
 def test_a_changed_record_is_refused(lab, stored, tmp_path):

@@ -84,8 +84,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
         return Chart(place, name, figure["title"], "", [], [], {})
     drawn, percent = set(frame["curve"]), "diagnostic" not in shows
     names = {each: study.labelled(axis, each) for each in data.names if each in drawn}
-    whole = axis == "method" and len(study.spec["methods"]) <= figures.COLOURS
-    curves = styled(names, list(study.spec["methods"]) if whole else data.names, study.own_method)
+    curves = styled(names, figures.places(study, axis, data.names))
     below, upright = figures.axis_titles(figure)
     logarithmic = figures.is_logarithmic(figure, frame["x"])
     across = ends(frame["x"], logarithmic)
@@ -120,8 +119,7 @@ def by_experiment(
     for experiment, own in frame.groupby("experiment", sort=False):
         used = set(own["curve"])
         names = {method: method for method in study.spec["methods"] if method in used}
-        whole = list(study.spec["methods"])
-        curves = styled(names, whole if len(whole) <= figures.COLOURS else list(names), study.own_method)
+        curves = styled(names, figures.places(study, "method", names))
         own, every = thinned(own)
         panels = []
         for cell, of_cell in own.groupby("panel", sort=False):
@@ -150,9 +148,9 @@ def listed(empty: Sequence[str]) -> str:
     return "; ".join(empty) if len(empty) <= 4 else f"{len(empty)} panels: {', '.join(reasons)}"
 
 
-def styled(names: Mapping[str, str], of_all: Sequence[str], own: str) -> list[Curve]:
+def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
     """The curves of these names (and labels), with colours as in the figures; dash and point tell them apart too."""
-    palette, places = figures.colours(of_all, own), {name: place for place, name in enumerate(of_all)}
+    palette = figures.colours(places)
     return [
         Curve(
             name,

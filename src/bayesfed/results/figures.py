@@ -245,8 +245,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data, shows = content(study, figure), figure.get("shows", {})
     axis = axis_of(figure)
-    whole_paper = axis == "method" and len(study.spec["methods"]) <= COLOURS
-    palette = colours(study.spec["methods"] if whole_paper else data.names, study.own_method)
+    palette = colours(places(study, axis, data.names))
     with matplotlib.rc_context(STYLE):
         if data.curves.empty:
             return _placeholder(study, figure, data.records)
@@ -319,14 +318,35 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     return made
 
 
-def colours(curves: Iterable[str], own: str) -> dict[str, Any]:
-    """A colour for each curve, a method's the same in all figures of a paper that has no more of them than colours, and apart
-    for colour-blind readers."""
-    names = sorted(curves, key=lambda name: name != own)
-    base = sns.color_palette("colorblind", len(names))
-    # The paper's own method, or else the first curve, takes the strong vermilion; the rest follow in order.
-    ordered = [base[3], *base[:3], *base[4:]] if len(base) > 3 else base
-    return dict(zip(names, ordered, strict=True))
+def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int]:
+    """The place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
+
+    A method has the same in all figures of its paper: one of its own while there are any, then one of a method that is in no
+    figure and no experiment beside it. Where that cannot be, a figure counts its own curves.
+    """
+    first = sorted(names, key=lambda name: name != study.own_method)
+    if axis != "method":
+        return {name: place for place, name in enumerate(first)}
+    methods: dict[str, set[str]] = {}  # of each experiment, and of each figure
+    for record in study.records:
+        methods.setdefault(record.experiment, set()).add(record.method)
+    for name, figure in study.spec.get("figures", {}).items():
+        methods[f"figure {name}"] = set(figure.get("methods", ()))
+    found: dict[str, int] = {}
+    for name in sorted(study.spec["methods"], key=lambda name: name != study.own_method):
+        beside = set().union(*(others for others in methods.values() if name in others))
+        free = [place for place in range(COLOURS) if place not in {found.get(other) for other in beside}]
+        if not free:
+            return {name: place for place, name in enumerate(first)}
+        found[name] = next((place for place in free if place not in found.values()), free[-1])
+    return {name: found[name] for name in first}
+
+
+def colours(places: Mapping[str, int]) -> dict[str, Any]:
+    """The colour of each curve by its place, apart for colour-blind readers: the strong vermilion first."""
+    base = sns.color_palette("colorblind", max(COLOURS, 1 + max(places.values(), default=0)))
+    ordered = [base[3], *base[:3], *base[4:]]
+    return {name: ordered[place] for name, place in places.items()}
 
 
 def _width(name: str, palette: Mapping[str, Any]) -> float:
