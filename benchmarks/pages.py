@@ -19,7 +19,7 @@ from bayesfed.results.tables import markdown
 HERE = Path(__file__).parent
 PAGE_NAMES = ("README.md", "docs/results.md", "docs/readings.md", "docs/speed.md")
 README, RESULTS, READINGS, SPEED = (HERE.parent / name for name in PAGE_NAMES)
-TABLES = HERE.parent / "results" / "paper" / "tables"
+RUNS = HERE.parent / "results"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
 TITLE = "\n**"  # how the title of a table begins at a glance
@@ -49,9 +49,9 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
     return "".join(f"{hardware}:\n\n{table(head, group)}" for hardware, group in groups.items())
 
 
-def of_paper(paper: str, name: str) -> str:
-    """A paper's page of that name, as the workflow has left it among its tables."""
-    return (TABLES / paper / f"{name}.md").read_text()
+def of_paper(paper: str, name: str, config: str = "paper") -> str:
+    """A paper's page of that name, as the workflow has left it among the tables of a config."""
+    return (RUNS / config / "tables" / paper / f"{name}.md").read_text()
 
 
 def first_table(paper: str) -> str:
@@ -64,6 +64,11 @@ def all_tables(paper: str) -> str:
     """A paper's tables at a glance, then how far they agree with print, its claims and costs."""
     glance = of_paper(paper, "glance").partition(f"{TITLE}{CLAIMS}")[0]
     return f"{glance}\n" + of_paper(paper, "agreement").partition("\n\n")[2]
+
+
+def readings() -> str:
+    """The tables of the search for what HBFL's and FML's numbers hang on."""
+    return LEGEND + of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2]
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -220,7 +225,8 @@ def shards() -> str:
 PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios},
-    RESULTS: {**{f"{paper}:": partial(all_tables, paper) for paper in PAPERS}, "draws:": draws, "classes:": classes},
+    RESULTS: {**{f"{paper}:": partial(all_tables, paper) for paper in PAPERS}, "draws:": draws,
+              "classes:": classes, "readings:": readings},
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
 }

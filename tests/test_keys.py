@@ -11,7 +11,7 @@ from bayesfed import plan
 
 PROJECT = Path(__file__).parents[1]
 
-LATER = {"HBFL without noise", "HBFL SGD", "FML Adam"}  # came when runs of the others stood already
+LATER = {"HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform"}  # came when runs of the others stood already
 
 # config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
 KEYS = {
@@ -25,7 +25,7 @@ KEYS = {
         ],
     ),
     "paper": (
-        "0c2a3a38f3bd3e7e86d1605118d024397295e864624f25f0b8fc5654a4bac482",
+        "3831288cac1fa18c548d1ad8bb9d99256351bd02068b104207ce2a51d2f79059",
         [
             "cifar10+cifar100/whole-clients~2/fml/seed~0-b0830586ada7",
             "cifar10/dirichlet_class_shared-alpha~0.05-clients~10/fml/seed~0-b0b109a18dc4",
