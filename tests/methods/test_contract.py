@@ -407,13 +407,20 @@ def test_hbfl_sends_its_sigma_down(mapping: Make, data_dir: Path) -> None:
     torch.testing.assert_close(softplus(started["rho"]), server["sigma"], rtol=1e-10, atol=0)
 
 
-def test_hbfl_without_its_bayesian_part_is_fedavg_with_adam(mapping: Make, data_dir: Path) -> None:
-    """Without noise, by the plain mean: its meme is the model of FedAvg with Adam."""
-    models = {"global": "lenet5"}
-    bare = {"name": "hbfl", "noise": "none", "average": "plain"}
-    ours = play(federation(mapping(bare, models=models | {"local": ["mlp"] * 4}), data_dir), 2).server["mu"]
-    adam = {"name": "fedavg", "optimizer": "adam", "lr": 0.001}
-    theirs = play(federation(mapping(adam, models=models), data_dir), 2).server["theta"]
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["hbfl", "fml"])
+def test_the_meme_alone_is_fedavg(name: str, optimizer: str, mapping: Make, data_dir: Path) -> None:
+    """HBFL without noise, by the plain mean, and FML without distillation: the meme is the model of FedAvg, by either
+    optimiser."""
+    adam, models = optimizer == "adam", {"global": "lenet5"}
+    chosen = {"optimizer": optimizer, "lr": 0.001 if adam else 0.01}
+    bare = {
+        "hbfl": {"noise": "none", "average": "plain"} | chosen,
+        "fml": {"beta": 1.0} | ({"meme_adam": 0.001} if adam else {}),
+    }[name]
+    of = federation(mapping({"name": name} | bare, models=models | {"local": ["mlp"] * 4}), data_dir)
+    ours = play(of, 2).server["mu" if name == "hbfl" else "theta"]
+    theirs = play(federation(mapping({"name": "fedavg"} | chosen, models=models), data_dir), 2).server["theta"]
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
