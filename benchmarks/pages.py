@@ -225,8 +225,12 @@ def shards() -> str:
 PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios},
-    RESULTS: {**{f"{paper}:": partial(all_tables, paper) for paper in PAPERS}, "draws:": draws,
-              "classes:": classes, "readings:": readings},
+    RESULTS: {
+        **{f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
+        "draws:": draws,
+        "classes:": classes,
+        "readings:": readings,
+    },
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
 }
