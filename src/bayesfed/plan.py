@@ -159,7 +159,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         ],
         "cells": cells,
         "papers": papers,
-        "logs": {run.method: dict(methods.get(run.method).logs) for run in runs.values()},
+        "logs": {name: dict(methods.get(name).logs) for name in sorted({run.method for run in runs.values()})},
     }
     plan["products"] = products_hash(plan)
     return plan, list(runs.values())
