@@ -6,6 +6,11 @@ Needs the runs' checkpoints, and writes benchmarks/classes.csv, in which other r
 all test images; on all when a number for each class is added to its logits, so that every class is predicted as often as it
 occurs (what that gains is lost in so many numbers, and not in what the network has learned to see); of how many classes it
 knows less than a twentieth; how far its logits lie from 0 in the mean; and its accuracy were they rounded to bf16.
+
+Last, whether the clients' shards foretell those numbers. A client's logits have the log of its class shares in them, and were
+an average of models an average of logits, the global model's would have the clients' mean of it. `by_shares` is the correlation
+of what balance takes from the classes with that mean, `slope` how many units it takes for one of it. Where all clients hold
+nearly the same, neither says anything.
 """
 
 import argparse
@@ -16,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 import bayesfed
+from bayesfed.api import LoadedRun
 from bayesfed.runfile import Run
 from benchmarks import common
 
@@ -25,13 +31,22 @@ FEW = 5  # percent
 BATCH = 500
 
 
-def balanced(logits: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Logits (N, classes) plus a number for each class, so that class c is predicted `counts[c]` times, nearly."""
+def balancing(logits: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """What to add to the logits (N, classes) of each class, so that class c is predicted `counts[c]` times, nearly."""
     added = np.zeros(logits.shape[1], logits.dtype)
     for _ in range(TURNS):
         predicted = np.bincount((logits + added).argmax(1), minlength=len(counts))
         added -= PACE * np.log((predicted + 1) / (counts + 1)).astype(logits.dtype)
-    return logits + added
+    return added
+
+
+def mean_log_shares(run: LoadedRun, classes: int) -> NDArray[np.float64]:
+    """The log of a class's share of a client's training images, of each class one more than it has, in the mean of the
+    clients as the method's average weights them: (classes,)."""
+    clients = range(run.run.partition.clients)
+    held = np.stack([np.bincount(run.images("train", client)[1], minlength=classes) for client in clients])
+    q = np.ones(len(held)) if getattr(run.run.options, "average", "") == "uniform" else held.sum(1)
+    return np.average(np.log((held + 1) / (held + 1).sum(1, keepdims=True)), axis=0, weights=q)
 
 
 def told(run: Run) -> str:
@@ -41,8 +56,8 @@ def told(run: Run) -> str:
     return ", ".join([run.method, *changed])
 
 
-def row(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, float]:
-    """The numbers of a model, accuracies in percent."""
+def row(logits: NDArray[np.float32], labels: NDArray[np.int64], shares: NDArray[np.float64]) -> dict[str, float]:
+    """The numbers of a model, accuracies in percent, from its logits and its clients' `mean_log_shares`."""
     counts = np.bincount(labels, minlength=logits.shape[1])
     rounded = torch.from_numpy(logits).bfloat16().float().numpy()
 
@@ -51,9 +66,11 @@ def row(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, flo
 
     right = logits.argmax(1) == labels
     each = np.array([100 * right[labels == label].mean() for label in np.flatnonzero(counts)])
+    added = balancing(logits, counts)
     return {
-        "all": accuracy(logits), "all_in_balance": accuracy(balanced(logits, counts)), "classes_below_5": int((each < FEW).sum()),
+        "all": accuracy(logits), "all_in_balance": accuracy(logits + added), "classes_below_5": int((each < FEW).sum()),
         "mean_logit": float(logits.mean()), "logits_in_bf16": accuracy(rounded),
+        "by_shares": float(np.corrcoef(shares, -added)[0, 1]), "slope": float(np.polyfit(shares, -added, 1)[0]),
     }  # fmt: skip
 
 
@@ -70,7 +87,9 @@ def main() -> None:
         batches = [model.network(model.prepare(images[at : at + BATCH])) for at in range(0, len(images), BATCH)]
         budget, alpha = run.run.budget, run.run.partition.alpha
         setting = {"dataset": run.run.datasets[0], "alpha": alpha, "rounds": budget.rounds, "run": folder.name}
-        found = {name: round(value, 2) for name, value in row(torch.cat(batches).numpy(), labels).items()}
+        logits = torch.cat(batches).numpy()
+        numbers = row(logits, labels, mean_log_shares(run, logits.shape[1]))
+        found = {name: round(value, 2) for name, value in numbers.items()}
         found = {"method": told(run.run), **setting, **found}
         common.show(found)
         common.write(PATH, [found], same="run")

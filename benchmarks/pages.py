@@ -211,7 +211,8 @@ def classes() -> str:
     """What global models of HBFL's clients know of their classes."""
     heads = {"method": "method", "dataset": "data", "alpha": "alpha", "rounds": "rounds", "run": "run", "all": "all, %",
              "all_in_balance": "all, in balance, %", "classes_below_5": "classes below 5 %", "mean_logit": "mean logit",
-             "logits_in_bf16": "all, logits in bf16, %"}  # fmt: skip
+             "logits_in_bf16": "all, logits in bf16, %", "by_shares": "numbers by clients' shares, correlation",
+             "slope": "slope"}  # fmt: skip
     return written("classes.csv", heads)
 
 

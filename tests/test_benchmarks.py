@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -127,23 +128,44 @@ def test_sizes_of_shards_are_found_again_from_accuracies() -> None:
     assert shards.row(equal, printed) == {"sets": 0}
 
 
+SHARES = np.log([0.1, 0.2, 0.3, 0.4])  # of classes, as clients may hold them
+
+
 def test_a_model_whose_classes_are_out_of_balance_is_brought_back() -> None:
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), [100, 300, 200, 400])
     clean = (random.normal(size=(1000, 4)) + 4 * np.eye(4)[labels]).astype(np.float32)
     tilted = clean + np.array([0, -9, 0, 2], np.float32)
-    found = classes.row(tilted, labels)
+    found = classes.row(tilted, labels, SHARES)
     assert found["classes_below_5"] == 1
     assert found["all"] < 75
     assert found["all_in_balance"] == pytest.approx(100 * (clean.argmax(1) == labels).mean(), abs=0.5)
     counts = np.bincount(labels)
-    assert np.bincount(classes.balanced(tilted, counts).argmax(1)) == pytest.approx(counts, abs=2)
+    assert np.bincount((tilted + classes.balancing(tilted, counts)).argmax(1)) == pytest.approx(counts, abs=2)
+
+
+def test_what_balance_takes_from_classes_is_what_their_shares_gave_them() -> None:
+    random = np.random.default_rng(0)
+    labels = np.arange(4000) % 4
+    clean = (random.normal(size=(4000, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
+    found = classes.row((clean + 1.5 * SHARES).astype(np.float32), labels, SHARES)
+    assert found["by_shares"] == pytest.approx(1, abs=0.01)
+    assert found["slope"] == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("average", "weights"), [("weighted", [0.75, 0.25]), ("uniform", [0.5, 0.5])])
+def test_clients_shares_are_averaged_as_the_method_averages_clients(average: str, weights: list[float]) -> None:
+    labels = [np.array([0, 0, 0, 0, 0, 1]), np.array([1, 1])]
+    run = SimpleNamespace(partition=SimpleNamespace(clients=2), options=SimpleNamespace(average=average))
+    loaded = SimpleNamespace(run=run, images=lambda split, client: (None, labels[client]))
+    expected = np.array(weights) @ np.log([[6 / 8, 2 / 8], [1 / 4, 3 / 4]])
+    assert classes.mean_log_shares(loaded, 2) == pytest.approx(expected)  # type: ignore[arg-type]
 
 
 def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
     labels = np.arange(1000) % 4
     near = (np.random.default_rng(0).normal(size=(1000, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
-    at_0, at_500 = classes.row(near, labels), classes.row(near - 500, labels)
+    at_0, at_500 = classes.row(near, labels, SHARES), classes.row(near - 500, labels, SHARES)
     assert (at_0["mean_logit"], at_500["mean_logit"]) == (pytest.approx(0.5, abs=0.1), pytest.approx(-499.5, abs=0.1))
     assert at_0["logits_in_bf16"] == pytest.approx(at_0["all"], abs=0.3)
     assert at_500["all"] == pytest.approx(at_0["all"], abs=0.3)
