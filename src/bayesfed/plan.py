@@ -304,11 +304,15 @@ def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
     """How early each run is wanted, the higher the earlier, from 1, so that a sweep cut off anywhere has whole columns.
 
-    The lowest seed of everything before the next one; for each seed what fills a table before all else; then the cheap
-    before the dear; runs of equal cost, such as the methods of a row, as the paper lists them.
+    The lowest seed of everything before the next one; for each seed what fills a table before all else, but for a table
+    that says that it is not printed; then the cheap before the dear; runs of equal cost, such as the methods of a row, as
+    the paper lists them.
     """
     tables = {
-        (paper, table["experiment"]) for paper, spec in papers.items() for table in spec.get("tables", {}).values()
+        (paper, table["experiment"])
+        for paper, spec in papers.items()
+        for table in spec.get("tables", {}).values()
+        if table.get("published", True)
     }
     tabled = {cell["folder"] for cell in cells if (cell["paper"], cell["experiment"]) in tables}
     order = sorted(runs.values(), key=lambda run: (run.budget.seed, run.folder not in tabled, run.cost))
