@@ -23,6 +23,7 @@ datasets: {mnist: digits}
 experiments:
   heterogeneous: {skip: true}
   ablation: {skip: true}
+  falling_rate: {skip: true}
   multitask: {skip: true}
   homogeneous: {cases: [{dataset: mnist, model: mlp}], axes: {alpha: [0.05], method: [FedAvg, FedProx]}}
   stragglers: {skip: true}
