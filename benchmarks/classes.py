@@ -29,6 +29,7 @@ PATH = common.HERE / "classes.csv"
 TURNS, PACE = 200, 0.3
 FEW = 5  # percent
 BATCH = 500
+UNWEIGHTED = ("uniform", "precision-without-q")  # averages in which a client counts whatever its images
 
 
 def balancing(logits: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -45,15 +46,15 @@ def mean_log_shares(run: LoadedRun, classes: int) -> NDArray[np.float64]:
     clients as the method's average weights them: (classes,)."""
     clients = range(run.run.partition.clients)
     held = np.stack([np.bincount(run.images("train", client)[1], minlength=classes) for client in clients])
-    q = np.ones(len(held)) if getattr(run.run.options, "average", "") == "uniform" else held.sum(1)
+    q = np.ones(len(held)) if getattr(run.run.options, "average", "") in UNWEIGHTED else held.sum(1)
     return np.average(np.log((held + 1) / (held + 1).sum(1, keepdims=True)), axis=0, weights=q)
 
 
 def told(run: Run) -> str:
-    """A run's method, with the options that are not the default."""
+    """A run's method, with the options that are not the default, and whether its rate changes over rounds."""
     usual = vars(type(run.options)())
     changed = [f"{key} {value}" for key, value in vars(run.options).items() if value != usual[key]]
-    return ", ".join([run.method, *changed])
+    return ", ".join([run.method, *changed, *(["rate by a schedule"] if run.schedule.varies else [])])
 
 
 def row(logits: NDArray[np.float32], labels: NDArray[np.int64], shares: NDArray[np.float64]) -> dict[str, float]:
