@@ -116,7 +116,7 @@ def train(args: argparse.Namespace) -> None:
     from bayesfed import runfile
     from bayesfed.engine import checkpoint
     from bayesfed.engine.stop import Stopped
-    from bayesfed.engine.train import Place, Process, train, train_all
+    from bayesfed.engine.train import Place, Process, refuse_own_file, train, train_all
 
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
@@ -139,6 +139,7 @@ def train(args: argparse.Namespace) -> None:
         if args.out:
             with Process() as process:
                 run = runfile.load(args.runfiles[0], args.data)
+                refuse_own_file(args.runfiles[0], run, args.out)
                 train(run, place(args.out, args.checkpoint or args.out / checkpoint.FILE), process)
             return
         failed = train_all(args.runfiles, args.data, own_place)

@@ -202,7 +202,7 @@ def paper_folder(name: str, config: Tree) -> Path:
 
 
 def read_paper(name: str, config: Tree) -> dict[str, Any]:
-    """A paper's file, with the folder of own parts, and with its own folder where that is among them.
+    """A paper's file, with the config's folders of own parts and of weights, and its own where that is among parts.
 
     Raises InputError where there are two of that name.
     """
@@ -217,7 +217,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
             raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
         spec["folder"] = folder.as_posix()
     spec["printed"] = published_file(name, spec).is_file()
-    return spec | ({"parts": config["parts"]} if config.get("parts") else {})
+    return spec | {key: config[key] for key in ("parts", "weights") if config.get(key)}
 
 
 def published_file(name: str, spec: Tree) -> Path:

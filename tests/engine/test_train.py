@@ -417,6 +417,22 @@ def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest
     assert "this folder holds run" in error(capsys)
 
 
+def test_refuses_to_replace_a_users_run_file(
+    data_dir: Path, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "run.yaml"
+    mine.write_text(text := f"# mine\n{yaml.safe_dump(mapping('fedavg', rounds=1))}")
+    command = ["--out", str(tmp_path), "--data", str(data_dir)]
+    assert cli.main(["train", str(mine), *command]) == 2
+    assert error(capsys).endswith(
+        f"{mine} would be replaced by the completed run file; rename it, or give another folder"
+    )
+    assert mine.read_text() == text
+    mine.rename(renamed := tmp_path / "mine.yaml")
+    assert cli.main(["train", str(renamed), *command]) == 0
+    assert cli.main(["train", str(mine), *command]) == 0  # the completed one may stand there: it goes on, or is done
+
+
 @pytest.mark.parametrize(
     ("out", "checkpoint", "message"),
     [

@@ -207,14 +207,16 @@ def test_what_servers_log_is_told_in_the_words_of_their_methods(some_runs, tmp_p
 
 def test_a_made_run_says_how_to_make_it_again(tmp_path):
     entry = {"datasets": ["digits"]}
-    told = stories.command(tmp_path / "seed~0-abc", entry, {"device": "cpu", "precision": "fp32", "threads": 1}, None)
+    told = stories.command(tmp_path / "seed~0-abc", entry, {"device": "cpu", "precision": "fp32", "threads": 1}, {})
     assert told.splitlines() == [
         "bayesfed fetch digits",
         f"OMP_NUM_THREADS=1 bayesfed train '{tmp_path}/seed~0-abc/run.yaml' --out 'again/seed~0-abc' --device cpu "
         "--precision fp32",
     ]
-    told = stories.command(tmp_path / "seed~0-abc", entry, {}, "my parts")
-    assert told.splitlines()[0] == "bayesfed fetch digits --parts 'my parts'"
+    told = stories.command(tmp_path / "seed~0-abc", entry, {}, {"parts": "my parts", "weights": "my weights"})
+    fetch, train = told.splitlines()
+    assert fetch == "bayesfed fetch digits --parts 'my parts'"
+    assert train.endswith("--out 'again/seed~0-abc' --weights 'my weights'")
 
 
 def test_figures_hold_the_curves_of_all_runs(some_runs, tmp_path):

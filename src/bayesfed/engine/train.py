@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import hashlib
+import json
 import platform
 import re
 import sys
@@ -167,6 +168,15 @@ def refuse_other_run(run: Run, out: Path) -> None:
     stored = runfolder.read(out)
     if stored and (key := stored["key"]) != run.key:
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
+
+
+def refuse_own_file(run_file: Path, run: Run, out: Path) -> None:
+    """Raise InputError where a user's run file would be replaced: it lies where the run's completed one is written."""
+    completed = json.loads(json.dumps(run.to_dict()))
+    if run_file.resolve() == (out / "run.yaml").resolve() and files.read_yaml(run_file) != completed:
+        raise InputError(
+            f"--out {out}: {run_file} would be replaced by the completed run file; rename it, or give another folder"
+        )
 
 
 def train_locked(run: Run, place: Place, process: Process) -> None:

@@ -48,7 +48,7 @@ def story(
         "diverged": first.diverged,
         "file": (folder / "run.yaml").read_text(encoding="utf-8"),
         "provenance": provenance,
-        "command": command(folder, entries.get(name, {}), provenance, study.spec.get("parts")),
+        "command": command(folder, entries.get(name, {}), provenance, study.spec),
         "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
         "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
         if first.level == "global"
@@ -104,17 +104,19 @@ def diagnostics(folder: Path) -> dict[str, dict[int, float]]:
     return {name: values for name, values in finite.items() if values}
 
 
-def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], parts: str | None) -> str:
+def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """The commands that make a run again, from its own run file, on the same kind of device and in the same precision.
 
-    `parts` is the folder of the user's own parts, which may hold datasets; the run file names it itself.
+    `spec`, the paper's, names the folders that its config has: of the user's own parts, which may hold datasets and which
+    the run file names itself, and of pretrained weights.
     """
-    run_file = shlex.quote(f"{folder.as_posix()}/run.yaml")
+    own = {key: f" --{key} {shlex.quote(spec[key])}" if spec.get(key) else "" for key in ("parts", "weights")}
+    run_file, out = shlex.quote(f"{folder.as_posix()}/run.yaml"), shlex.quote(f"again/{folder.name}")
     threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
     given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
-    own = f" --parts {shlex.quote(parts)}" if parts else ""
-    lines = [f"bayesfed fetch {' '.join(map(shlex.quote, entry['datasets']))}{own}"] if entry.get("datasets") else []
-    return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {shlex.quote(f'again/{folder.name}')}{given}"])
+    datasets = " ".join(map(shlex.quote, entry.get("datasets", [])))
+    lines = [f"bayesfed fetch {datasets}{own['parts']}"] if datasets else []
+    return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {out}{given}{own['weights']}"])
 
 
 def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
