@@ -431,6 +431,9 @@ def test_refuses_to_replace_a_users_run_file(
     mine.rename(renamed := tmp_path / "mine.yaml")
     assert cli.main(["train", str(renamed), *command]) == 0
     assert cli.main(["train", str(mine), *command]) == 0  # the completed one may stand there: it goes on, or is done
+    mine.write_text(text)
+    assert cli.main(["train", str(mine), *command]) == 2  # a finished run's is its record, and replaced by nothing
+    assert "not as the run wrote it" in error(capsys)
 
 
 @pytest.mark.parametrize(

@@ -171,9 +171,10 @@ def refuse_other_run(run: Run, out: Path) -> None:
 
 
 def refuse_own_file(run_file: Path, run: Run, out: Path) -> None:
-    """Raise InputError where a user's run file would be replaced: it lies where the run's completed one is written."""
-    completed = json.loads(json.dumps(run.to_dict()))
-    if run_file.resolve() == (out / "run.yaml").resolve() and files.read_yaml(run_file) != completed:
+    """Raise InputError where a user's run file would be replaced: it lies where the run's completed one will be written."""
+    if (out / runfolder.SUMMARY).exists() or run_file.resolve() != (out / "run.yaml").resolve():
+        return
+    if files.read_yaml(run_file) != json.loads(json.dumps(run.to_dict())):
         raise InputError(
             f"--out {out}: {run_file} would be replaced by the completed run file; rename it, or give another folder"
         )
