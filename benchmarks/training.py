@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
@@ -40,6 +41,13 @@ IMAGES = {"cpu": 5120, "cuda": 50_000}
 PAPER_SAMPLES = 250_000  # of a round of the paper: 50 000 images, five local epochs
 TURNS = 7
 USE_SECONDS = 4  # of watching how much a GPU is used
+PRODUCTS = {
+    "aten::mkldnn_convolution",
+    "aten::convolution_backward",
+    "aten::mm",
+    "aten::addmm",
+    "aten::_addmm_activation",
+}
 
 
 # The plainest loops for the same work: a module, torch.optim, one client after another, nothing else. They get what a
@@ -271,6 +279,8 @@ def measure(
         row |= {
             f"{name}_gpu_use_percent": gpu_use(contenders[way]) for name, way in (("engine", "engine"), ("bare", best))
         }
+    else:
+        row["engine_products_percent"] = products_percent(case, data, precision)
     row["engine_peak_memory_mib"] = peak_memory(case, device, precision)
     return row | common.machine(device)
 
@@ -313,6 +323,23 @@ def gpu_use(block: Callable[[], None]) -> str:
     watcher.terminate()
     values = [float(line) for line in watcher.communicate()[0].split() if line.isdigit()]
     return f"{statistics.median(values[len(values) // 3 :]):.0f}" if values else ""
+
+
+def products_percent(case: tuple[str, str, int], data: Dataset, precision: str) -> str:
+    """Percent of the engine's time on a CPU in convolutions, products and their gradients, with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    block, _ = engine(case, data, precision, "cpu", "eager")
+    block()
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        block()
+    torch.set_num_threads(threads)
+    operators = found.key_averages()
+    every, products = (
+        sum(operator.self_cpu_time_total for operator in operators if operator.key in PRODUCTS or not only)
+        for only in (False, True)
+    )
+    return f"{100 * products / every:.0f}"
 
 
 def peak_memory(case: tuple[str, str, int], device: str, precision: str) -> int:

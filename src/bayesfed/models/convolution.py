@@ -25,6 +25,9 @@ ONEDNN = set[torch.dtype]()  # what it computes in here
 if torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64"):
     ONEDNN |= {torch.float32} | ({torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else set())
 OWN_WAYS = {"cpu"}  # devices with ways of their own: oneDNN's order of memory, and maxima over corners
+# In bf16 oneDNN has, in its own order of memory, a fast gradient of weights only for so many output channels and multiples
+# of them. For others (LeNet5's six) it takes six times as long as in channels-last order, copies there not counted.
+LANES = 16
 CONVOLUTION = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride 1, no padding, no dilation, not transposed, one group
 
 
@@ -85,7 +88,10 @@ def backward(
         if pool > 1:
             z, y = kept.pop(), kept.pop()
             g = onednn_pool_backward(g, y, z, *windows(pool))
-        return convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])  # type: ignore[no-any-return]
+        if slow := x.dtype == torch.bfloat16 and len(weight) % LANES != 0:
+            g, x = (dense(tensor).contiguous(memory_format=torch.channels_last) for tensor in (g, x))
+        g_x, g_weight, g_bias = convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])
+        return g_x.to_mkldnn() if slow and to_input else g_x, g_weight, g_bias
     g_bias = g.sum((0, 2, 3))  # behind the pooling: a quarter of the values
     if pool > 1:
         places = kept.pop()
