@@ -105,9 +105,9 @@ def tables_of_speed() -> str:
         read(name) for name in ("training", "cores", "augment", "overheads", "startup", "scaling", "precision")
     )
     out = "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
-    out += "250 000 images, ten clients. "
+    out += "250 000 images, ten clients."
     if plain := sorted({r["hardware"] for r in training if r["bare_optimisers"] == "plain"}):
-        out += f"The bare loops have PyTorch's fused optimisers, but for {', '.join(plain)}, measured before they had."
+        out += f" The bare loops have PyTorch's fused optimisers, but for {', '.join(plain)}, measured before they had."
     out += " Convolutions, products and their gradients are the libraries' in both loops; were all else free, the ratio would be the"
     out += " one in the column behind their share of the engine's time (measured with one thread).\n\n"
     out += tables(
