@@ -22,19 +22,20 @@ def test_glance_by_hand(lab, stored, told, tmp_path):
     assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Of 94 printed percentages 11 are run")
     assert "|  | FML | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 79.00 ± 1.41 / 44.50 (80.71) | 2 of 3 | 1.0 to 2.0 h |" in text
-    assert "On AMD, 2 threads, fp32 and H200, fp32." in text
+    assert "On AMD (2 threads, fp32) and H200 (fp32)." in text
     assert "Non-IID" not in text
     assert "multitask" not in text
     assert "not run" not in text
 
 
-def test_a_row_from_elsewhere_is_named(lab, stored, told, tmp_path):
-    for alpha, hardware in (("100", "AMD"), ("0.05", "Intel")):
-        folder = lab.cell("heterogeneous", "FML", alpha=alpha)
+def test_each_kind_of_machine_is_named_once(lab, stored, told, tmp_path):
+    runs = ("100", 0, "AMD", 2, "bf16"), ("100", 1, "AMD", 1, "bf16"), ("0.05", 0, "Intel", 1, "fp32")
+    for alpha, seed, hardware, threads, precision in runs:
+        folder = lab.cell("heterogeneous", "FML", alpha=alpha, seed=seed)
         stored(folder, [0.5], [[0.5]] * 10)
-        told(folder, hardware=hardware)
+        told(folder, hardware=hardware, threads=threads, precision=precision)
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
-    assert "On AMD, 1 thread, fp32; CIFAR10, Non-IID on Intel, 1 thread, fp32." in text
+    assert "On AMD (1 or 2 threads, bf16) and Intel (1 thread, fp32)." in text
 
 
 def test_a_printed_spread_stands_beside_its_number(lab, stored, tmp_path):

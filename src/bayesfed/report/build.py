@@ -151,7 +151,7 @@ def paper(
         seeds=", ".join(cells.unique(record.seed for record in finished)),
         budget=cells.unique(study.budget([record]) for record in finished),
         hours=sections.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values())),
-        hardware="; ".join(cells.unique(cells.place(one["provenance"]) for one in own.values() if one["provenance"])),
+        hardware=cells.places(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,
         answers=found,
         claims=sections.claim_table(study, [row for rows in claim_rows for row in rows]),

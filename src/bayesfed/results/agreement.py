@@ -187,7 +187,7 @@ def of_costs(records: Iterable[cells.Record]) -> str:
                 f"{statistics.fmean(each):.2f}" if each else "",
                 f"{sum(known):.0f} ({len(known)} runs)" if known else "",
                 str(len(still) - len(known)),
-                " or ".join(cells.unique(cells.place(runs.provenance(one)) for one in of if of[one].done)),
+                cells.places(runs.provenance(one) for one in of if of[one].done),
             ]
         )
     head = [

@@ -55,32 +55,30 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
     texts = [[cell_text(cell, next(compared)) for cell in of_row] for _, of_row in own]
     kept = [column for column, of_column in enumerate(zip(*texts, strict=True)) if any(of_column)]
     shown: list[list[str]] = []
-    places: dict[str, list[str]] = {}
+    made: dict[Path, dict[str, Any]] = {}
     for (keys, of_row), found in zip(own, texts, strict=True):
         if not any(found):
             continue
         records = [record for cell in of_row for record in cell.records if record.done]
-        made = [runs.provenance(folder) for folder in sorted({r.folder for r in records})]
+        of_these = {folder: runs.provenance(folder) for folder in sorted({record.folder for record in records})}
+        made |= of_these
         name = ", ".join(study.label(value) for value in keys.values())
-        places.setdefault(" and ".join(sorted({cells.place(run) for run in made})), []).append(name)
         scores = [cell.score() for cell in of_row]
         seeds, planned = sorted({each.seeds for each in scores if each.seeds}), max(each.planned for each in scores)
         many = " to ".join(map(str, (seeds[0], seeds[-1]) if len(seeds) > 1 else seeds)) or "0"
         many += "" if seeds == [planned] else f" of {planned}"
         shown.append(
-            [name, *(found[column] for column in kept), many, cost([run["train_seconds"] / 3600 for run in made])]
+            [
+                name,
+                *(found[column] for column in kept),
+                many,
+                cost([run["train_seconds"] / 3600 for run in of_these.values()]),
+            ]
         )
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
-    under = f"On {where(places)}."
+    under = f"On {cells.places(made.values())}."
     under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
     return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n"
-
-
-def where(places: Mapping[str, Sequence[str]]) -> str:
-    """Where the rows of a table were computed; the rows by name, but for the most at one place."""
-    most = max(places, key=lambda place: len(places[place]))
-    others = [f"{', '.join(names)} on {place}" for place, names in places.items() if place != most]
-    return "; ".join([most, *others])
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
