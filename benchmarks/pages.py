@@ -67,8 +67,25 @@ def all_tables(paper: str) -> str:
 
 
 def readings() -> str:
-    """The tables of the search for what HBFL's and FML's numbers hang on."""
-    return LEGEND + of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2]
+    """The search for what HBFL's and FML's numbers hang on: what each reading changes, then the other tables."""
+    _, _, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
+    path = RUNS / "hbfl-readings/tables/hbfl/readings.csv"
+    found = {row["method"]: row for row in csv.DictReader(path.read_text().splitlines())}
+    number = {method: float(row["best last5"]) for method, row in found.items() if row["best"]}
+    rows: list[list[Any]] = []
+    for method, last5 in number.items():
+        base, row = method.split()[0].strip(","), found[method]
+        told = [f"{last5:.2f}", "", "", row["clients, best"], "", row["seeds"]]
+        if base in ("HBFL", "FML"):
+            pair = {**{name: number[name] for name in ("HBFL", "FML")}, base: last5}
+            told[2] = f"{pair['HBFL'] - pair['FML']:+.2f}"
+            if method != base:
+                told[1] = f"{last5 - number[base]:+.2f}"
+                told[4] = f"{float(row['clients, best']) - float(found[base]['clients, best']):+.2f}"
+        rows.append([method, *told])
+    head = ["", "global model, %", "change", "HBFL over FML with it", "clients, best, %", "change", "seeds"]
+    out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
+    return out + table(head, rows) + "".join(f"**{other}" for other in others)
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
