@@ -12,7 +12,7 @@ from bayesfed import plan
 PROJECT = Path(__file__).parents[1]
 
 # Came when runs of the others stood already.
-LATER = {"HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform"}
+LATER = {"HBFL unscaled", "HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform"}
 LATER_EXPERIMENTS = {"falling_rate"}
 
 # config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
