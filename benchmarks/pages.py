@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from bayesfed.results.glance import CLAIMS, LEGEND
+from bayesfed.results.glance import APART, CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
 
 HERE = Path(__file__).parent
@@ -68,7 +68,7 @@ def all_tables(paper: str) -> str:
 
 def readings() -> str:
     """The search for what HBFL's and FML's numbers hang on: what each reading changes, then the other tables."""
-    _, _, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
+    _, first, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
     path = RUNS / "hbfl-readings/tables/hbfl/readings.csv"
     found = {row["method"]: row for row in csv.DictReader(path.read_text().splitlines())}
     number = {method: float(row["best last5"]) for method, row in found.items() if row["best"]}
@@ -85,7 +85,8 @@ def readings() -> str:
         rows.append([method, *told])
     head = ["", "global model, %", "change", "HBFL over FML with it", "clients, best, %", "change", "seeds"]
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
-    return out + table(head, rows) + "".join(f"**{other}" for other in others)
+    under = first.rstrip().splitlines()[-1].partition(f" {APART}")[0]  # on which machines
+    return f"{out}{table(head, rows)}{under}\n" + "".join(f"{TITLE}{other}" for other in others)
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
