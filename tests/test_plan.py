@@ -136,6 +136,14 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert (tasks["alpha"], tasks["setting"]) == (None, None)
 
 
+def test_figures_are_made_again_when_methods_change_places(config: dict[str, Any]) -> None:
+    small = made(config)
+    (spec,) = small["papers"].values()
+    turned = spec | {"methods": dict(reversed(spec["methods"].items()))}
+    assert plan.products_hash(small) == small["products"]
+    assert plan.products_hash(small | {"papers": {"small": turned}}) != small["products"]
+
+
 def test_networks_of_a_cell_are_its_runs(config: dict[str, Any]) -> None:
     ours = {"run": {"models": {"global": "mlp", "local": "cnn1"}}, "axes": {"method": ["FML"]}}
     cells = made(config | {"experiments": {"first": ours}})["cells"]

@@ -620,11 +620,11 @@ def products_hash(plan: Tree) -> str:
     """A hash over everything but the runs' results that tables, figures and claims are made from.
 
     It stands in the name of the files that mark them as made, so that they are made again when it changes,
-    also in a clone without records of earlier workflow runs.
+    also in a clone without records of earlier workflow runs. The order of a paper's methods counts: colours follow it.
     """
     content = {key: plan[key] for key in ("title", "notice", "cells", "papers")}
     published = [published_file(name, spec) for name, spec in plan["papers"].items()]
-    return digest(json.dumps(content, sort_keys=True), [*published, *source_files(PACKAGE / "results")])
+    return digest(json.dumps(content), [*published, *source_files(PACKAGE / "results")])
 
 
 def source_files(package: Path) -> list[Path]:
