@@ -208,7 +208,9 @@ def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
     lab.cell("heterogeneous", "HBFL", seed=2)
     study = study_of(lab)
     small = figures.footnote(study, study.records)
-    assert "mean over at most 2 seeds" in small
+    assert "Line: mean over at most 2 seeds, not the same ones for all methods; band:" in small
+    of_hbfl = [record for record in study.records if record.method == "HBFL"]
+    assert "Line: mean over at most 2 seeds; band:" in figures.footnote(study, of_hbfl)
     assert "3 of 4 runs finished." in small
     assert "Diverged, left out where another seed has not: FML seed 0 in round 2." in small
 

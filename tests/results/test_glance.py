@@ -28,6 +28,23 @@ def test_glance_by_hand(lab, stored, told, tmp_path):
     assert "not run" not in text
 
 
+def test_methods_on_other_seeds_are_told_seed_by_seed(lab, stored, tmp_path):
+    for alpha, runs in (("100", (("FML", 0), ("HBFL", 0))), ("0.05", (("FML", 0), ("FML", 1), ("HBFL", 1)))):
+        for method, seed in runs:
+            folder = lab.cell("heterogeneous", method, alpha=alpha, seed=seed)
+            stored(folder, [0.5, 0.6 + seed / 10], [[0.5]] * 10)
+    lab.cell("heterogeneous", "HBFL", alpha="0.05", seed=0)
+    lab.spec["glance"] = ["table1"]
+    (path,) = glance.write(lab.plan, tmp_path, papers=PAPERS)
+    told = path.read_text().partition("seed by seed:\n\n")[2].splitlines()
+    assert told[:4] == [
+        "|  | CIFAR10, Non-IID, seed 0 | CIFAR10, Non-IID, seed 1 |",
+        "| --- | --- | --- |",
+        "| FML | 60.00 / 55.00 | 70.00 / 60.00 |",
+        "| HBFL |  | 70.00 / 60.00 |",
+    ]
+
+
 def test_each_kind_of_machine_is_named_once(lab, stored, told, tmp_path):
     runs = ("100", 0, "AMD", 2, "bf16"), ("100", 1, "AMD", 1, "bf16"), ("0.05", 0, "Intel", 1, "fp32")
     for alpha, seed, hardware, threads, precision in runs:

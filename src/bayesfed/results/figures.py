@@ -1,6 +1,7 @@
 """The paper's figures: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or value of
 an axis), mean and band over seeds."""
 
+import itertools
 import textwrap
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -188,7 +189,8 @@ def footnote(
     elif "error" in shows:
         line = f"A point: a network of a run; {seeds} seed{'s' if seeds != 1 else ''}."
     else:
-        line = f"Line: mean over {most}{seeds} seeds, band: ± one standard deviation." if seeds > 1 else "One seed."
+        many = f"{most}{seeds} seeds{', not the same ones for all methods' * unlike(records)}"
+        line = f"Line: mean over {many}; band: ± one standard deviation." if seeds > 1 else "One seed."
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
@@ -206,6 +208,16 @@ def footnote(
     own = f"{rounds} rounds{local}, batch size {batch}, the paper's budget."
     told = own if budget == cells.AS_PAPER else f"Not the paper's run or data: {budget}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
+
+
+def unlike(records: Iterable[cells.Record]) -> bool:
+    """Whether methods of one cell have been run on different seeds."""
+    seeds: dict[tuple[object, ...], dict[str, set[str]]] = {}
+    for record in records:
+        cell = (record.dataset, record.setting, record.alpha, record.stragglers, tuple(record.axes.items()))
+        if record.done:
+            seeds.setdefault(cell, {}).setdefault(record.method, set()).add(record.seed)
+    return any(one != other for of_methods in seeds.values() for one, other in itertools.pairwise(of_methods.values()))
 
 
 def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:

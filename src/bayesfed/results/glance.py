@@ -1,7 +1,9 @@
 """A paper's results at a glance, as Markdown: its tables as far as they are run, beside print and with their cost, and
 the claims."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +30,68 @@ def cost(hours: Sequence[float]) -> str:
     return " to ".join([least[0] if least[1] == most[1] else " ".join(least), " ".join(most)])
 
 
-def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
-    """What is found here, behind a slash the mean of the last five rounds where the round is chosen on the test set, the
-    printed number in brackets, and whatever else a reader must know; "" without a finished run."""
-    score = cell.score()
+def number(cell: tables.Cell, records: Sequence[cells.Record]) -> str:
+    """What some of a cell's records give, behind a slash the mean of the last five rounds where the round is chosen on the
+    test set, and whether they are not of the paper's run; "" without a finished one."""
+    score = cells.score(records, cell.statistic)
     here = score.shown()
     if not here:
         return ""
     if score.seeds and cell.statistic.chosen:
-        last5 = cell.score(cell.statistic.last5)
+        last5 = cells.score(records, cell.statistic.last5)
         here += f" / {last5.number(last5.mean)}" if last5.seeds else ""
-    here += "" if all(record.as_printed for record in cell.records) else APART
+    return here + ("" if all(record.as_printed for record in records) else APART)
+
+
+def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
+    """What is found here, the printed number in brackets, and whatever else a reader must know; "" without a finished
+    run."""
+    here = number(cell, cell.records)
+    if not here:
+        return ""
+    score = cell.score()
     spread = f" ± {row['published_sd']}" if row["published_sd"] else ""
     here += f" ({row['published']}{spread})" if row["published"] else ""
     told = [search.chosen(cell.records), score.count().partition(", ")[2] if score.seeds else ""]
     return "; ".join([here, *filter(None, told)])
+
+
+def beside(study: cells.Study, keys: Mapping[str, str], cell: tables.Cell) -> str:
+    """What a cell has in common with those that it is to be compared with, in words: its labels but the method's.
+
+    `keys`: those of its row.
+    """
+    of_row = [study.label(value) for key, value in keys.items() if key != "method"]
+    if "method" in keys:
+        return ", ".join([*of_row, cell.column])
+    of_column = [study.label(value) for key, value in cell.keys.items() if key not in keys and key != "method"]
+    return ", ".join([*of_row, *of_column])
+
+
+def seed_by_seed(study: cells.Study, rows: Iterable[tuple[Mapping[str, str], Sequence[tables.Cell]]]) -> str:
+    """Each seed's numbers where methods that stand beside each other are not run on the same seeds; "" where all are.
+
+    `rows`: those of `tables.rows`.
+    """
+    groups: dict[tuple[str, str], dict[str, dict[str, str]]] = defaultdict(dict)  # by method, by seed
+    for keys, of_row in rows:
+        for cell in of_row:
+            found = {}
+            for seed in cells.unique(record.seed for record in cell.records):
+                found[seed] = number(cell, [record for record in cell.records if record.seed == seed])
+            groups[beside(study, keys, cell), cell.metric][study.label(cell.keys.get("method", ""))] = found
+    columns: dict[str, dict[str, str]] = {}
+    for (name, _), of_methods in groups.items():
+        run = {method: [seed for seed, shown in found.items() if shown] for method, found in of_methods.items()}
+        if len({tuple(seeds) for seeds in run.values() if seeds}) > 1:
+            for seed in cells.unique(itertools.chain(*of_methods.values())):
+                shown = {method: of_methods[method][seed] for method, seeds in run.items() if seed in seeds}
+                columns |= {f"{name}, seed {seed}": shown} if shown else {}
+    if not columns:
+        return ""
+    methods = cells.unique(method for each in columns.values() for method in each)
+    lines = [[method, *(each.get(method, "") for each in columns.values())] for method in methods]
+    return f"Not all on the same seeds; seed by seed:\n\n{tables.markdown(['', *columns], lines)}\n"
 
 
 def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
@@ -78,7 +127,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
     under = f"On {cells.places(made.values())}."
     under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
-    return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n"
+    return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
