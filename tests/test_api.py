@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,21 @@ def test_accuracy_is_the_recorded_one(
         for name, model in run.client(k).items():
             value = recorded(run, str(k), name, "shard_accuracy")
             assert accuracy(model, images, labels) == pytest.approx(value, rel=1e-5)
+
+
+def test_networks_of_a_run_that_diverged_are_those_of_its_last_round(
+    mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    """FedAvg+SWAG has moments after the last round alone."""
+    run = bayesfed.train(mapping({"name": "fedswag", "lr": 1e30}, rounds=3), tmp_path / "out", data=data_dir)
+    assert run.summary["diverged"]["round"] < 3
+    assert run.server.keys() == {"global"}
+
+
+def test_a_run_may_be_trained_outside_the_main_thread(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(bayesfed.train, mapping(), tmp_path / "out", data=data_dir).result()
+    assert run.summary["rounds"] == 2
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "cnn1", "cnn2"])

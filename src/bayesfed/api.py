@@ -153,7 +153,7 @@ class LoadedRun:
 
         Only predictors that are one network; nothing where the server has no whole one.
         """
-        node = self._nodes.node(SERVER, self.run.budget.rounds)
+        node = self._nodes.node(SERVER, self._progress.round)
         node.state = self._progress.server
         predictors = self._nodes.method.server_predictors(node) if node.predicts else []
         return {one.name: one for predictor in predictors for one in self._trained(node, predictor)}
@@ -164,7 +164,7 @@ class LoadedRun:
         Only those that it keeps between rounds, since no other one outlives a run: nothing for FedAvg.
         """
         self._check(client)
-        node = self._nodes.node(client, self.run.budget.rounds)
+        node = self._nodes.node(client, self._progress.round)
         node.state = Kept(self._progress.clients.get(client, {}))
         try:
             predictors = self._nodes.method.client_predictors(node)

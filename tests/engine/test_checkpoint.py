@@ -108,6 +108,17 @@ def test_the_one_before_stands_in(
         checkpoint.load(path, "abc", HOST)
 
 
+def test_a_damaged_one_does_not_replace_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.safetensors"
+    for round in (1, 2):
+        checkpoint.save(path, progress(round), RECORD)
+    path.write_bytes(path.read_bytes()[:-3])
+    assert checkpoint.load(path, "abc", HOST)[0].round == 1
+    checkpoint.save(path, progress(2), RECORD)
+    path.unlink()
+    assert checkpoint.load(path, "abc", HOST)[0].round == 1
+
+
 def test_what_cannot_be_read_back_does_not_replace_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

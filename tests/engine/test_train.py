@@ -304,6 +304,34 @@ def test_a_signal_stops_all_of_a_process_and_they_go_on(
     assert record(stopped, stopped / checkpoint) == record(tmp_path / "alone", tmp_path / "alone" / checkpoint)
 
 
+def test_a_signal_in_a_runs_last_checkpoint_stops_the_next_ones_too(
+    together: Callable[..., int], mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, original = [mapping(rounds=1, seed=seed) for seed in (0, 1)], training.checkpoint.save
+
+    def signalled(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.checkpoint, "save", signalled)
+        with pytest.raises(SystemExit, match="stopped by a signal after round 1 of 1"):
+            together(*runs)
+    assert not list((tmp_path / "runs").rglob("seed~1*"))
+    assert together(*runs) == 0
+    assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2
+
+
+def test_a_run_without_any_value_ends(train: Train, mapping: Make, tmp_path: Path, data_dir: Path) -> None:
+    """Nothing is tested but in detailed rounds, and it diverges before the first."""
+    floor = {"scheme": "dirichlet_class_floor", "alpha": 100.0, "clients": 4, "min_test": 0}
+    asked = mapping({"name": "heurfedamp", "lr": 1e30}, rounds=3, partition=floor)
+    assert train(asked, "out") == 0
+    assert json.loads((tmp_path / "out/summary.json").read_text())["diverged"]["round"] == 1
+    assert (tmp_path / "out/metrics.csv").read_text() == "round,client,model,metric,value\n"
+    assert cli.main(["verify", str(tmp_path / "out"), "--data", str(data_dir)]) == 0
+
+
 def test_places_of_one_run_and_of_several(train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path,
                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     assert cli.main(["train", "a.yaml", "b.yaml", "--out", "there"]) == 2

@@ -69,6 +69,17 @@ def test_a_record_holds(run: Path, verified: Callable[..., str]) -> None:
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
+def test_rounds_without_a_value_are_gone_through(
+    mapping: Make, data_dir: Path, tmp_path: Path, verified: Callable[..., str]
+) -> None:
+    """The first of these rounds tests nothing, the second, the last, does."""
+    floor = {"scheme": "dirichlet_class_floor", "alpha": 100.0, "clients": 4, "min_test": 0}
+    path, out = tmp_path / "run.yaml", tmp_path / "out"
+    path.write_text(yaml.safe_dump(mapping("heurfedamp", partition=floor)))
+    assert cli.main(["train", str(path), "--out", str(out), "--data", str(data_dir)]) == 0
+    assert re.search(r"all [1-9]\d* values are the recorded ones", verified(str(out), "--rounds", "1"))
+
+
 def test_a_cpus_record_takes_no_gpu(run: Path, verified: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(verify.Process, "lease", lambda self, place: asked.append(place.device))

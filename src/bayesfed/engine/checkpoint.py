@@ -97,7 +97,7 @@ def save(path: Path, progress: Progress, record: Record) -> None:
         scratch.chmod(mode)
         if sealed(scratch)[0] != digest:
             raise OSError(f"{path}: what was written is not what is read; is the disk in order?")
-        if path.exists():
+        if path.exists() and whole(path):  # a damaged one must not take the place of one that is not
             os.replace(path, before(path))
 
 
@@ -126,6 +126,15 @@ def sealed(path: Path) -> tuple[str, int, str]:
         while piece := file.read(PIECE):
             whole.update(piece)
     return place[1].decode(), 8 + start, whole.hexdigest()
+
+
+def whole(path: Path) -> bool:
+    """Whether a checkpoint is as it was written."""
+    try:
+        digest, _, own = sealed(path)
+    except ValueError:
+        return False
+    return digest == own
 
 
 def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:

@@ -77,7 +77,7 @@ def summarise(history: list[Row], test_images: Sequence[int]) -> dict[str, Any]:
     finite.
     """
     server = {row.round: row.value for row in history if (row.model, row.metric) == (GLOBAL, "test_accuracy")}
-    last = max(row.round for row in history)
+    last = max((row.round for row in history), default=0)
     uncertainty: dict[str, dict[str, float | None]] = {}
     for row in history:
         if row.client == "global" and row.round == last and row.metric.startswith("test_"):

@@ -252,7 +252,8 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     federation.check = stop.check
     trainer = Trainer(federation, record.executor, report.client_done)
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
-    with stop:
+    heard = threading.current_thread() is threading.main_thread()  # signals reach no other thread
+    with stop if heard else contextlib.nullcontext():
         try:
             while not progress.over(total):
                 started = time.monotonic()
@@ -264,6 +265,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                     save()
                     saved = time.monotonic()
                     wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
+            stop.check()  # for what came since the last mini-batch, lest a batch goes on to its next run
         except Stopped:
             raise Stopped(leave()) from None
     return progress

@@ -115,18 +115,18 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     compute, datasets = device.compute(on, precision), process.load(run, data)
 
     def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta) -> Values:
-        """The values of the first rounds, from initial parameters made by `start`."""
+        """The values of the first rounds, and of those up to the first that has any, from initial parameters made by `start`."""
         federation = assemble(run, place, compute, datasets)
         federation.start = start
         trainer, progress = Trainer(federation, executor), begin(federation)
-        while progress.round < rounds and not progress.over(run.budget.rounds):
+        while (progress.round < rounds or not progress.history) and not progress.over(run.budget.rounds):
             progress = trainer.play(progress)
         return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
 
     values = again()
     now = facts(run, data, machine(on), precision, executor)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
-    last = max(int(round) for round, *_ in values)
+    last = max((int(round) for round, *_ in values), default=0)
     verdict = compare(recorded(folder / "metrics.csv", last), values, differs)
     if verdict.rounded and not verdict.close:
         unit = max(torch.finfo(device.PRECISIONS[name]).eps for name in (precision, then["precision"]))
