@@ -399,7 +399,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
     source = sources[0]
     ground = Ground(travels, source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
-                    run.budget.local_batches)  # fmt: skip
+                    run.budget.local_batches, run.budget.participation)  # fmt: skip
     if why := run.build_method().unfit(ground):
         raise InputError(why)
     judged = method.server_predictors is not Method.server_predictors and not shared

@@ -214,6 +214,18 @@ def test_one_image_is_left_out_of_training_alone(
 
 
 @pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_single_image_cannot_be_normalised_over(executor: str, mapping: Make, data_dir: Any) -> None:
+    method = {"name": "perfedavg", "adapt": "test"}
+    of = federation(mapping(method, models={"global": "normalised"}), data_dir, torch.float32)
+    of.shards[2].test = of.shards[2].test[:1]
+    with pytest.raises(
+        InputError, match=r"partition\.min_test: a network that normalises .* a single image; set it to 2"
+    ):
+        play(of, 1, executor=executor)
+
+
+@pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("name", ["fedavg", "hbfl", "fml", "pfedbayes"])
 def test_every_executor_trains_modules(name: str, device: str, lanes: int, mapping: Make, data_dir: Any) -> None:
     """Batch normalisation and dropout in one network, group normalisation and noise in another; last batches of one."""

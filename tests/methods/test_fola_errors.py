@@ -73,6 +73,12 @@ def test_errors_are_distances_to_the_last_model_but_one(curvature: str, mapping:
     torch.testing.assert_close(sent[1]["after"][2, 1], sent[1]["plain"])
 
 
+def test_the_last_round_measures_precisions_as_others_do(mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping({**METHOD, "evaluation": "offline"}, **TWO), data_dir)
+    before, after = (play(of, rounds).server for rounds in (3, 4))
+    assert (after["omega"] != 0).sum() == (before["omega"] != 0).sum() > 0
+
+
 def test_the_last_round_is_for_forgetting(mapping: Make, data_dir: Path) -> None:
     found = r"rounds: 2; the last is for forgetting, and AE is that of round 2 \(method.aggregated\): set 3 or more"
     with pytest.raises(InputError, match=found):

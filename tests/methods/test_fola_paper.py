@@ -70,7 +70,7 @@ def test_folas_round_is_the_loop_written_out(form: str, evaluation: str, mapping
         for k in range(4):
             theta, squares = mu.clone(), torch.zeros_like(mu)
             passes = batches(of, k, r, 2 + (evaluation == "offline"))
-            stiffness = omega / r if form == "code" else omega
+            stiffness = omega / r if (form, evaluation) == ("code", "online") else omega  # r sums, or of one pass
             for x, y in [pair for one in passes[:2] for pair in one]:
                 g = gradient(of, theta, x, y)
                 if evaluation == "online":

@@ -189,7 +189,8 @@ class Trainer:
         if server.predicts:
             on = list(range(federation.clients)) if detailed else participants
             predictors = contract.server_predictors(method, method.server_predictors(server))
-            readings += self.evaluate(server, predictors, detailed, tested=True, on=on)
+            whole = not federation.run.multi_task  # else clients' tests are of several sets, and their shards are these
+            readings += self.evaluate(server, predictors, detailed, tested=whole, on=on)
         self.samples = sum(images.values())
         finite = {(str(k), name): flag for k in participants for name, flag in visits[k].finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
@@ -236,7 +237,7 @@ class Trainer:
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
         classes = self.federation.run.sources[max(node.client, 0) if self.federation.run.multi_task else 0].classes
-        due = {"test"} if is_server or tested else set()
+        due = {"test"} if tested else set()
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
         for predictor in predictors:

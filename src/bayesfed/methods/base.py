@@ -301,7 +301,8 @@ class Ground:
     """What is known of a run's ground before it is trained, for `Method.unfit`.
 
     sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
-    alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted.
+    alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted. participation: the
+    share of the clients that take part in a round.
     """
 
     sizes: Sequence[int]
@@ -310,6 +311,7 @@ class Ground:
     clients: int
     rounds: int
     batches: int
+    participation: float
 
 
 class Method:

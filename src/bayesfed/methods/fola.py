@@ -10,7 +10,8 @@ Server, elementwise, pi_n = n_n / n:
     Omega_S <- sum_n pi_n Omega_n
     mu_S    <- (sum_n pi_n Omega_n theta_n) / (Omega_S + epsilon)        (eqs 11, 12)
 
-This is the form of the public code, where Omega is r times the paper's precision. There the prior's gradient is missing,
+This is the form of the public code, where Omega is r times the paper's precision (evaluated offline, of one pass alone, it
+is the paper's, and not divided by r). There the prior's gradient is missing,
 for its loss is taken of detached tensors; here it is there. The paper's form has means in place of sums (eqs 22 to 25):
 
     F_n = mean of g^2 over all steps,  Sigma_n^-1 = F_n/r + (r-1)/r Sigma_S^-1,  prior lambda Sigma_S^-1
@@ -72,8 +73,13 @@ class FOLA(Method):
         self.online, self.as_code = options.evaluation == "online", options.form == "code"
 
     def unfit(self, ground: Ground) -> str:
-        if self.options.ridge and ground.clients != 2:
-            return f"method.ridge: it is a line between two clients, and there are {ground.clients}; set it to 0"
+        if self.options.ridge and (ground.clients != 2 or ground.participation < 1):
+            return (
+                f"method.ridge: it is a line between the two clients of a round, and there are {ground.clients}, of which "
+                f"{ground.participation:g} take part; set it to 0"
+            )
+        if self.options.ridge == 1:
+            return "method.ridge: 1, but a line has two ends; set 2 or more points, or 0"
         return ""
 
     def init_server(self, server: Node) -> State:
@@ -92,7 +98,7 @@ class FOLA(Method):
             "omega": omega.clone() if self.online and self.as_code else torch.zeros_like(omega),
             "omega_S": omega.clone(),
             "passes": torch.zeros_like(c.n),
-            "stiffness": self.options.prior / (c.round if self.as_code else 1) * omega,
+            "stiffness": self.options.prior / (c.round if self.online and self.as_code else 1) * omega,
         }
 
     def gradient(self, c: Learner, batch: Batch, name: str = "theta") -> Tensor:

@@ -83,7 +83,8 @@ class FOLAErrors(FOLAFull):
     def phases(self, c: Node) -> Sequence[Phase]:
         phases = super().phases(c)
         if self.forgets(c):
-            return [replace(phases[0], step=self.both, epochs=self.options.epochs, batches=0, epoch_end=self.note)]
+            last = replace(phases[0], step=self.both, epochs=self.options.epochs, batches=0, epoch_end=self.note)
+            return [last, *phases[1:]]
         return [replace(phases[0], step=self.both), *phases[1:]] if self.beside(c) else phases
 
     def note(self, c: Node) -> None:

@@ -133,7 +133,8 @@ def trained_on(federation: Federation, client: int, phase: Phase) -> Shard:
 
 
 def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
-    """`trained_on`; raises InputError where there are no images, and for test images without `Method.leak`."""
+    """`trained_on`; raises InputError where there are no images, or too few for a mini-batch to be normalised over, and for
+    test images without `Method.leak`."""
     method, shard = federation.method, trained_on(federation, node.client, phase)
     if phase.data == "test" and not method.leak():
         raise InputError(f"method '{method.name}' trains on test images and does not say so; define `leak`")
@@ -142,6 +143,11 @@ def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
         if phase.data == "test":
             where, whose, what = "partition.min_test", "a client's own test", f"client {node.client} has none"
         raise InputError(f"{where}: method '{method.name}' trains on {whose} images; {what}")
+    if len(shard.train) == 1 and federation.batchwise(node.client) and not phase.evaluates:
+        where = {"own": "partition.min_train", "test": "partition.min_test", "server": "server_images"}[phase.data]
+        raise InputError(
+            f"{where}: a network that normalises over a mini-batch is trained on a single image; set it to 2"
+        )
     return shard
 
 
