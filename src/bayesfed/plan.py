@@ -622,7 +622,7 @@ def products_hash(plan: Tree) -> str:
     It stands in the name of the files that mark them as made, so that they are made again when it changes,
     also in a clone without records of earlier workflow runs. The order of a paper's methods counts: colours follow it.
     """
-    content = {key: plan[key] for key in ("title", "notice", "cells", "papers")}
+    content = {key: plan[key] for key in ("title", "notice", "cells", "papers", "logs")}
     published = [published_file(name, spec) for name, spec in plan["papers"].items()]
     return digest(json.dumps(content), [*published, *source_files(PACKAGE / "results")])
 

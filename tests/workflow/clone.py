@@ -54,7 +54,9 @@ class Clone:
     def wanted(self, *options: str) -> list[tuple[str, str]]:
         """(rule, first output) of every job that a dry run with these options lists."""
         listed = self.snakemake("-n", *options)
-        return re.findall(r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+)", listed, re.M)
+        return re.findall(
+            r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: ([^,\n]+?)(?: \(update\))?[,\n]", listed, re.M
+        )
 
     def track(self) -> None:
         """Make the copy a repository, in which DVC knows the test config."""

@@ -36,7 +36,9 @@ def test_example(tmp_path: Path) -> None:
 
     clone.edit("examples/own_parts/methods/feddyn.py", "alpha: float = option(0.01", "alpha: float = option(0.02")
     listed = clone.run(*command, "-n")
-    assert re.findall(r"results/own-parts/runs/\S+/(\w+)/seed~0-\w+/summary.json\n    log", listed) == ["feddyn"]
+    assert re.findall(r"results/own-parts/runs/\S+/(\w+)/seed~0-\w+/summary.json \(update\)\n    log", listed) == [
+        "feddyn"
+    ]
 
     clone.edit("examples/own_parts/methods/feddyn.py", "METHOD = FedDyn", "METHOD = FedDin")
     process = clone.start(*command, "-n")

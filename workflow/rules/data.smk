@@ -40,9 +40,10 @@ OWN_PARTS = ["--parts", config["parts"]] if config.get("parts") else []
 
 # Names decide what is up to date, never times or records, which a clone lacks: inputs are `ancient`, and a parameter
 # that depends on `input`, `output` or `resources` is none of those whose change runs a rule again.
+# What is to `update` is not deleted before its job: another sweep's jobs may be reading it.
 rule fetch:
     output:
-        "data/{dataset}/dataset.json",
+        update("data/{dataset}/dataset.json"),
     log:
         "<logs>/fetch/{dataset}.log",
     benchmark:
@@ -60,7 +61,7 @@ rule partition:
     input:
         ancient("data/{dataset}/dataset.json"),
     output:
-        "data/partitions/{dataset}/{partition}.npz",
+        update("data/partitions/{dataset}/{partition}.npz"),
     log:
         "<logs>/partition/{dataset}/{partition}.log",
     benchmark:

@@ -32,7 +32,7 @@ rule report:
     output:
         html=update(f"reports/{config['name']}.html"),
         crate=update(f"reports/{config['name']}-crate/ro-crate-metadata.json"),
-        done=touch(f"{MADE}/report-{planning.digest(PRODUCTS, PAGE_PARTS)}"),
+        done=touch(f"{MADE}/report-{PRODUCTS}-{planning.digest('', PAGE_PARTS)}"),
     log:
         "<logs>/report.log",
     benchmark:
@@ -53,7 +53,9 @@ rule workflow_report:
         ancient(SPEED),
     output:
         html=update(f"reports/{config['name']}-workflow.html"),
-        done=touch(f"{MADE}/workflow-report-{planning.digest(PRODUCTS, REPORT_PARTS)}"),
+        done=touch(
+            f"{MADE}/workflow-report-{PRODUCTS}-{planning.digest('', REPORT_PARTS)}"
+        ),
     log:
         "<logs>/workflow-report.log",
     benchmark:

@@ -31,6 +31,21 @@ RECORDS = (
 )
 PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), RECORDS)
 
+# Where runs are trained their records come later than that name: what was made is forgotten where a record is gone, or another
+# one than when this was last looked at.
+MADE = f"results/{config['name']}/made"
+if TRAINING and workflow.is_main_process:
+    seen = Path(MADE, f"records-{PRODUCTS}")
+    summaries = [
+        Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
+    ]
+    records = planning.digest("", summaries) if len(STANDING) == len(WANTED) else ""
+    if not records or (seen.exists() and seen.read_text(encoding="utf-8") != records):
+        for made in Path(MADE).glob(f"*-{PRODUCTS}*"):
+            made.unlink(missing_ok=True)
+    if records:
+        files.write_text(seen, records)
+
 # A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
 # (data that a clone does not have) can make it run again. Only a report, which runs nothing, tells of all of them.
 REPORTING = "--report" in sys.argv and "--report-after-run" not in sys.argv

@@ -10,7 +10,6 @@ What a rule is to `update`, here and in the rules of figures and report, is stil
 outputs, and earlier ones are worth more than none.
 """
 
-MADE = f"results/{config['name']}/made"
 PLAN_FILE = (planning.folder(config["name"]) / "plan.json").as_posix()
 
 

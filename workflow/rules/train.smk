@@ -7,14 +7,14 @@ Gives   results/<config>/runs/<dataset>/<partition>/<method>/seed~S-<key>/, resu
 import re
 
 
-# The one declared output is the summary, written last: Snakemake deletes what is declared before it starts a job and
-# when one fails, and the checkpoint must outlive both. `exec`, since signals must reach the trainer.
+# The one declared output is the summary, written last: Snakemake deletes what is declared when a job fails, and before it
+# starts one but for what is to `update`, and the checkpoint must outlive both. `exec`, since signals must reach the trainer.
 rule train:
     input:
         run=ancient(lambda wildcards: RUNS[wildcards.run]["runfile"]),
         data=ancient(lambda wildcards: DATA_OF_RUN[wildcards.run]),
     output:
-        "<results>/runs/{run}/summary.json",
+        update("<results>/runs/{run}/summary.json"),
     log:
         "<logs>/train/{run}.log",
     benchmark:
