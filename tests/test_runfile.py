@@ -68,6 +68,8 @@ def mapping(mapping: Make) -> Make:
         ({"method": {"name": "fola_full"}, "models": {"global": "lenet5"}, "images": {"augment": "none"}}, "models.global: fola_full has the Hessian of a softmax regression alone"),
         ({"method": {"name": "fola", "ridge": 3}}, "method.ridge: it is a line between the two clients of a round, and there are 4"),
         ({"method": {"name": "fola", "ridge": 3}, "partition": {"alpha": 1, "clients": 2}, "participation": 0.5}, "method.ridge: it is .* there are 2, of which 0.5 take part"),
+        ({"method": {"name": "hbfl", "entropy_weight": 1}}, "method.entropy_weight: 1 is a choice as text; write it in quotes, '1'"),
+        ({"method": {"name": "hbfl", "optimizer": "sgd", "decay": "decoupled"}}, "method.decay: decoupled is Adam's"),
         ({"method": {"name": "fola", "ridge": 1}, "partition": {"alpha": 1, "clients": 2}}, "method.ridge: 1, but a line has two ends"),
         ({"method": {"name": "pfedbayes", "loss": "code"}}, "method.loss: the code's KL weight is zeta / local_batches"),
         ({"method": {"name": "independent"}, "active": {"start": 9, "add": 9, "every": 1}}, "active.by: method 'independent' has no global model to judge images; take 'random'"),

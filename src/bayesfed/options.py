@@ -95,6 +95,8 @@ def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         if value not in choices:
+            if str(value) in choices:
+                raise InputError(f"{key}: {value!r} is a choice as text; write it in quotes, '{value}'")
             raise InputError(f"{key}: '{value}' is not a choice; {nearest(value, choices)}")
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

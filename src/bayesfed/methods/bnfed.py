@@ -21,6 +21,7 @@ out of the clients' shards.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, Batch, Ground, Learner, Method, Node, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
@@ -86,16 +86,14 @@ def scores(v: Tensor, sums: Tensor, counts: Tensor, clients: int, sigma: float, 
 
 
 def assigned(gains: Tensor) -> Tensor:
-    """The columns (H,), all different, whose sum of gains (H, M) is the largest. Raises InputError without SciPy.
+    """The columns (H,), all different, whose sum of gains (H, M) is the largest.
 
     Where a gain is not finite, as after a neuron that is not, the run ends with this round, whatever is matched: the first.
     """
     if not gains.isfinite().all():
         return torch.arange(len(gains), device=gains.device)
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError:
-        raise InputError("method: bnfed solves assignment problems by SciPy, which is not installed here") from None
+    from scipy.optimize import linear_sum_assignment
+
     return torch.from_numpy(linear_sum_assignment(gains.cpu().numpy(), maximize=True)[1]).to(gains.device)
 
 
@@ -165,6 +163,8 @@ class BNFed(Method):
         return "chooses its hyperparameters by test accuracy" if self.options.select == "test" else ""
 
     def unfit(self, ground: Ground) -> str:
+        if importlib.util.find_spec("scipy") is None:
+            return "method.name: bnfed solves assignment problems by SciPy, which is not installed here"
         sizes = ground.sizes
         if len(sizes) == 4 and sizes[0] == ground.pixels * sizes[1] and sizes[2] == sizes[1] * sizes[3]:
             return ""

@@ -36,6 +36,7 @@ from bayesfed.bayes.gaussian import (
 )  # fmt: skip
 from bayesfed.methods.base import (
     Batch,
+    Ground,
     Learner,
     Method,
     Node,
@@ -109,6 +110,11 @@ class HBFL(Method):
             else SGD(o.lr, o.momentum, o.weight_decay, undecayed)
         )
         self.sgd = SGD(o.local_lr, o.momentum, o.weight_decay)
+
+    def unfit(self, ground: Ground) -> str:
+        if self.options.optimizer == "sgd" and self.options.decay == "decoupled":
+            return "method.decay: decoupled is Adam's, and SGD adds its decay to the gradient; take coupled"
+        return ""
 
     def evaluate_each_epoch(self) -> bool:
         return self.options.evaluate == "epoch"

@@ -100,10 +100,16 @@ def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test)
     elif claim["kind"] in COMPARED:
         words = f"{row['method']} {size} {'above' if up else 'below'} {row['than']}"
         words = f"{row['method']} equal to {row['than']}" if equal else words
+    elif claim["kind"] == "higher at":
+        at, other = row["than"].split(" > ")
+        words = f"{row['method']}, {at}: {size} {'above' if up else 'below'} {other}"
     elif claim["kind"] in ("falls", "rises"):
         words = f"{row['method']} {'rises' if up else 'falls'} by {size} over {row['than'].replace(' > ', ' to ')}"
+        one_way = up == (claim["kind"] == "rises")
+        words += ", but not at each step" if one_way and row["holds"] != row["of"] else ""
     else:
-        words = f"gain over {row['than']}: {size} {'larger' if up else 'smaller'}"
+        than, other = row["than"].split(", gain on ")
+        words = f"{row['method']}'s gain over {than} {size} {'larger' if up else 'smaller'} than on {other}"
     seeds = f"{row['holds']} of {row['of']} seed{'s' if row['of'] != '1' else ''}"
     seeds += f", level in {row['level']}" if row["level"] not in ("", "0") else ""
     seeds += f" ({row['planned']} planned)" if row["of"] != row["planned"] else ""

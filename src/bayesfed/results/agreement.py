@@ -220,10 +220,10 @@ def notice(study: cells.Study) -> str:
     return "".join(f"**{words}**\n\n" for words in told if words)
 
 
-def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:
+def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
     """Write `<out>/<paper>/agreement.md` for each paper of the plan; arguments, errors as in `compare.write`."""
     written = []
-    for study in cells.studies(plan, runs):
+    for study in cells.studies(plan):
         path = out / study.paper / "agreement.md"
         published = compare.read_published(study.published(papers))
         files.write_text(path, text(study, published))

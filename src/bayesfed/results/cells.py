@@ -484,10 +484,10 @@ def unique(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
-    """Read `plan.json` and the run folders it names (default: `runs` beside the plan's folder).
+def studies(plan: Path) -> list[Study]:
+    """Read `plan.json` and the run folders it names, in `runs` beside the plan's folder.
 
-    Raises InputError when the plan is missing or no plan.
+    Raises InputError when the plan is missing, no plan or one of another version.
     """
     if plan.is_dir():
         raise InputError(f"{plan}: this is a folder; expected the plan.json that `bayesfed plan` has written")
@@ -498,12 +498,15 @@ def studies(plan: Path, runs_folder: Path | None = None) -> list[Study]:
         papers, cells = content["papers"], content["cells"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{plan}: not a plan ({error!r}); make it anew with `bayesfed plan`") from None
-    folder = plan.parent.parent / "runs" if runs_folder is None else runs_folder
+    folder = plan.parent.parent / "runs"
     runs.forget_changed({folder / cell["folder"] for cell in cells})  # a process may ask again (tests, notebooks)
-    return [
-        study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
-        for name, spec in papers.items()
-    ]
+    try:
+        return [
+            study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
+            for name, spec in papers.items()
+        ]
+    except KeyError as error:
+        raise InputError(f"{plan}: a plan of another version (no {error}); make it anew with `bayesfed plan`") from None
 
 
 def study(

@@ -306,7 +306,7 @@ def shown(difference: float, statistic: cells.Statistic) -> str:
     return f"{statistic.scale * difference:+.{1 if statistic.decimals is None else statistic.decimals}f}"
 
 
-def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/claims.csv` for each paper of the plan; arguments, errors as in `tables.write`."""
     return [
         csvfile.write(
@@ -314,5 +314,5 @@ def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
             [*COLUMNS, *(["chosen"] if any("search" in claim for claim in study.spec.get("claims", [])) else [])],
             [row for claim in study.spec.get("claims", []) for row in rows(study, claim)],
         )
-        for study in cells.studies(plan, runs)
+        for study in cells.studies(plan)
     ]

@@ -143,13 +143,13 @@ def axes_of(table: Mapping[str, Any]) -> list[str]:
     return [key for key in cells.unique(asked) if key not in KEYS]
 
 
-def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:
+def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
     """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper in the plan; returns the files.
 
-    `papers` holds `<paper>.published.csv`, where a paper prints numbers; `runs` and errors are as in `tables.write`.
+    `papers` holds `<paper>.published.csv`, where a paper prints numbers; errors are as in `tables.write`.
     """
     written = []
-    for study in cells.studies(plan, runs):
+    for study in cells.studies(plan):
         published = read_published(study.published(papers))
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)

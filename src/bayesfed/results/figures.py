@@ -509,14 +509,14 @@ def save(made: Figure, path: Path) -> list[Path]:
     return written
 
 
-def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan, and `<figure>.chosen.csv` where it
     has a search; returns the files.
 
-    `runs` is as in `tables.write`. Raises InputError for a missing plan or a damaged run folder.
+    Raises InputError for a missing plan or a damaged run folder.
     """
     written = []
-    for study in cells.studies(plan, runs):
+    for study in cells.studies(plan):
         for name, figure in study.spec.get("figures", {}).items():
             written += save(draw(study, figure), out / study.paper / name)
             if "search" in figure:

@@ -154,10 +154,10 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     return out
 
 
-def write(plan: Path, out: Path, runs: Path | None = None, papers: Path = Path("config/papers")) -> list[Path]:
+def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
     """Write `<out>/<paper>/glance.md` for each paper of the plan; arguments, errors as in `compare.write`."""
     written = []
-    for study in cells.studies(plan, runs):
+    for study in cells.studies(plan):
         path = out / study.paper / "glance.md"
         files.write_text(path, text(study, compare.read_published(study.published(papers))))
         written.append(path)

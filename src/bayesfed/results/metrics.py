@@ -58,10 +58,10 @@ def named(study: cells.Study, record: cells.Record) -> str:
     return ", ".join(filter(None, (*words, study.axes(record))))
 
 
-def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
-    """Write `metrics.json`, paper -> `numbers`, and `curves.csv` beside the folder `out` of tables; returns them. `runs`
-    and errors as in `tables.write`."""
-    studies = cells.studies(plan, runs)
+def write(plan: Path, out: Path) -> list[Path]:
+    """Write `metrics.json`, paper -> `numbers`, and `curves.csv` beside the folder `out` of tables; returns them. Errors
+    as in `tables.write`."""
+    studies = cells.studies(plan)
     folder = out.parent
     files.write_json(folder / METRICS, {study.paper: found for study in studies if (found := numbers(study))})
     rows = [row for study in studies for row in curves(study)]

@@ -117,14 +117,13 @@ def _common(values: Mapping[str, str]) -> str:
     return "; ".join(f"{value or 'none'} ({column})" for column, value in values.items())
 
 
-def write(plan: Path, out: Path, runs: Path | None = None) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write each paper's tables, clients.csv and uncertainty.csv as `<out>/<paper>/<name>.csv`.
 
-    `runs` is the folder of run folders (default: `runs` beside the plan's folder). Returns the files written.
-    Raises InputError for a missing plan, a damaged run folder or a table that asks for what does not exist.
+    Returns the files written. Raises InputError for a missing plan, a damaged run folder or a table that asks for what does not exist.
     """
     written = []
-    for study in cells.studies(plan, runs):
+    for study in cells.studies(plan):
         folder = out / study.paper
         for name, table in study.spec.get("tables", {}).items():
             written.append(csvfile.write(folder / f"{name}.csv", *layout(study, table)))

@@ -1,0 +1,33 @@
+"""What came out of a claim in one cell, in words."""
+
+import pytest
+
+from bayesfed.report import answers
+from bayesfed.results import cells, claims
+
+
+@pytest.mark.parametrize(
+    ("kind", "than", "difference", "holds", "told"),
+    [
+        ("higher", "FML", "+2.90", "1", "HBFL 2.90 points above FML, as claimed in 1 of 1 seed"),
+        ("higher", "FML", "-2.90", "0", "HBFL 2.90 points below FML, as claimed in 0 of 1 seed"),
+        ("higher", "FML", "0", "0", "HBFL equal to FML, as claimed in 0 of 1 seed"),
+        ("higher at", "by entropy > random", "+0.29", "1", "HBFL, by entropy: 0.29 points above random, as claimed in 1 of 1 seed"),
+        ("falls", "alpha 100 > 1", "-9.00", "1", "HBFL falls by 9.00 points over alpha 100 to 1, as claimed in 1 of 1 seed"),
+        ("falls", "alpha 100 > 1", "-9.00", "0", "HBFL falls by 9.00 points over alpha 100 to 1, but not at each step, as claimed in 0 of 1 seed"),
+        ("falls", "alpha 100 > 1", "+9.00", "0", "HBFL rises by 9.00 points over alpha 100 to 1, as claimed in 0 of 1 seed"),
+        ("smaller gain", "FML, gain on mnist", "-0.77", "1", "HBFL's gain over FML 0.77 points smaller than on mnist, as claimed in 1 of 1 seed"),
+    ],
+)  # fmt: skip
+def test_outcomes(kind: str, than: str, difference: str, holds: str, told: str) -> None:
+    row = {
+        "method": "HBFL",
+        "than": than,
+        "difference": difference,
+        "holds": holds,
+        "level": "",
+        "of": "1",
+        "planned": "1",
+    }
+    test = claims.Test("HBFL", than, [], [], [], cells.BEST)
+    assert answers.outcome({"kind": kind}, row, test) == told
