@@ -246,7 +246,10 @@ def test_a_finished_run_of_another_source_is_told(put: Put, capsys: pytest.Captu
     assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
     put("methods/sign.py", METHOD.replace("0.01", "0.02"))
-    assert "this folder holds run" in refused(capsys, "train", "run.yaml", "--out", "out", "--device", "cpu")
+    again = ("train", "run.yaml", "--out", "out", "--device", "cpu")
+    assert re.search(r"holds run \w+, not \w+ \(method.step: 0.01 there, 0.02 here\)", refused(capsys, *again))
+    put("methods/sign.py", f"{METHOD}# A remark.\n")
+    assert "the same run file, but its data, its parts or a revision of the code are others" in refused(capsys, *again)
 
 
 def test_a_part_that_changes_between_plan_and_training_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:

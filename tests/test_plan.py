@@ -559,6 +559,20 @@ def test_written_run_files_are_the_runs(config: dict[str, Any]) -> None:
         assert runfile.load(Path(run["runfile"])).folder == run["folder"]
 
 
+def test_run_files_of_an_earlier_plan_go(config: dict[str, Any], tmp_path: Path) -> None:
+    for seeds in ([0], [1]):
+        Path("config", "tiny.yaml").write_text(yaml.safe_dump(config | {"seeds": seeds}))
+        found = plan.write(Path("config", "tiny.yaml"), tmp_path)
+        assert set((tmp_path / "runs").iterdir()) == {Path(run["runfile"]) for run in found["runs"]}
+
+
+def test_a_run_file_is_no_config() -> None:
+    with pytest.raises(
+        InputError, match="config: this is a run file, which has a dataset and a method; `bayesfed train`"
+    ):
+        plan.make({"dataset": "digits", "method": {"name": "fedavg"}})
+
+
 def test_current_plan_is_read_without_torch_or_process(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     first = plan.load(config)
     program = f"""

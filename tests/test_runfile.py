@@ -91,6 +91,11 @@ def test_refuses_in_one_line(changes: dict[str, Any], message: str, mapping: Mak
     assert "\n" not in str(refused.value)
 
 
+def test_a_config_is_no_run_file() -> None:
+    with pytest.raises(InputError, match="run file: this is a config, which has papers; `bayesfed plan` makes"):
+        runfile.resolve({"name": "demo", "papers": ["hbfl"]})
+
+
 @pytest.mark.parametrize("key", ["dataset", "partition", "method", "models", "rounds", "seed"])
 def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
     whole = mapping("fedavg", dataset="digits")

@@ -127,7 +127,7 @@ class LoadedRun:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """`metrics.csv`: columns round, client (a number as text, or `global`), model, metric, value."""
+        """`metrics.csv`: columns round, client (a number as text, `global` or `mean`), model, metric, value."""
         import pandas as pd
 
         return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str})
@@ -145,7 +145,9 @@ class LoadedRun:
             if path.exists():
                 return path
         looked = " nor ".join(map(str, places))
-        raise InputError(f"{self.folder}: no checkpoint at {looked}; its networks need one, name it by `checkpoint`")
+        raise InputError(
+            f"{self.folder}: no checkpoint at {looked}; its networks need one: name it by `checkpoint`, `dvc pull` it, or train the run again; a clone has records alone"
+        )
 
     @cached_property
     def server(self) -> dict[str, TrainedModel]:

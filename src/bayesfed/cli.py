@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import bayesfed
 from bayesfed import parts
 from bayesfed.errors import InputError, fault
 from bayesfed.parts import DATA, WEIGHTS
@@ -22,6 +23,7 @@ def path(text: str) -> Path:
 def parser() -> argparse.ArgumentParser:
     """The command line; every sub-command sets `run`, a function of the parsed arguments."""
     main = argparse.ArgumentParser(prog="bayesfed", description="Federated learning papers, checked.")
+    main.add_argument("--version", action="version", version=f"%(prog)s {bayesfed.__version__}")
     commands = main.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:

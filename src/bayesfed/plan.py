@@ -99,6 +99,8 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     config = read_mapping(config_file)
     plan, runs = make(config)
     into = out or folder(config["name"])
+    for older in (into / "runs").glob("[0-9a-f]" * 12 + ".yaml"):  # of a plan that was here before
+        older.unlink()
     for entry, run in zip(plan["runs"], runs, strict=True):
         run_file = into / "runs" / f"{run.key}.yaml"
         files.write_yaml(run_file, run.to_dict())
@@ -117,6 +119,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
     from bayesfed import methods
 
+    if {"dataset", "method"} <= config.keys():
+        raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
     check_keys(config, CONFIG_KEYS, "config")
     check_schema(config, "config", "config")
     asked = content_hash(config)

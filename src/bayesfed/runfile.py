@@ -222,6 +222,8 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(f"run file: expected keys and values, found {mapping!r}")
     blocks = ("dataset", "partition", "method", "models")
     valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "parts"]
+    if "papers" in mapping:
+        raise InputError("run file: this is a config, which has papers; `bayesfed plan` makes its run files")
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")

@@ -16,7 +16,7 @@ from bayesfed.engine import checkpoint
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY, Progress, Trainer
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Node, Predictor, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Node, Predictor, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
@@ -101,6 +101,17 @@ def test_where_every_client_has_a_dataset_of_its_own(mapping: Make, data_dir: Pa
     assert not [row for row in progress.history if row.client == "global" and row.metric.startswith("test_")]
     shared = {"dataset": ["few", "few-parity"], "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]}}
     assert on_shards(play(federation(mapping("fml", **(tasks | shared), rounds=1), data_dir), 1)) == {}
+
+
+def test_a_step_that_puts_a_tensor_in_another_ones_place_is_told_how(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(self: FedAvg, c: Learner, batch: Batch) -> None:
+        c["theta"] = c["theta"] - 1
+
+    monkeypatch.setattr(FedAvg, "step", step)
+    with pytest.raises(InputError, match=r"changes its tensors in place: c\['theta'\]\.copy_"):
+        play(federation(mapping("fedavg"), data_dir), 1)
 
 
 def test_testing_on_shards_changes_no_training(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,6 +332,22 @@ def test_a_run_without_any_value_ends(train: Train, mapping: Make, tmp_path: Pat
     assert cli.main(["verify", str(tmp_path / "out"), "--data", str(data_dir)]) == 0
 
 
+def test_mistakes_of_all_run_files_are_told_before_any_is_trained(
+    together: Callable[..., int], mapping: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = training.train
+
+    def noting(*args: Any) -> None:
+        print("training", file=sys.stderr)
+        original(*args)
+
+    monkeypatch.setattr(training, "train", noting)
+    assert together(mapping(rounds=1), mapping() | {"rouds": 3}) == 2
+    told = capsys.readouterr().err
+    assert told.count("rouds: unknown key; did you mean 'rounds'?") == 1
+    assert told.index("rouds") < told.index("training")
+
+
 def test_places_of_one_run_and_of_several(train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path,
                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     assert cli.main(["train", "a.yaml", "b.yaml", "--out", "there"]) == 2
@@ -442,7 +458,7 @@ def test_results_are_written_anew_from_a_checkpoint_alone(
 def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(mapping()) == 0
     assert train(mapping(seed=1)) == 2
-    assert "this folder holds run" in error(capsys)
+    assert re.search(r"this folder holds run \w+, not \w+ \(seed: 0 there, 1 here\); give another", error(capsys))
 
 
 def test_refuses_to_replace_a_users_run_file(

@@ -7,6 +7,19 @@ from bayesfed.results import cells, claims
 
 
 @pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("global_accuracy_early", "global accuracy, mean of the first tenth of the rounds"),
+        ("client_accuracy_best", "client accuracy, best round"),
+        ("global_accuracy_to_half", "global accuracy, to half"),
+        ("global_ece_last", "global ece last"),
+    ],
+)
+def test_metrics_in_words(metric: str, told: str) -> None:
+    assert answers.measured(metric) == told
+
+
+@pytest.mark.parametrize(
     ("kind", "than", "difference", "holds", "told"),
     [
         ("higher", "FML", "+2.90", "1", "HBFL 2.90 points above FML, as claimed in 1 of 1 seed"),

@@ -1,10 +1,14 @@
-"""The tables of the benchmarks, as they stand in the repository, for the report.
+"""The tables of speed, as they stand in the repository, for the report.
 
-Needs   benchmarks/*.csv, written by `make bench`
+Needs   benchmarks/{*-cpu,*-cuda,kernels}.csv, written by `make bench`; others there are about results and data
 Gives   results/<config>/speed/*.csv
 """
 
-BENCHMARKS = {path.name: path for path in sorted(Path("benchmarks").glob("*.csv"))}
+BENCHMARKS = {
+    path.name: path
+    for pattern in ("*-cpu.csv", "*-cuda.csv", "kernels.csv")
+    for path in sorted(Path("benchmarks").glob(pattern))
+}
 
 
 rule speed:
@@ -29,7 +33,7 @@ rule speed:
         old=f"{MADE}/speed-*",
         out=lambda wildcards, output: Path(output[0]).parent,
     shell:
-        "rm -f {params.old} && cp {input} {params.out} > {log} 2>&1"
+        "rm -f {params.old} {params.out}/*.csv && cp {input} {params.out} > {log} 2>&1"
 
 
 SPEED = rules.speed.output if BENCHMARKS else []

@@ -177,7 +177,7 @@ def load_one(path: Path, key: str, device: torch.device) -> tuple[Progress, Reco
         raise InputError(f"{path}: this checkpoint is missing") from None
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: this checkpoint is damaged ({error}); give another path, or move it away to train from the start"
+            f"{path}: this checkpoint is damaged ({error}); give another path, or move it away (and summary.json, of a finished run) to train from the start"
         ) from None
     if record.key != key:
         raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")

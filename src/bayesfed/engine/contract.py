@@ -38,7 +38,7 @@ def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
         for name in given:
             check_name(method, name)
         return given
-    raise refused(method, "aggregate", given, "a mapping of names to tensors (), {} where there is nothing to log")
+    raise refused(method, "aggregate", given, "a mapping of names to scalar tensors, {} where there is nothing to log")
 
 
 def server_predictors(method: Method, given: object) -> Sequence[Predictor]:

@@ -113,8 +113,17 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
     while a run is trained, which ends them all.
     """
     failed: dict[Path, Exception] = {}
+    paths = list(run_files)
+    for path in paths:  # a mistake in the last is told before the first has taken hours
+        try:
+            runfile.load(path, data)
+        except InputError as error:
+            failed[path] = error
+            print(f"{path}: {error}", file=sys.stderr)
     with Process() as process:
-        for path in run_files:
+        for path in paths:
+            if path in failed:
+                continue
             try:
                 run = runfile.load(path, data)
                 if re.fullmatch(KEY, path.stem):
@@ -167,7 +176,26 @@ def refuse_other_run(run: Run, out: Path) -> None:
         refuse_other_key(run, named[1], f"--out {out}")
     stored = runfolder.read(out)
     if stored and (key := stored["key"]) != run.key:
-        raise InputError(f"--out {out}: this folder holds run {key}, not {run.key}; give another folder")
+        raise InputError(
+            f"--out {out}: this folder holds run {key}, not {run.key} ({difference(run, out)}); give another folder"
+        )
+
+
+def difference(run: Run, out: Path) -> str:
+    """What tells a run from the finished one in a folder: the first key of the run file, or what stands in none."""
+    then, now = flat(files.read_yaml(out / "run.yaml")), flat(json.loads(json.dumps(run.to_dict())))
+    for key in {**then, **now}:
+        if then.get(key) != now.get(key):
+            return f"{key}: {then.get(key)} there, {now.get(key)} here"
+    return "the same run file, but its data, its parts or a revision of the code are others"
+
+
+def flat(tree: object, under: str = "") -> dict[str, object]:
+    """The leaves of a run file by their keys joined by dots."""
+    if not isinstance(tree, Mapping):
+        return {under: tree}
+    below = (flat(value, f"{under}.{key}" if under else str(key)) for key, value in tree.items())
+    return {key: value for one in below for key, value in one.items()}
 
 
 def refuse_own_file(run_file: Path, run: Run, out: Path) -> None:

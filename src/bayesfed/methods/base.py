@@ -24,6 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesfed.errors import InputError
+
 State = dict[str, Tensor]  # named tensors on one device, of any shape and dtype
 Logits = Callable[[Tensor, Tensor], Tensor]  # of a parameter vector and images
 GLOBAL = "global"  # the predictor of the server's model; no predictor of a client is called so
@@ -76,6 +78,9 @@ class Learner:
 
     def __getitem__(self, name: str) -> Tensor:
         return self.state[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        raise InputError(f"a step changes its tensors in place: c['{name}'].copy_(...), not c['{name}'] = ...")
 
     def model(self, theta: Tensor, x: Tensor) -> Tensor:
         """Logits (B, classes), in the states' dtype, of the model that travels between server and clients.

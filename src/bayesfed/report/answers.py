@@ -16,6 +16,16 @@ MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not ho
 
 COMPARED = ("higher", "lower", "not higher")
 
+STATISTICS = {
+    "best": "best round",
+    "last": "last round",
+    "last5": "mean of the last five rounds",
+    "early": "mean of the first tenth of the rounds",
+    "jitter": "standard deviation of its change from round to round in the second half",
+    "labelled": "mean over the numbers of labelled images",
+}
+"""What a statistic of an accuracy is, in words (`cells.Record.value`)."""
+
 Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
 """The printed number of what a metric is measured of: records by folder, level and client."""
 
@@ -80,7 +90,18 @@ def answer(
     told += f" ({total['planned']} planned)" if total["of"] != total["planned"] else ""
     if len(lines) > 1 and total["difference"]:
         told += f", mean difference {amount(total['difference'], tests[0].statistic, signed=True)}"
+    told += f"; measured: {measured(claim['metric'])}"
     return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(apart))
+
+
+def measured(metric: str) -> str:
+    """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
+    level, accuracy, name = metric.rpartition("_accuracy_")
+    return (
+        f"{cells.spoken(level)} accuracy, {STATISTICS.get(name, cells.spoken(name))}"
+        if accuracy
+        else cells.spoken(metric)
+    )
 
 
 def where(row: Mapping[str, str]) -> str:
