@@ -267,8 +267,9 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
 
 
 def check_paper(paper: str, spec: Tree) -> None:
-    """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained."""
-    from bayesfed.results import cells, check
+    """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained. Each claim gets
+    `cells`, in how many of that grid it can be tested, since a config may plan fewer."""
+    from bayesfed.results import cells, check, claims
 
     places = {
         name: f"config.experiments.{name}" if name in spec["added"]["experiments"] else f"{paper}.yaml, {name}"
@@ -293,7 +294,10 @@ def check_paper(paper: str, spec: Tree) -> None:
     asked = {key: value for key, value in spec.items() if key != "shipped"}
     # The config's own experiments are here without what its `run` says, and are counted with it.
     whole = [cell for cell, _ in paper_cells(paper, asked, once, counted=False)]
-    check.paper(cells.study(paper, spec, "", whole, Path()), published_file(paper, spec))
+    study = cells.study(paper, spec, "", whole, Path())
+    check.paper(study, published_file(paper, spec))
+    for claim in spec.get("claims", []):
+        claim["cells"] = len(claims.tests(study, claim))
 
 
 def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:

@@ -162,6 +162,13 @@ def test_a_difference_of_rounds_is_in_rounds(lab, stored):
     assert counts(total) == ("1", "1", "1", "-3.0", "holds")
 
 
+def test_a_claim_of_which_a_part_is_planned_is_no_verdict_on_all(lab, stored):
+    for method, best in (("FML", 0.5), ("HBFL", 0.6)):
+        stored(lab.cell("heterogeneous", method), [best], [[0.5]])
+    assert outcome(lab, {**HIGHER, "cells": 1})[0]["verdict"] == "holds"
+    assert outcome(lab, {**HIGHER, "cells": 4})[0]["verdict"] == "holds (in 1 of its 4 cells)"
+
+
 def test_smaller_gain_averages_over_models(lab, stored):
     accuracy = {  # gains: CIFAR100 0.02, CIFAR10 (0.05 + 0.01) / 2 = 0.03
         ("cifar100", "cnn2"): (0.42, 0.40), ("cifar10", "lenet5"): (0.75, 0.70), ("cifar10", "cnn1"): (0.71, 0.70),

@@ -91,7 +91,8 @@ def answer(
     if len(lines) > 1 and total["difference"]:
         told += f", mean difference {amount(total['difference'], tests[0].statistic, signed=True)}"
     told += f"; measured: {measured(claim['metric'])}"
-    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(apart))
+    others = bool(apart) and not apart.startswith("in ")
+    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), others)
 
 
 def measured(metric: str) -> str:

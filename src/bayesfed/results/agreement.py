@@ -132,7 +132,8 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], totals:
     own = [row for row in totals if row["by"] == "paper"]
     verdicts = [row["verdict"] for row in own]
     many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
-    many["of other runs than the paper's"] = sum("(" in verdict for verdict in verdicts)
+    many["tested in a part of their cells"] = sum("(in " in verdict for verdict in verdicts)
+    many["of other runs than the paper's"] = sum("(" in verdict and "(in " not in verdict for verdict in verdicts)
     many["not in this plan"] = sum(row["planned"] == "0" for row in own)
     many["waiting for runs"] = len(verdicts) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")

@@ -226,6 +226,8 @@ def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dic
     }
     sides = {"method": claim.get("method", ""), "than": ", ".join(map(cells.text, claim.get("than", [])))}
     total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
+    if total["of"] != "0" and len(found) < claim.get("cells", 0) and "(" not in total["verdict"]:
+        total["verdict"] += f" (in {len(found)} of its {claim['cells']} cells)"
     whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
     if "search" in claim:
         for row, test in zip(whole[1:], found, strict=True):
