@@ -131,7 +131,7 @@ def by_hand(
                     total += len(y) / n * torch.func.hessian(loss)(theta, x, y)
                 if training:
                     g = torch.func.grad(loss)(theta, x, y)
-                    g = g + omega_s @ (theta - mu) / round
+                    g = g + omega_s @ (theta - mu) / (round if online else 1)
                     theta = theta - 0.01 * g * min(1.0, 10 / float(g.norm() + 1e-6))
     return theta, total
 
