@@ -127,7 +127,9 @@ def test_what_aggregate_gives_is_checked(
     mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, given: object
 ) -> None:
     monkeypatch.setattr(FedAvg, "aggregate", lambda self, server, updates: given)
-    with pytest.raises(InputError, match=r"method 'fedavg': aggregate gave .*; expected a mapping of names to scalar tensors"):
+    with pytest.raises(
+        InputError, match=r"method 'fedavg': aggregate gave .*; expected a mapping of names to scalar tensors"
+    ):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
 
 
