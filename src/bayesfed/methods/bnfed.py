@@ -32,7 +32,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import GLOBAL, Batch, Ground, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, ce_gradient
 from bayesfed.options import option
 
 GRID = tuple(itertools.product((0.1, 0.5, 1.0), (1.0, 10.0), (1.0, 10.0, 50.0)))  # sigma, sigma_0, gamma to select from
@@ -187,10 +187,7 @@ class BNFed(Method):
         return {"theta": message["theta"].clone()}
 
     def step(self, c: Learner, batch: Batch) -> None:
-        (theta,) = leaves(c["theta"])
-        logits = c.model(theta, batch.x)
-        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
-        self.sgd.step(c, theta=g)
+        self.sgd.step(c, theta=ce_gradient(c, "theta", batch))
 
     def finish(self, c: Node) -> State:
         return {"theta": c["theta"]}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, Adam, clip, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, Adam, ce_gradient, clip
 from bayesfed.options import option
 
 
@@ -58,10 +58,7 @@ class FedAvg(Method):
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
         """Of CE(f(x; theta), y), the batch mean."""
-        (theta,) = leaves(c["theta"])
-        logits = c.model(theta, batch.x)
-        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
-        return g
+        return ce_gradient(c, "theta", batch)
 
     def step(self, c: Learner, batch: Batch) -> None:
         self.optimizer.step(c, theta=clip(self.gradient(c, batch), self.options.clip))

@@ -25,7 +25,7 @@ from torch import Tensor
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.sampling import langevin
 from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, cross_entropy, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, ce_gradient, cross_entropy, grad, leaves, loss_gradient
 from bayesfed.options import option
 
 
@@ -86,10 +86,7 @@ class FedPPD(Method):
         return found
 
     def teach(self, c: Learner, batch: Batch) -> None:
-        (theta,) = leaves(c["theta"])
-        logits = c.model(theta, batch.x)
-        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
-        g = g + self.options.weight_decay * c["theta"]
+        g = ce_gradient(c, "theta", batch) + self.options.weight_decay * c["theta"]
         langevin(c["theta"], g, c.rate(1.0) * c["alpha"], c["s"], c.noise(g))
 
     def distil(self, c: Learner, batch: Batch) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Ground, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, clip, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, ce_gradient, clip
 from bayesfed.options import option
 
 
@@ -101,13 +101,6 @@ class FOLA(Method):
             "stiffness": self.options.prior / (c.round if self.online and self.as_code else 1) * omega,
         }
 
-    def gradient(self, c: Learner, batch: Batch, name: str = "theta") -> Tensor:
-        """g of CE(f(x; theta), y), the batch mean."""
-        (theta,) = leaves(c[name])
-        logits = c.model(theta, batch.x)
-        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
-        return g
-
     def gather(self, c: Learner, batch: Batch, g: Tensor) -> None:
         """Omega_n += |b|/n_n g^2, and the passes over the data so far."""
         share = batch.size / c.n
@@ -119,7 +112,7 @@ class FOLA(Method):
         return c["stiffness"] * (c["theta"] - c["mu"])
 
     def step(self, c: Learner, batch: Batch) -> None:
-        g = self.gradient(c, batch)
+        g = ce_gradient(c, "theta", batch)
         if self.online:
             self.gather(c, batch, g)
         g = g + self.pull(c)
@@ -127,7 +120,7 @@ class FOLA(Method):
 
     def measure(self, c: Learner, batch: Batch) -> None:
         """A mini-batch of the offline pass."""
-        self.gather(c, batch, self.gradient(c, batch))
+        self.gather(c, batch, ce_gradient(c, "theta", batch))
 
     def phases(self, c: Node) -> Sequence[Phase]:
         return [c.local(self.step)] + [Phase(self.measure, epochs=1, counted=False)] * (not self.online)

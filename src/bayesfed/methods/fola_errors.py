@@ -23,7 +23,7 @@ from torch import Tensor
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.fola_full import FOLAFull
-from bayesfed.methods.steps import clip
+from bayesfed.methods.steps import ce_gradient, clip
 from bayesfed.options import option
 
 KINDS = ("FOLA", "FedAvg")
@@ -78,7 +78,7 @@ class FOLAErrors(FOLAFull):
     def both(self, c: Learner, batch: Batch) -> None:
         """FOLA's step of theta, and FedAvg's of its own model."""
         self.step(c, batch)
-        self.sgd.step(c, plain=clip(self.gradient(c, batch, "plain"), self.options.clip))
+        self.sgd.step(c, plain=clip(ce_gradient(c, "plain", batch), self.options.clip))
 
     def phases(self, c: Node) -> Sequence[Phase]:
         phases = super().phases(c)

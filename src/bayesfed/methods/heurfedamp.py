@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, ce_gradient
 from bayesfed.options import option
 
 
@@ -69,9 +69,7 @@ class HeurFedAMP(Method):
         return {"u": message["u"].clone()}
 
     def step(self, c: Learner, batch: Batch) -> None:
-        (w,) = leaves(c["w"])
-        logits = c.model(w, batch.x)
-        (g,) = grad(logits, w, at=loss_gradient(batch, logits))
+        g = ce_gradient(c, "w", batch)
         self.sgd.step(c, w=g + self.options.penalty * (c["w"] - c["u"]))
 
     def finish(self, c: Node) -> State:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import grad, leaves, loss_gradient
+from bayesfed.methods.steps import ce_gradient
 from bayesfed.options import option
 
 
@@ -56,20 +56,13 @@ class PerFedAvg(Method):
         # theta is where the next gradient is taken: w or w'; `first` is 1 for the first mini-batch of a pair, else 0.
         return {"phi": w.clone(), "w": w.clone(), "theta": w.clone(), "first": torch.ones_like(c.n)}
 
-    def gradient(self, c: Learner, name: str, batch: Batch) -> Tensor:
-        """g, of the mean cross-entropy, at a vector of the state."""
-        (theta,) = leaves(c[name])
-        logits = c.model(theta, batch.x)
-        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
-        return g
-
     def adapt(self, c: Learner, batch: Batch) -> None:
         """phi = w - alpha g(w; D)."""
-        c["phi"].sub_(c.rate(self.options.lr) * self.gradient(c, "phi", batch))
+        c["phi"].sub_(c.rate(self.options.lr) * ce_gradient(c, "phi", batch))
 
     def step(self, c: Learner, batch: Batch) -> None:
         """w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
-        g, first = self.gradient(c, "theta", batch), c["first"]
+        g, first = ce_gradient(c, "theta", batch), c["first"]
         c["w"].copy_(torch.where(first == 1, c["theta"], c["w"]))
         length = first * c.rate(self.options.lr) + (1 - first) * c.rate(self.options.beta)
         c["theta"].copy_(c["w"] - length * g)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of, some
-from bayesfed.methods.steps import grad, leaves, loss_gradient
+from bayesfed.methods.steps import ce_gradient
 from bayesfed.options import option
 
 
@@ -55,18 +55,11 @@ class PFedMe(Method):
     def start(self, c: Node, message: State) -> State:
         return {"theta": message["w"].clone(), "w": message["w"].clone()}
 
-    def gradient(self, c: Learner, batch: Batch) -> Tensor:
-        """g, of the mean cross-entropy at theta."""
-        (theta,) = leaves(c["theta"])
-        logits = c.model(theta, batch.x)
-        (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
-        return g
-
     def step(self, c: Learner, batch: Batch) -> None:
         o = self.options
         for _ in range(o.inner_steps):
             away = c["theta"] - c["w"]
-            g = self.gradient(c, batch) + o.penalty * away + o.weight_decay * c["theta"]
+            g = ce_gradient(c, "theta", batch) + o.penalty * away + o.weight_decay * c["theta"]
             c["theta"].sub_(c.rate(o.personal_lr) * g)
         c["w"].sub_(c.rate(o.lr) * o.penalty * (c["w"] - c["theta"]))
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
-from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
+from bayesfed.methods.steps import SGD, ce_gradient
 from bayesfed.options import option
 
 
@@ -63,9 +63,7 @@ class SCAFFOLD(Method):
         }
 
     def step(self, c: Learner, batch: Batch) -> None:
-        (y,) = leaves(c["y"])
-        logits = c.model(y, batch.x)
-        (g,) = grad(logits, y, at=loss_gradient(batch, logits))
+        g = ce_gradient(c, "y", batch)
         self.sgd.step(c, y=g - c["c_i"] + c["c"])
         c["K"].add_(1)
 

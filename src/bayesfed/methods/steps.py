@@ -48,6 +48,14 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
+def ce_gradient(c: Learner, name: str, batch: Batch) -> Tensor:
+    """The gradient (P,) of batch.mean(CE(f(x; theta), y)) at theta, the vector of that name in the learner's state."""
+    (theta,) = leaves(c[name])
+    logits = c.model(theta, batch.x)
+    (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
+    return g
+
+
 def loss_gradient(
     batch: Batch, logits: Tensor, *, ce: float = 1.0, kl: float = 0.0, teacher: Tensor | None = None,
     temperature: float = 1.0,
