@@ -22,24 +22,19 @@ if not WANTED:
 
 # Names the runs that results are made from, beside all else that they are made from: a name tells what is up to date.
 # Records come and go by other hands where nothing is trained; a summary, which seals its record, tells of another one.
-RECORDS = (
-    []
-    if TRAINING
-    else [
-        Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
-    ]
+RECORDS = [
+    Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
+]
+PRODUCTS = planning.digest(
+    " ".join([PLAN["products"], *WANTED]), [] if TRAINING else RECORDS
 )
-PRODUCTS = planning.digest(" ".join([PLAN["products"], *WANTED]), RECORDS)
 
 # Where runs are trained their records come later than that name: what was made is forgotten where a record is gone, or another
 # one than when this was last looked at.
 MADE = f"results/{config['name']}/made"
 if TRAINING and workflow.is_main_process:
     seen = Path(MADE, f"records-{PRODUCTS}")
-    summaries = [
-        Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
-    ]
-    records = planning.digest("", summaries) if len(STANDING) == len(WANTED) else ""
+    records = planning.digest("", RECORDS) if len(STANDING) == len(WANTED) else ""
     if not records or (seen.exists() and seen.read_text(encoding="utf-8") != records):
         for made in Path(MADE).glob(f"*-{PRODUCTS}*"):
             made.unlink(missing_ok=True)
