@@ -130,7 +130,7 @@ def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
 
 def test_speed_runs_to_its_end(make: Make, place: Path) -> None:
     rows = make("speed")
-    assert {row["part"].split("-")[0] for row in rows} == {"ceilings", "profile", "layouts", "run", "lanes"}
+    assert {row["part"].split("-")[0] for row in rows} == {"ceilings", "profile", "layouts", "run", "lanes", "jobs"}
     runs = {row["case"]: row for row in rows if row["part"].startswith("run-")}
     assert runs["fedavg cnn2 alpha 0.05 fp32"]["rounds"] == 2
     assert runs["fedavg cnn2 alpha 0.05 fp32"]["times_eager"] > 0

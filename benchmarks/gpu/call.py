@@ -40,6 +40,7 @@ class Scale:
     others: tuple[str, ...]  # methods, beside HBFL and FedAvg, that are looked at one by one
     resumed_rounds: int
     lanes: tuple[int, ...]
+    jobs: tuple[int, ...]  # at once on one GPU
 
 
 # The dearest last: where the time ends before all have been looked at, they wait.
@@ -49,9 +50,20 @@ OTHERS = (
 )  # fmt: skip
 TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
 FULL = Scale(
-    (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 20, (1, 2, 4, 6, 10)
+    (2000, 500),
+    (50_000, 10_000),
+    5,
+    100,
+    30,
+    6,
+    ("fp32", "bf16", "tf32"),
+    TIMED,
+    OTHERS,
+    20,
+    (1, 2, 4, 6, 10),
+    (1, 2, 4, 8),
 )
-SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fml",), 2, (1, 2))
+SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fml",), 2, (1, 2), (1, 2))
 
 
 class Failed(Exception):

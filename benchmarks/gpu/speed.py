@@ -3,9 +3,13 @@
 import functools
 import gc
 import math
+import multiprocessing
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from typing import Any
 from unittest import mock
 
@@ -14,6 +18,7 @@ from torch import Tensor
 
 from bayesfed.data import store
 from bayesfed.engine import device as devices
+from bayesfed.engine import lease
 from bayesfed.engine.executors import EXECUTORS, GraphExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -21,7 +26,7 @@ from bayesfed.methods.steps import cross_entropy, grad, leaves
 from bayesfed.models import Network, build, network
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import FULL, OutOfTime, Part, Task, used_mib
+from benchmarks.gpu.call import FULL, Failed, OutOfTime, Part, Task, used_mib
 
 # Whole runs, the most wanted first: method, networks, alpha, precision, whether a long one, and seconds at most.
 RUNS = [
@@ -260,6 +265,52 @@ def lanes(task: Task) -> None:
         gc.collect()
 
 
+SERVICE = "nvidia-cuda-mps-control"
+
+
+def jobs(task: Task) -> None:
+    """Rounds of HBFL by the number of jobs that share the GPU, first in turns of its time, then side by side under MPS."""
+    shared_by(task, "in turns")
+    if task.device == "cuda":
+        subprocess.run([SERVICE, "-d"], check=True)
+        try:
+            shared_by(task, "under MPS")
+        finally:
+            subprocess.run([SERVICE], input="quit", text=True)
+
+
+def shared_by(task: Task, how: str) -> None:
+    """The rows of one way of sharing: seconds in which all jobs have done a round each."""
+    forks = multiprocessing.get_context("fork")
+    for count in task.scale.jobs:
+        ready, (theirs, ours) = forks.Barrier(count), forks.Pipe(duplex=False)
+        children = [forks.Process(target=one_job, args=(task, count, ready, ours)) for _ in range(count)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        if any(child.exitcode for child in children):
+            raise Failed(f"{count} jobs {how}: exit codes {[child.exitcode for child in children]}")
+        took = max(theirs.recv() for _ in children)
+        task.row(f"hbfl mixed, {count} jobs {how}", seconds_a_round_of_each=took, rounds_a_second=count / took)
+
+
+def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
+    """A job's rounds, begun when all are ready for them; sends the mean of their seconds."""
+    with lease.lease(task.device, slots=count):
+        images = common.random_images(*task.scale.many)
+        where = devices.compute(task.device, "fp32", count)
+        of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
+        of.check = task.in_time
+        trainer, progress = Trainer(of, "graphs"), begin(of)
+        progress = trainer.play(progress)
+        ready.wait()
+        started = time.perf_counter()
+        for _ in range(task.scale.short_rounds):
+            progress = trainer.play(progress)
+        took.send((time.perf_counter() - started) / task.scale.short_rounds)
+
+
 def parts(task: Task) -> list[Part]:
     """The parts, the most wanted first."""
 
@@ -283,5 +334,5 @@ def parts(task: Task) -> list[Part]:
     ]
     return [
         Part("ceilings", ceilings, 30), *profiles, Part("layouts", layouts, 30), *runs[:4], Part("lanes", lanes, 60),
-        *runs[4:],
+        Part("jobs", jobs, 120, leases=False), *runs[4:],
     ]  # fmt: skip
