@@ -61,7 +61,7 @@ FULL = Scale(
     OTHERS,
     20,
     (1, 2, 4, 6, 10),
-    (1, 2, 4, 8),
+    (1, 2, 4),
 )
 SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fml",), 2, (1, 2), (1, 2))
 
@@ -227,6 +227,12 @@ def bring_home(task: Task) -> Path:
                 if file.suffix in (".yaml", ".csv", ".json", ".log"):
                     tar.add(file)
     return path
+
+
+def rounds_done(log: Path) -> int:
+    """The last round in a run's log."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return max([int(line.split()[1].partition("/")[0]) for line in lines if line.startswith("round ")], default=0)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.errors import InputError
-from benchmarks.gpu.call import Failed, Part, Task, bring_home
+from benchmarks.gpu.call import Failed, Part, Task, bring_home, rounds_done
 
 GRACE = 15  # seconds that trainings have to write a checkpoint before they are killed
 
@@ -52,14 +52,17 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
                     note(plan, run, task, seconds=time.monotonic() - began, exit_code=trainer.returncode)
                     done, failed = done + (trainer.returncode == 0), failed + (trainer.returncode != 0)
                 if failed >= jobs and not done:
-                    raise Failed("real: the first runs all fail")
+                    waiting.clear()  # the next would fail too; what still runs may not
                 if time.monotonic() >= last:
                     break
                 time.sleep(0.1)
         finally:
             stop(running)
     for run, began in running.values():
-        note(plan, run, task, seconds=time.monotonic() - began, unfinished=True)
+        reached = rounds_done(folder(plan, run) / "run.log")
+        note(plan, run, task, seconds=time.monotonic() - began, unfinished=True, rounds_done=reached)
+    if failed >= jobs and not done:
+        raise Failed("real: the first runs all fail")
     if failed:
         raise Failed(f"real: {failed} runs failed")
 

@@ -27,7 +27,7 @@ from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import Failed, Part, Task, used_mib
+from benchmarks.gpu.call import Failed, Part, Task, rounds_done, used_mib
 
 GRAPHS = "bayesfed.engine.executors.graphs"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
@@ -134,12 +134,6 @@ def finish(trainer: "subprocess.Popen[bytes]", task: Task) -> None:
         time.sleep(0.05)
     if trainer.returncode:
         raise Failed(f"{' '.join(map(str, trainer.args))}: exit code {trainer.returncode}")  # type: ignore[arg-type]
-
-
-def rounds_done(log: Path) -> int:
-    """The last round in a run's log."""
-    lines = log.read_text().splitlines() if log.exists() else []
-    return max([int(line.split()[1].partition("/")[0]) for line in lines if line.startswith("round ")], default=0)
 
 
 def stored(out: Path) -> tuple[bytes, dict[str, bytes]]:

@@ -23,7 +23,7 @@ from bayesfed.engine.executors import EXECUTORS, GraphExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.methods.steps import cross_entropy, grad, leaves
-from bayesfed.models import Network, build, network
+from bayesfed.models import Network, build, convolution, network
 from benchmarks import common
 from benchmarks.gpu import compare
 from benchmarks.gpu.call import FULL, Failed, OutOfTime, Part, Task, used_mib
@@ -78,18 +78,19 @@ def ceilings(task: Task) -> None:
 def layouts(task: Task) -> None:
     """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first.
 
-    A network of a GPU has channels-last weights, and a convolution follows its weight if not its images.
+    Images come channels last, as in training.
     """
-    cases = ("NHWC", torch.channels_last, network.GATHERED), ("NCHW", torch.contiguous_format, set[str]())
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         cnn2 = build("cnn2", 10, 3, 32)
         theta = torch.randn(cnn2.parameters, device=task.device) / 50
         images = torch.randn(128, 3, 32, 32, device=task.device, dtype=where.cast)
+        images = images.contiguous(memory_format=torch.channels_last)
         y = torch.zeros(128, dtype=torch.int64, device=task.device)
-        for name, layout, gathered in cases:
-            step = training_step(cnn2, theta, images.contiguous(memory_format=layout), y)
-            with mock.patch.object(network, "GATHERED", gathered):
+        for name, layout in ("NHWC", torch.channels_last), ("NCHW", torch.contiguous_format):
+            step = training_step(cnn2, theta, images, y)
+            forced = mock.patch.object(network, "gpu_layout_of", lambda x, layout=layout: layout)
+            with forced, mock.patch.object(convolution, "OWN_WAYS", set[str]()):  # also where this is tried on a CPU
                 took = seconds(recorded(step) if task.device == "cuda" else step, task.device)
             task.row(f"cnn2 {precision} {name}", microseconds_a_step=1e6 * took)
 
@@ -266,6 +267,7 @@ def lanes(task: Task) -> None:
 
 
 SERVICE = "nvidia-cuda-mps-control"
+SHARED_ROUNDS = 2  # of every job, behind a first one
 
 
 def jobs(task: Task) -> None:
@@ -290,6 +292,7 @@ def shared_by(task: Task, how: str) -> None:
         for child in children:
             child.join()
         if any(child.exitcode for child in children):
+            task.in_time()
             raise Failed(f"{count} jobs {how}: exit codes {[child.exitcode for child in children]}")
         took = max(theirs.recv() for _ in children)
         task.row(f"hbfl mixed, {count} jobs {how}", seconds_a_round_of_each=took, rounds_a_second=count / took)
@@ -297,18 +300,22 @@ def shared_by(task: Task, how: str) -> None:
 
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
     """A job's rounds, begun when all are ready for them; sends the mean of their seconds."""
-    with lease.lease(task.device, slots=count):
-        images = common.random_images(*task.scale.many)
-        where = devices.compute(task.device, "fp32", count)
-        of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
-        of.check = task.in_time
-        trainer, progress = Trainer(of, "graphs"), begin(of)
-        progress = trainer.play(progress)
-        ready.wait()
-        started = time.perf_counter()
-        for _ in range(task.scale.short_rounds):
+    try:
+        with lease.lease(task.device, slots=count):
+            where = devices.compute(task.device, "fp32", count)
+            images = common.random_images(*task.scale.many)
+            of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
+            of.check = task.in_time
+            trainer, progress = Trainer(of, "graphs"), begin(of)
             progress = trainer.play(progress)
-        took.send((time.perf_counter() - started) / task.scale.short_rounds)
+            ready.wait()
+            started = time.perf_counter()
+            for _ in range(SHARED_ROUNDS):
+                progress = trainer.play(progress)
+            took.send((time.perf_counter() - started) / SHARED_ROUNDS)
+    except BaseException:
+        ready.abort()  # nobody is to wait for this job
+        raise
 
 
 def parts(task: Task) -> list[Part]:

@@ -162,6 +162,9 @@ def test_cuda_counts_devices_as_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with lease.lease("auto"):
         assert [os.environ[name] for name in names] == ["PCI_BUS_ID", "32"]
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    with lease.lease("auto", slots=4):
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "16"
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     with lease.lease("auto"):
         assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"

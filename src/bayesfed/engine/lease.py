@@ -39,9 +39,8 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
     CUDA_VISIBLE_DEVICES, or "".
     """
     if device != "cpu":
-        # CUDA numbers by speed, but nvidia-smi by bus. And clients' streams would share eight queues.
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # CUDA numbers by speed, but nvidia-smi by bus
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(sharing.queues(slots)))
     if visible is None:
         visible = visible_devices() if device != "cpu" else []
     if not visible:

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 LANES = 16  # clients that a job trains at once, at most
 LANE = 13 * 2**30 // 20  # 0.65 GiB: a lane's chunk of images, activations of training and of evaluation, recorded steps
+QUEUES = 32  # between host and GPU, the most that CUDA gives a process; it takes 8 unless asked, and clients' streams would share them
+ALL_QUEUES = (
+    64  # of the jobs on one GPU; an H200 under MPS took three jobs of 32 and refused a fourth, and took five of 16
+)
 RESERVE = 3 * 2**30 // 2  # 1.5 GiB of a job beside its lanes: CUDA's context, libraries, and all images
 
 
 def lanes(total: int, slots: int = 1) -> int:
     """How many lanes a job has on a GPU with `total` bytes that it may share with slots - 1 others; at least one."""
     return max(1, min(LANES, (total // slots - RESERVE) // LANE))
+
+
+def queues(slots: int = 1) -> int:
+    """How many queues to the GPU each of so many jobs asks for. Under MPS all jobs' queues are one server's, which refuses a
+    job ("device busy", "out of memory") when they are gone."""
+    return max(1, min(QUEUES, ALL_QUEUES // slots))
 
 
 def memory(total: int, slots: int = 1) -> int:
