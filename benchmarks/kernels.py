@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesfed import methods
+from bayesfed.engine import device as devices
 from bayesfed.engine.executors.base import Mixer
-from bayesfed.engine.federation import SERVER, Compute
+from bayesfed.engine.federation import SERVER
 from bayesfed.engine.rounds import begin, copy
 from bayesfed.methods.base import Batch
 from bayesfed.models import convolution, network
@@ -33,7 +34,7 @@ CASES = [
     ("fedavg", "cnn2"), ("fedprox", "cnn2"), ("abavg", "cnn2"), ("independent", "cnn2"), ("fml", "cnn2"), ("hbfl", "cnn2"),
     ("fedavg", "mlp"), ("fml", "mlp"), ("hbfl", "mlp"),
 ]  # fmt: skip
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISIONS = ("fp32", "bf16")
 IMAGES, SIZE = 5120, 128
 aten = torch.ops.aten
 FREE = (aten._unsafe_view, aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided)
@@ -78,7 +79,7 @@ class Counter(TorchDispatchMode):
 
 def step_of(method: str, model: str, precision: str) -> Counter:
     """The kernels of one step, the second of a client's round."""
-    compute = Compute(torch.device("cpu"), torch.float32, PRECISIONS[precision])
+    compute = devices.compute("cpu", precision)
     models = {"global": model} | ({"local": [model] * 10} if methods.get(method).local_models else {})
     of = common.federation(method, models, common.random_images(IMAGES, 100), compute, batch_size=SIZE)
     server = of.node(SERVER, 1)
@@ -86,7 +87,8 @@ def step_of(method: str, model: str, precision: str) -> Counter:
     c = of.node(0, 1, 1)
     c.state = copy(of.method.init_client(of.node(0, 0)), compute.device)
     c.state |= of.method.start(c, of.method.message(server, 0))
-    network.GATHERED, convolution.OWN_WAYS = {"cpu"}, set()  # as on a GPU
+    network.gpu_layout_of = lambda images: network.gpu_layout(images.dtype)  # as on a GPU
+    convolution.OWN_WAYS = set()
     (phase,) = of.method.phases(c)
     chunk, learner, counter = next(Mixer(of, c).epoch(of.shards[0])), c.learner(), Counter()
     first, second = (Batch(chunk.x[i : i + SIZE], chunk.y[i : i + SIZE]) for i in (0, SIZE))

@@ -24,7 +24,7 @@ from bayesfed import methods
 from bayesfed.data.fetch import fetch
 from bayesfed.engine import rounds
 from bayesfed.errors import InputError
-from bayesfed.models import convolution, network
+from bayesfed.models import network
 from benchmarks.gpu import call, compare, parcel, real, smoke, speed
 
 ROOT = Path(__file__).parent.parent
@@ -153,8 +153,6 @@ class Layouts(TorchDispatchMode):
 
 
 def test_layouts_compares_channels_last_with_channels_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "OWN_WAYS", set())  # as on a GPU
-    monkeypatch.setattr(network, "GATHERED", {"cpu"})
     monkeypatch.setattr(network, "in_columns", lambda x: False)
     found = []
 
@@ -252,6 +250,26 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
     for row in rows[1:]:
         assert {f"{row['records']}/{name}" for name in ("summary.json", "metrics.csv", "provenance.json")} <= home
     assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
+
+
+def test_real_lets_a_run_finish_while_those_beside_it_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU that has no room for another: no further one is begun."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data/digits/dataset.json"
+    data.parent.mkdir(parents=True)
+    data.touch()
+    scripts = {
+        "good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done",
+        **dict.fromkeys(["bad1", "bad2", "bad3"], "exit 2"),
+    }
+    monkeypatch.setattr(real, "start", lambda plan, run, *rest: subprocess.Popen(["sh", "-c", scripts[run["folder"]]]))
+    plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in scripts]}
+    (tmp_path / "out").mkdir()
+    task = call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
+    with pytest.raises(call.Failed, match="2 runs failed"):
+        real.train(plan, 2, task)
+    rows = [json.loads(line) for line in Path("out/real.jsonl").read_text().splitlines()]
+    assert [(row["case"], row["exit_code"]) for row in rows[1:]] == [("bad1", 2), ("bad2", 2), ("good", 0)]
 
 
 def test_real_says_where_a_plan_comes_from(place: Path) -> None:

@@ -1,11 +1,14 @@
 """The papers' networks: sizes, the function they compute, and what they refuse."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from bayesfed.engine.device import compute
 from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
@@ -62,16 +65,24 @@ def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequentia
     return nn.Sequential(*parts)
 
 
-@pytest.mark.parametrize("gathered", [set(), {"cpu"}], ids=["weight by weight", "gathered"])
+@pytest.mark.parametrize(
+    "on_gpu", [None, torch.channels_last, torch.contiguous_format], ids=["CPU", "channels last", "channels first"]
+)
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize(
     ("classes", "channels", "size", "count"),
     [(10, 3, 32, 3), (100, 1, 32, 3), (10, 1, 32, FEW + 1), (7, 3, 40, FEW + 1)],
 )
 def test_computes_what_torch_modules_compute(
-    name: str, classes: int, channels: int, size: int, count: int, gathered: set[str], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    classes: int,
+    channels: int,
+    size: int,
+    count: int,
+    on_gpu: torch.memory_format | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(network_module, "GATHERED", gathered)
+    monkeypatch.setattr(network_module, "gpu_layout_of", lambda images: on_gpu)
     torch.manual_seed(0)
     module = as_module(name, classes, channels, size).double()
     theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()
@@ -88,6 +99,30 @@ def test_computes_what_torch_modules_compute(
         *expected, expected_x = torch.autograd.grad(theirs.square().sum(), (*module.parameters(), x))
         torch.testing.assert_close(g, torch.cat([part.flatten() for part in expected]), rtol=0, atol=1e-12)
         torch.testing.assert_close(g_x, expected_x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_convolutions_of_a_gpu_in_plain_fp32_have_channels_first(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grey images too, whose strides may say either."""
+    monkeypatch.setattr(network_module, "gpu_layout_of", lambda images: network_module.gpu_layout(images.dtype))
+    monkeypatch.setattr(network_module.convolution, "OWN_WAYS", set())
+    compute("cpu", "fp32")  # without TF32, which torch allows unless told not to
+    network, seen = build("cnn2", 10, channels, 32), []
+    forward = network_module.convolution.forward
+
+    def noted(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.append(x)
+        return forward(x, *rest)
+
+    monkeypatch.setattr(network_module.convolution, "forward", noted)
+    x = torch.randn(2, 32, 32, channels).permute(0, 3, 1, 2)  # as the data pipeline gives them
+    network(torch.randn(network.parameters), x)
+    assert [one.stride() for one in seen] == [one.contiguous().flatten(1).view(one.shape).stride() for one in seen]
+    seen.clear()
+    network(torch.randn(network.parameters), x.bfloat16())
+    assert all(one.is_contiguous(memory_format=torch.channels_last) for one in seen)
 
 
 @pytest.mark.parametrize("name", CHAINS)
