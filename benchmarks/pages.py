@@ -2,10 +2,11 @@
 
 README.md shows each paper's first table and the few figures of speed that matter, docs/results.md all tables that have a run and
 how far they agree with print, docs/readings.md what the printed numbers themselves settle, docs/speed.md all tables of the
-benchmarks.
+benchmarks, docs/gpu.md what the calls for a GPU found.
 """
 
 import csv
+import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,8 @@ from bayesfed.results.glance import APART, CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
 
 HERE = Path(__file__).parent
-PAGE_NAMES = ("README.md", "docs/results.md", "docs/readings.md", "docs/speed.md")
-README, RESULTS, READINGS, SPEED = (HERE.parent / name for name in PAGE_NAMES)
+PAGE_NAMES = ("README.md", "docs/results.md", "docs/readings.md", "docs/speed.md", "docs/gpu.md")
+README, RESULTS, READINGS, SPEED, GPU = (HERE.parent / name for name in PAGE_NAMES)
 RUNS = HERE.parent / "results"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
@@ -213,6 +214,80 @@ def tables_of_speed() -> str:
     return out + kernels()
 
 
+def of_gpu(call: str, *parts: str) -> list[dict[str, Any]]:
+    """The rows that a call for a GPU wrote, of some of its parts."""
+    lines = (HERE / "gpu" / "rows" / f"{call}.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["part"].startswith(parts)]
+
+
+def on_gpu(rows: list[dict[str, Any]]) -> str:
+    """Where rows were measured."""
+    return f"{rows[0]['hardware']}, torch {rows[0]['torch']}"
+
+
+def gpu_rounds() -> str:
+    """Seconds a round of the paper on a GPU."""
+    rows = of_gpu("smoke", "rounds")
+    cells = [(*row["case"].rsplit(" ", 1), f"{row['round_seconds']:.2f}") for row in rows]
+    return pivot(f"seconds a round, {on_gpu(rows)}", cells)
+
+
+def gpu_methods() -> str:
+    """What the smoke call found of every method."""
+    found: dict[str, dict[str, Any]] = {}
+    rows = of_gpu("smoke", "recorded", "noise", "kernels", "method-")
+    for row in rows:
+        name, _, precision = row["case"].partition(" ")
+        facts = found.setdefault(name, {"same": []})
+        if precision:
+            facts["same"] += [precision] * row["equals_unrecorded"]
+        facts |= {"eager": row["difference_to_eager"]} if precision == "fp64" else {}
+        facts |= {key: row[key] for key in ("difference", "kernels") if key in row}
+    head = [
+        "method",
+        "recorded as unrecorded, to the last bit",
+        "from eager, fp64",
+        "GPU from CPU, fp64",
+        "kernels a step, fp32",
+    ]
+    return f"{on_gpu(rows)}:\n\n" + table(
+        head,
+        [
+            [name, ", ".join(of["same"]), f"{of['eager']:.0e}", f"{of['difference']:.0e}", of["kernels"]]
+            for name, of in found.items()
+        ],
+    )
+
+
+def gpu_found() -> str:
+    """All that the calls for a GPU measured."""
+    out = gpu_methods() + gpu_rounds()
+    layouts, ceilings, profiles, jobs = (of_gpu("speed", part) for part in ("layouts", "ceilings", "profile", "jobs"))
+    out += "A training step of CNN2 on 128 images, recorded, microseconds:\n\n"
+    out += pivot(
+        "images and weights",
+        ((r["case"].split()[2], r["case"].split()[1], f"{r['microseconds_a_step']:.0f}") for r in layouts),
+    )
+    out += "What the GPU does at best:\n\n"
+    rates = [[r["case"], f"{r[unit]:.0f} {told}"] for r in ceilings for unit, told in
+             (("tera_operations_per_second", "tera-operations a second"), ("gigabytes_per_second", "GB a second")) if unit in r]  # fmt: skip
+    out += table(["", "rate"], rates)
+    out += "A fifth of the images, alpha 100, one local epoch of all ten clients:\n\n"
+    head = ["", "seconds", "kernels", "kernels' seconds together", "at once"]
+    out += table(
+        head,
+        [
+            [r["case"], f"{r['wall_seconds']:.3f}", r["kernels"], f"{r['kernel_seconds']:.3f}", f"{r['at_once']:.1f}"]
+            for r in profiles
+        ],
+    )
+    out += "Jobs that share the GPU, rounds at alpha 0.05:\n\n"
+    return out + table(
+        ["", "seconds a round of each", "rounds a second of all"],
+        [[r["case"], f"{r['seconds_a_round_of_each']:.2f}", f"{r['rounds_a_second']:.2f}"] for r in jobs],
+    )
+
+
 def written(name: str, heads: dict[str, str]) -> str:
     """Columns of a table beside this file, under other heads; a cell without a number is empty."""
     rows = csv.DictReader((HERE / name).read_text().splitlines())
@@ -245,7 +320,7 @@ def shards() -> str:
 
 PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["papers"]
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios},
+    README: {**{f"{paper}:": partial(first_table, paper) for paper in PAPERS}, "speed:": ratios, "gpu:": gpu_rounds},
     RESULTS: {
         **{f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
         "draws:": draws,
@@ -254,6 +329,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     },
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
+    GPU: {"found:": gpu_found},
 }
 
 
