@@ -87,11 +87,12 @@ def step_of(method: str, model: str, precision: str) -> Counter:
     c = of.node(0, 1, 1)
     c.state = copy(of.method.init_client(of.node(0, 0)), compute.device)
     c.state |= of.method.start(c, of.method.message(server, 0))
-    network.gpu_layout_of = lambda images: network.gpu_layout(images.dtype)  # as on a GPU
+    network.layout_for = lambda device, dtype: network.gpu_layout(dtype)  # as on a GPU
     convolution.OWN_WAYS = set()
     (phase,) = of.method.phases(c)
     chunk, learner, counter = next(Mixer(of, c).epoch(of.shards[0])), c.learner(), Counter()
-    first, second = (Batch(chunk.x[i : i + SIZE], chunk.y[i : i + SIZE]) for i in (0, SIZE))
+    images = chunk.x.contiguous(memory_format=network.gpu_layout(compute.cast))  # as a lane gives them
+    first, second = (Batch(images[i : i + SIZE], chunk.y[i : i + SIZE]) for i in (0, SIZE))
     phase.step(learner, first)
     with counter:
         phase.step(learner, second)

@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 from damage import flip
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -168,6 +169,16 @@ def test_layouts_compares_channels_last_with_channels_first(tmp_path: Path, monk
     assert len(channels_last) == len(channels_first) > 10
     assert all(channels_last)
     assert not any(channels_first)
+
+
+def test_fused_compares_one_call_with_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a GPU has the call: here one that leaves out ReLU stands in."""
+    monkeypatch.setattr(torch, "cudnn_convolution_relu", lambda x, weight, bias, *rest: F.conv2d(x, weight, bias))
+    speed.fused(call.Task("speed", tmp_path, "cpu", call.SMALL, None, math.inf))
+    (row,) = [json.loads(line) for line in (tmp_path / "speed.jsonl").read_text().splitlines()]
+    assert row["difference"] == pytest.approx(1, rel=0.1)
+    assert row["finite"]
+    assert row["microseconds_in_one"] > 0
 
 
 def test_seconds_on_a_gpu_are_those_of_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.data import store
@@ -89,9 +90,9 @@ def layouts(task: Task) -> None:
         y = torch.zeros(128, dtype=torch.int64, device=task.device)
         for name, layout in ("NHWC", torch.channels_last), ("NCHW", torch.contiguous_format):
             step = training_step(cnn2, theta, images, y)
-            forced = mock.patch.object(network, "gpu_layout_of", lambda x, layout=layout: layout)
+            forced = mock.patch.object(network, "layout_for", lambda *of, layout=layout: layout)
             with forced, mock.patch.object(convolution, "OWN_WAYS", set[str]()):  # also where this is tried on a CPU
-                took = seconds(recorded(step) if task.device == "cuda" else step, task.device)
+                took = seconds(as_timed(step, task), task.device)
             task.row(f"cnn2 {precision} {name}", microseconds_a_step=1e6 * took)
 
 
@@ -103,6 +104,42 @@ def training_step(model: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callab
         grad(cross_entropy(model(leaf, x), y).mean(), leaf)
 
     return step
+
+
+def fused(task: Task) -> None:
+    """CNN2's second convolution with its bias and ReLU, in cuDNN's one call and apart: microseconds, how far they lie apart, and
+    whether what lay in the memory of the result shows. cuDNN is handed that memory as an addend times 0, and 0 NaN is NaN."""
+    for precision in task.scale.precisions:
+        where = compare.compute(task.device, precision)
+        layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
+        x, weight = (
+            torch.randn(shape, device=task.device, dtype=where.cast).contiguous(memory_format=layout)
+            for shape in ((128, 32, 15, 15), (64, 32, 3, 3))
+        )
+        bias = torch.randn(64, device=task.device, dtype=where.cast)
+
+        def apart(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias) -> Tensor:
+            return F.conv2d(x, weight, bias).relu_()
+
+        def in_one(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias) -> Tensor:
+            return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], [0, 0], [1, 1], 1)
+
+        expected = apart().double()
+        full = torch.full_like(apart(), math.nan)
+        place = full.data_ptr()
+        del full  # the allocator gives the same memory out again
+        found = in_one()
+        task.row(
+            f"convolution, bias and ReLU {precision}", difference=float((found - expected).norm() / expected.norm()),
+            finite=bool(found.isfinite().all()), in_memory_of_nan=found.data_ptr() == place,
+            microseconds_in_one=1e6 * seconds(as_timed(in_one, task), task.device),
+            microseconds_apart=1e6 * seconds(as_timed(apart, task), task.device),
+        )  # fmt: skip
+
+
+def as_timed(step: Callable[[], Any], task: Task) -> Callable[[], Any]:
+    """The step as it is timed: recorded on a GPU, so that launches do not count."""
+    return recorded(step) if task.device == "cuda" else step
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
@@ -340,6 +377,6 @@ def parts(task: Task) -> list[Part]:
         if wanted(method, precision)
     ]
     return [
-        Part("ceilings", ceilings, 30), *profiles, Part("layouts", layouts, 30), *runs[:4], Part("lanes", lanes, 60),
+        Part("ceilings", ceilings, 30), *profiles, Part("layouts", layouts, 30), *[Part("fused", fused, 30)] * (task.device == "cuda"), *runs[:4], Part("lanes", lanes, 60),
         Part("jobs", jobs, 120, leases=False), *runs[4:],
     ]  # fmt: skip

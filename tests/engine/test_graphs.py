@@ -16,7 +16,7 @@ from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Phase
-from bayesfed.models import convolution
+from bayesfed.models import convolution, network
 from benchmarks.common import starter
 
 Make = Callable[..., dict[str, Any]]
@@ -62,6 +62,28 @@ def test_recorded_steps_equal_unrecorded_ones(
     fake: FakeCuda = request.getfixturevalue("cuda")
     assert_equal(play(of, 2, executor="graphs"), unrecorded)
     assert fake.recordings
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_images_may_lie_either_way(
+    layout: torch.memory_format, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("hbfl", **UNEVEN), data_dir, torch.float64)
+    expected = tensors(play(of, 1, executor="graphs"))
+    seen = []
+    forward = convolution.forward
+
+    def noted(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.append(x.is_contiguous(memory_format=layout))
+        return forward(x, *rest)
+
+    monkeypatch.setattr(network, "layout_for", lambda device, dtype: layout)
+    monkeypatch.setattr(convolution, "forward", noted)
+    found = tensors(play(of, 1, executor="graphs"))
+    assert seen
+    assert all(seen)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-9)
 
 
 def test_evicted_recordings_leave_the_rest_alone(

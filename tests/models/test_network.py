@@ -82,7 +82,7 @@ def test_computes_what_torch_modules_compute(
     on_gpu: torch.memory_format | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(network_module, "gpu_layout_of", lambda images: on_gpu)
+    monkeypatch.setattr(network_module, "layout_for", lambda device, dtype: on_gpu)
     torch.manual_seed(0)
     module = as_module(name, classes, channels, size).double()
     theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()
@@ -106,7 +106,7 @@ def test_convolutions_of_a_gpu_in_plain_fp32_have_channels_first(
     channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grey images too, whose strides may say either."""
-    monkeypatch.setattr(network_module, "gpu_layout_of", lambda images: network_module.gpu_layout(images.dtype))
+    monkeypatch.setattr(network_module, "layout_for", lambda device, dtype: network_module.gpu_layout(dtype))
     monkeypatch.setattr(network_module.convolution, "OWN_WAYS", set())
     compute("cpu", "fp32")  # without TF32, which torch allows unless told not to
     network, seen = build("cnn2", 10, channels, 32), []

@@ -182,7 +182,7 @@ class Network:
 
     def layout_for(self, images: Tensor) -> torch.memory_format | None:
         """The order of memory for its convolutions' images; None where there are none, or what comes is as good."""
-        return gpu_layout_of(images) if self.convolution_parameters else None
+        return layout_for(images.device, images.dtype) if self.convolution_parameters else None
 
     def order(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Where in theta the entries of the vector in channels-last order come from, and the way back: (parameters,)."""
@@ -280,9 +280,9 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.itemsize >= 4 else torch.float32
 
 
-def gpu_layout_of(images: Tensor) -> torch.memory_format | None:
-    """The order of memory in which convolutions of such images are fastest on a GPU; None on a CPU: see `convolution`."""
-    return gpu_layout(images.dtype) if images.device.type == "cuda" else None
+def layout_for(device: torch.device, dtype: torch.dtype) -> torch.memory_format | None:
+    """The order of memory in which convolutions of images are fastest on a GPU; None on a CPU: see `convolution`."""
+    return gpu_layout(dtype) if device.type == "cuda" else None
 
 
 def gpu_layout(dtype: torch.dtype) -> torch.memory_format:

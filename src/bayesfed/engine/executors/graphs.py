@@ -37,6 +37,7 @@ from bayesfed.engine.executors.base import (
 from bayesfed.engine.federation import SERVER, Compute, Federation
 from bayesfed.errors import InputError, out_of_memory
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
+from bayesfed.models import network
 
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
 KINDS = 8  # of networks and states that a lane keeps recorded
@@ -108,13 +109,14 @@ class Lane:
         compute = federation.compute
         self.federation = federation
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
+        self.channels_first = network.layout_for(self.device, self.cast) is torch.contiguous_format
         self.size = federation.run.budget.batch_size
         self.generator = torch.Generator(self.device)
         self.recorder = recorder_of(self.device, self.generator, ahead)
         self.kinds: dict[Any, Kind] = {}
         self.kind: Kind  # of the client that is here
         self.fills: bool  # whether its last batches are filled up
-        self.images: dict[tuple[int, int], Tensor] = {}
+        self.images: dict[tuple[int, int, int], Tensor] = {}  # by height, width and channels
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
         self.position = torch.zeros((), dtype=torch.int64, device=self.device)  # of the next batch in the chunk
         self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
@@ -171,9 +173,10 @@ class Lane:
             alike = [client for client in range(len(networks)) if networks[client] == networks[node.client]]
         self.kind = self.kinds[key]
         images = self.federation.shards[node.client].train_images
-        shape = (images.size, images.channels)
+        shape = (images.size, images.size, images.channels)
         if shape not in self.images:
-            self.images[shape] = torch.zeros((len(self.y), images.size, *shape), dtype=self.cast, device=self.device)
+            held = shape[::-1] if self.channels_first else shape
+            self.images[shape] = torch.zeros((len(self.y), *held), dtype=self.cast, device=self.device)
         self.x = self.images[shape]
         self.fills = self.federation.fillable(node.client)
         for phase in job.phases:
@@ -207,7 +210,7 @@ class Lane:
     def fill(self, chunk: Chunk) -> None:
         """Put the next chunk into the buffers."""
         count = len(chunk.y)
-        self.x[:count].copy_(chunk.x.permute(0, 2, 3, 1))
+        self.x[:count].copy_(chunk.x if self.channels_first else chunk.x.permute(0, 2, 3, 1))
         self.y[:count].copy_(chunk.y)
         self.index[:count].copy_(chunk.index)
         self.position.zero_()
@@ -245,7 +248,8 @@ class Lane:
 
         def body() -> None:
             rows = self.position + self.range[:filled]
-            x = images.index_select(0, rows).permute(0, 3, 1, 2)
+            x = images.index_select(0, rows)
+            x = x if self.channels_first else x.permute(0, 3, 1, 2)
             weight: Tensor | None = None
             if weighted:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
