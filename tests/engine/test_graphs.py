@@ -192,5 +192,5 @@ def test_a_step_that_waits_for_a_value_is_named(
 def test_lanes_follow_from_memory_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=24 * 2**30))
     assert graphs_module.lanes_of(Compute(torch.device("cuda"))) == 16
-    assert graphs_module.lanes_of(Compute(torch.device("cuda"), slots=3)) == 10
+    assert graphs_module.lanes_of(Compute(torch.device("cuda"), slots=3)) == 7
     assert graphs_module.lanes_of(Compute(torch.device("cpu"), slots=3)) == 16

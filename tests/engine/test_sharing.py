@@ -1,15 +1,19 @@
 """How jobs share a GPU's memory."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from bayesfed.engine import sharing
 
 GIB = 2**30
+ROWS = Path(__file__).parents[2] / "benchmarks/gpu/rows"  # measured on an H200
 
 
 @pytest.mark.parametrize(
     ("gib", "lanes"),
-    [(8, (10, 3, 1, 1)), (12, (16, 6, 3, 2)), (24, (16, 16, 10, 6)), (141, (16, 16, 16, 16))],
+    [(8, (7, 2, 1, 1)), (12, (11, 5, 2, 1)), (24, (16, 11, 7, 5)), (141, (16, 16, 16, 16))],
 )
 def test_lanes_by_memory_and_slots(gib: int, lanes: tuple[int, ...]) -> None:
     assert tuple(sharing.lanes(gib * GIB, slots) for slots in (1, 2, 3, 4)) == lanes
@@ -24,6 +28,12 @@ def test_the_jobs_of_a_gpu_fit_into_it(gib: int, slots: int) -> None:
     assert jobs * sharing.memory(total, slots) <= total
     # And no slot is closed that would fit.
     assert jobs == slots or (jobs + 1) * sharing.memory(total, slots) > total
+
+
+def test_the_estimate_holds_what_ten_lanes_took() -> None:
+    rows = [json.loads(line) for line in (ROWS / "smoke.jsonl").read_text().splitlines()]
+    took = [row["gpu_mib_of_all"] * 2**20 for row in rows if row["part"] == "rounds"]
+    assert 0.5 * GIB < sharing.RESERVE + 10 * sharing.LANE - max(took) < 2 * GIB
 
 
 def test_a_gpu_too_small_for_any_job_is_tried() -> None:
