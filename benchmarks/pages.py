@@ -210,7 +210,7 @@ def tables_of_speed() -> str:
                 for r in precision
             ],
         )  # fmt: skip
-    out += "Operators of a mini-batch step, without views: what a GPU would launch as kernels (`benchmarks/kernels.csv`):\n\n"
+    out += "Operators of a mini-batch step, without views (`benchmarks/kernels.csv`); a GPU makes of some more kernels than one (`docs/gpu.md`):\n\n"
     return out + kernels()
 
 
@@ -253,7 +253,12 @@ def gpu_methods() -> str:
     return f"{on_gpu(rows)}:\n\n" + table(
         head,
         [
-            [name, ", ".join(of["same"]), f"{of['eager']:.0e}", f"{of['difference']:.0e}", of["kernels"]]
+            [
+                name,
+                ", ".join(of["same"]),
+                *(f"{of[key]:.0e}" if key in of else "" for key in ("eager", "difference")),
+                of.get("kernels", ""),
+            ]
             for name, of in found.items()
         ],
     )

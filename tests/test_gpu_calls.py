@@ -91,6 +91,16 @@ def test_smoke_asks_for_data_before_any_work(place: Path) -> None:
     assert not (place / "out").exists()
 
 
+def test_parts_are_chosen_by_how_their_names_begin(make: Make, place: Path) -> None:
+    rows = make("smoke", "--parts", "modules", "evic")
+    assert list(dict.fromkeys(row["part"] for row in rows)) == ["eviction", "modules"]
+    done = python(place, LIGHT + RUN, "speed", "--device", "cpu", "--small", "--parts", "lanes", "job", "none")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "benchmarks.gpu: --parts none: no part of speed begins so; it has ceilings, layouts, "
+    )
+
+
 def test_the_page_explains_every_part(place: Path) -> None:
     page = (ROOT / "docs/gpu.md").read_text()
     everything = call.Task("speed", Path("out"), "cuda", call.FULL, place / "data", 0.0)
@@ -121,7 +131,7 @@ def members(path: Path) -> set[str]:
 
 def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
     rows = make("smoke")
-    order = ["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels", "method-fml"]
+    order = ["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels", "modules", "method-fml"]
     assert list(dict.fromkeys(row["part"] for row in rows)) == order
     assert {row["part"] for row in rows if row.get("holds")} == {*order} - {"rounds"}
     assert {row["case"] for row in rows if row["part"] == "kernels"} == {"hbfl", "fedavg"}
@@ -263,24 +273,31 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
     assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
 
 
-def test_real_lets_a_run_finish_while_those_beside_it_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU that has no room for another: no further one is begun."""
+@pytest.mark.parametrize(
+    ("names", "message", "told"),
+    [
+        (["good", "bad1", "bad2", "bad3"], "real: 3 runs failed", [("bad1", 2), ("bad2", 2), ("good", 0), ("bad3", 2)]),
+        (["bad1", "bad2", "bad3"], "real: the first runs all fail", [("bad1", 2), ("bad2", 2), ("not begun", None)]),
+    ],
+)
+def test_real_begins_no_further_run_while_all_fail(
+    names: list[str], message: str, told: list[tuple[str, int | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that has no room for another; the one that has goes on, and when it is done there is room."""
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "data/digits/dataset.json"
     data.parent.mkdir(parents=True)
     data.touch()
-    scripts = {
-        "good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done",
-        **dict.fromkeys(["bad1", "bad2", "bad3"], "exit 2"),
-    }
-    monkeypatch.setattr(real, "start", lambda plan, run, *rest: subprocess.Popen(["sh", "-c", scripts[run["folder"]]]))
-    plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in scripts]}
+    scripts = {"good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done"}
+    started = lambda plan, run, *rest: subprocess.Popen(["sh", "-c", scripts.get(run["folder"], "exit 2")])  # noqa: E731
+    monkeypatch.setattr(real, "start", started)
+    plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in names]}
     (tmp_path / "out").mkdir()
     task = call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
-    with pytest.raises(call.Failed, match="2 runs failed"):
+    with pytest.raises(call.Failed, match=message):
         real.train(plan, 2, task)
     rows = [json.loads(line) for line in Path("out/real.jsonl").read_text().splitlines()]
-    assert [(row["case"], row["exit_code"]) for row in rows[1:]] == [("bad1", 2), ("bad2", 2), ("good", 0)]
+    assert sorted((row["case"], row.get("exit_code")) for row in rows[1:]) == sorted(told)
 
 
 def test_real_says_where_a_plan_comes_from(place: Path) -> None:

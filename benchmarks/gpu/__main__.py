@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu smoke --data DIR         does the GPU path do what it should?
     python -m benchmarks.gpu speed [--data DIR]       where does the time go?
-    python -m benchmarks.gpu real --data DIR          the paper's runs by priority, three at once
+    python -m benchmarks.gpu real --data DIR          the paper's runs by priority
     python -m benchmarks.gpu pack NAME... --data DIR --into FOLDER      datasets as parts of at most 44 MiB
     python -m benchmarks.gpu unpack PART --into DIR                     a part in its place
 
@@ -35,10 +35,11 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--minutes", type=float, default=minutes, help=f"the whole call; default: {minutes:g}")
         sub.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
         sub.add_argument("--small", action="store_true", help="few images and rounds")
+        sub.add_argument("--parts", nargs="+", metavar="NAME", help="only parts whose names begin so; default: all")
     sub.add_argument(
         "--plan", type=Path, default=Path("results/paper/plan/plan.json"), help="default: that of config/paper.yaml"
     )
-    sub.add_argument("--jobs", type=int, default=3, help="trainings at once; default: 3")
+    sub.add_argument("--jobs", type=int, default=1, help="trainings at once; default: 1")
     sub = commands.add_parser("pack")
     sub.add_argument("names", nargs="+", metavar="NAME")
     sub.add_argument("--data", type=Path, default=Path("data"))
@@ -62,7 +63,13 @@ def measure(args: argparse.Namespace) -> int:
         "speed": lambda: speed.parts(task),
         "real": lambda: real.parts(args.plan, args.jobs),
     }[args.command]()
-    return min(1, call.run(task, parts))
+    for name in args.parts or []:
+        if not any(part.name.startswith(name) for part in parts):
+            raise InputError(
+                f"--parts {name}: no part of {args.command} begins so; it has {', '.join(part.name for part in parts)}"
+            )
+    chosen = [part for part in parts if part.name.startswith(tuple(args.parts or [""]))]
+    return min(1, call.run(task, chosen))
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ import torch
 from bayesfed import files
 from bayesfed.engine import device as devices
 from bayesfed.engine import lease
+from bayesfed.engine.train import code_hash
 
 BAD = "FAILED"  # how what is told of a part that has failed begins
 MARGIN = 5  # seconds before a part's end at which it is to stop by itself, with a row of what it has
@@ -90,7 +91,7 @@ class Task:
     def row(self, case: str, **values: Any) -> None:
         """Write a row now."""
         row = {"part": self.part, "case": case} | values | {
-            "torch": torch.__version__, "hardware": hardware(self.device), "time": time.strftime("%H:%M:%S"),
+            "torch": torch.__version__, "hardware": hardware(self.device), "code": code()[:12], "time": time.strftime("%H:%M:%S"),
         }  # fmt: skip
         with (self.out / f"{self.call}.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -233,6 +234,9 @@ def rounds_done(log: Path) -> int:
     """The last round in a run's log."""
     lines = log.read_text().splitlines() if log.exists() else []
     return max([int(line.split()[1].partition("/")[0]) for line in lines if line.startswith("round ")], default=0)
+
+
+code = functools.cache(code_hash)  # of the package, as in a run's provenance
 
 
 @functools.cache

@@ -24,8 +24,8 @@ def compute(device: str, precision: str) -> Compute:
     return devices.compute(device, precision)
 
 
-def small(method: str, where: Compute, images: tuple[int, int]) -> Federation:
-    """Four mixed clients with uneven shards, stragglers, and batches that do not divide them."""
+def small(method: str, where: Compute, images: tuple[int, int], network: str | None = None) -> Federation:
+    """Four mixed clients with uneven shards, stragglers, and batches that do not divide them; `network`: the one that travels."""
     # BNFed is for networks of one hidden layer, the full Hessian for few parameters and images as they are. pFedBayes' noise
     # makes of a deep network one whose training blows up rounding, ten million times a round.
     shallow = method in ("bnfed", "pfedbayes")
@@ -37,6 +37,7 @@ def small(method: str, where: Compute, images: tuple[int, int]) -> Federation:
     if methods.get(method).local_models:
         networks["local"] = ["mlp", "lenet5", "cnn1", "cnn2"]
     networks |= dict.fromkeys(methods.get(method).networks, "cnn1")
+    networks |= {"global": network} if network else {}
     options = {"name": method} | common.few_steps(method, server=images[0] // 20)
     return common.federation(
         options, networks, common.random_images(*images, side=side), where, clients=4, alpha=0.3, stragglers=0.5,

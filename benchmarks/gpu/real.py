@@ -1,4 +1,4 @@
-"""`real`: the paper's runs, several at once on one GPU, in order of priority until the deadline."""
+"""`real`: the paper's runs, one or several at once on one GPU, in order of priority until the deadline."""
 
 import contextlib
 import functools
@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,16 +44,14 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
     last = task.until - GRACE
     with memory_log(task):
         try:
-            while waiting or running:
-                while waiting and len(running) < jobs and time.monotonic() < last:
+            while (waiting and not (hopeless := failed >= jobs and not done)) or running:
+                while waiting and not hopeless and len(running) < jobs and time.monotonic() < last:
                     run = waiting.pop(0)
                     running[start(plan, run, data, jobs, task)] = run, time.monotonic()
                 for trainer in [one for one in running if one.poll() is not None]:
                     run, began = running.pop(trainer)
                     note(plan, run, task, seconds=time.monotonic() - began, exit_code=trainer.returncode)
                     done, failed = done + (trainer.returncode == 0), failed + (trainer.returncode != 0)
-                if failed >= jobs and not done:
-                    waiting.clear()  # the next would fail too; what still runs may not
                 if time.monotonic() >= last:
                     break
                 time.sleep(0.1)
@@ -61,16 +60,32 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
     for run, began in running.values():
         reached = rounds_done(folder(plan, run) / "run.log")
         note(plan, run, task, seconds=time.monotonic() - began, unfinished=True, rounds_done=reached)
+    if waiting:
+        task.row("not begun", runs=len(waiting))
+    keep_checkpoints(plan, [run for run, _ in running.values()], task)
     if failed >= jobs and not done:
         raise Failed("real: the first runs all fail")
     if failed:
         raise Failed(f"real: {failed} runs failed")
 
 
+def keep_checkpoints(plan: dict[str, Any], runs: list[dict[str, Any]], task: Task) -> None:
+    """Put the checkpoints of unfinished runs into `checkpoints.tar`, to be unpacked where results/ is."""
+    found = [path for path in (checkpoint(plan, run) for run in runs) if path.exists()]
+    if found:
+        with tarfile.open(task.out / "checkpoints.tar", "w") as tar:
+            for path in found:
+                tar.add(path)
+
+
+def checkpoint(plan: dict[str, Any], run: dict[str, Any]) -> Path:
+    """Where the workflow looks for the run's checkpoint."""
+    return Path("results", plan["config"], "checkpoints", f"{run['folder']}.safetensors")
+
+
 def start(plan: dict[str, Any], run: dict[str, Any], data: Path, jobs: int, task: Task) -> "subprocess.Popen[bytes]":
     """Start a training as the workflow would."""
-    checkpoint = Path("results", plan["config"], "checkpoints", f"{run['folder']}.safetensors")
-    options = ["--out", str(folder(plan, run)), "--checkpoint", str(checkpoint), "--data", str(data)]
+    options = ["--out", str(folder(plan, run)), "--checkpoint", str(checkpoint(plan, run)), "--data", str(data)]
     options += ["--device", task.device, "--gpu-slots", str(jobs)]
     return subprocess.Popen([sys.executable, "-m", "bayesfed", "train", run["runfile"], *options])
 

@@ -35,14 +35,15 @@ GRAPHS = "bayesfed.engine.executors.graphs"
 BOUND = 1e-9
 FIRST = ("hbfl", "fedavg")  # methods without which nothing else is worth asking
 STEPS = 10  # under the profiler
+MODULE = "pfedbayes_vgg_bn"
 CASES = (("hbfl", "mixed"), ("fedavg", "cnn2"))  # method and networks of the paper's rounds
 
 
-def recorded(task: Task, names: Sequence[str] = FIRST) -> None:
+def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
     """Recorded steps equal the same steps unrecorded to the last bit, and in fp64 eager ones to rounding."""
     for name in names:
         for precision in ("fp64", *task.scale.precisions):
-            of = compare.small(name, compare.compute(task.device, precision), task.scale.few)
+            of = compare.small(name, compare.compute(task.device, precision), task.scale.few, network)
             found = compare.play(of, "graphs", 2, task.in_time)
             with mock.patch(f"{GRAPHS}.Recorder.record", lambda recorder, step: step):
                 unrecorded = compare.play(of, "graphs", 2, task.in_time)
@@ -63,7 +64,7 @@ def lanes(task: Task) -> None:
         task.check(f"{method} {model}", compare.same(one, ten))
 
 
-def noise(task: Task, names: Sequence[str] = FIRST) -> None:
+def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
     """The GPU equals the CPU in float64, HBFL with noise that is given to both."""
     images = (task.scale.few[0] // 4, task.scale.few[1] // 4) if task.scale.few[0] > 1000 else task.scale.few
     for name in names:
@@ -74,7 +75,7 @@ def noise(task: Task, names: Sequence[str] = FIRST) -> None:
             def given(learner: Learner, like: Tensor, random: np.random.Generator = random) -> Tensor:
                 return torch.from_numpy(random.standard_normal(like.shape)).to(like)
 
-            of = compare.small(name, compare.compute(device, "fp64"), images)
+            of = compare.small(name, compare.compute(device, "fp64"), images, network)
             with mock.patch.object(Learner, "noise", given):  # the same in the order of calls, which eager keeps
                 runs.append(compare.tensors(compare.play(of, "eager", 2, task.in_time)))
         apart = compare.difference(runs[1], runs[0])
@@ -207,6 +208,12 @@ def other_method(name: str, task: Task) -> None:
         check(task, [name])
 
 
+def modules(task: Task) -> None:
+    """A network that is a PyTorch module, with batch normalisation, in place of a chain of layers."""
+    for check in (recorded, noise):
+        check(task, ["fedavg"], MODULE)
+
+
 def parts(task: Task) -> list[Part]:
     """The parts in order; raises InputError at once where `resume` would find no data."""
     dataset(task.data)
@@ -218,5 +225,6 @@ def parts(task: Task) -> list[Part]:
         Part("resume", resume, 120, leases=False, gate=True),
         Part("rounds", rounds, 120),
         Part("kernels", kernels, 30),
+        Part("modules", modules, 45),
         *(Part(f"method-{name}", functools.partial(other_method, name), 45) for name in task.scale.others),
     ]

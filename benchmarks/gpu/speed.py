@@ -4,8 +4,8 @@ import functools
 import gc
 import math
 import multiprocessing
+import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
@@ -77,19 +77,15 @@ def ceilings(task: Task) -> None:
 
 
 def layouts(task: Task) -> None:
-    """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first.
-
-    Images come channels last, as in training.
-    """
+    """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first."""
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         cnn2 = build("cnn2", 10, 3, 32)
         theta = torch.randn(cnn2.parameters, device=task.device) / 50
         images = torch.randn(128, 3, 32, 32, device=task.device, dtype=where.cast)
-        images = images.contiguous(memory_format=torch.channels_last)
         y = torch.zeros(128, dtype=torch.int64, device=task.device)
         for name, layout in ("NHWC", torch.channels_last), ("NCHW", torch.contiguous_format):
-            step = training_step(cnn2, theta, images, y)
+            step = training_step(cnn2, theta, images.contiguous(memory_format=layout), y)
             forced = mock.patch.object(network, "layout_for", lambda *of, layout=layout: layout)
             with forced, mock.patch.object(convolution, "OWN_WAYS", set[str]()):  # also where this is tried on a CPU
                 took = seconds(as_timed(step, task), task.device)
@@ -107,8 +103,9 @@ def training_step(model: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callab
 
 
 def fused(task: Task) -> None:
-    """CNN2's second convolution with its bias and ReLU, in cuDNN's one call and apart: microseconds, how far they lie apart, and
-    whether what lay in the memory of the result shows. cuDNN is handed that memory as an addend times 0, and 0 NaN is NaN."""
+    """CNN2's second convolution with its bias and ReLU, in cuDNN's one call and apart: microseconds, how far they lie apart,
+    whether what lay in the memory of the result shows (cuDNN is handed that memory as an addend times 0, and 0 NaN is NaN), and
+    whether it gives the same bits again (PyTorch asks cuDNN for no deterministic algorithm there)."""
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
@@ -125,13 +122,12 @@ def fused(task: Task) -> None:
             return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], [0, 0], [1, 1], 1)
 
         expected = apart().double()
-        full = torch.full_like(apart(), math.nan)
-        place = full.data_ptr()
-        del full  # the allocator gives the same memory out again
+        place = apart().fill_(math.nan).data_ptr()  # memory that the allocator gives out again
         found = in_one()
+        repeats = all(torch.equal(in_one(), found) for _ in range(CALLS))
         task.row(
             f"convolution, bias and ReLU {precision}", difference=float((found - expected).norm() / expected.norm()),
-            finite=bool(found.isfinite().all()), in_memory_of_nan=found.data_ptr() == place,
+            finite=bool(found.isfinite().all()), in_memory_of_nan=found.data_ptr() == place, repeats_itself=repeats,
             microseconds_in_one=1e6 * seconds(as_timed(in_one, task), task.device),
             microseconds_apart=1e6 * seconds(as_timed(apart, task), task.device),
         )  # fmt: skip
@@ -303,31 +299,25 @@ def lanes(task: Task) -> None:
         gc.collect()
 
 
-SERVICE = "nvidia-cuda-mps-control"
 SHARED_ROUNDS = 2  # of every job, behind a first one
 
 
 def jobs(task: Task) -> None:
-    """Rounds of HBFL by the number of jobs that share the GPU, first in turns of its time, then side by side under MPS."""
-    shared_by(task, "in turns")
+    """Rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS has been started:
+    seconds in which all have done a round each."""
     if task.device == "cuda":
-        subprocess.run([SERVICE, "-d"], check=True)
-        try:
-            shared_by(task, "under MPS")
-        finally:
-            subprocess.run([SERVICE], input="quit", text=True)
-
-
-def shared_by(task: Task, how: str) -> None:
-    """The rows of one way of sharing: seconds in which all jobs have done a round each."""
+        os.environ["CUDA_VISIBLE_DEVICES"] = lease.visible_devices()[0]
+    how = "under MPS" if lease.under_mps() else "in turns"
     forks = multiprocessing.get_context("fork")
     for count in task.scale.jobs:
         ready, (theirs, ours) = forks.Barrier(count), forks.Pipe(duplex=False)
         children = [forks.Process(target=one_job, args=(task, count, ready, ours)) for _ in range(count)]
         for child in children:
             child.start()
-        for child in children:
-            child.join()
+        while any(child.exitcode is None for child in children):
+            if any(child.exitcode for child in children):
+                ready.abort()  # one is dead, and the others are not to wait for it
+            time.sleep(0.1)
         if any(child.exitcode for child in children):
             task.in_time()
             raise Failed(f"{count} jobs {how}: exit codes {[child.exitcode for child in children]}")
@@ -337,22 +327,18 @@ def shared_by(task: Task, how: str) -> None:
 
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
     """A job's rounds, begun when all are ready for them; sends the mean of their seconds."""
-    try:
-        with lease.lease(task.device, slots=count):
-            where = devices.compute(task.device, "fp32", count)
-            images = common.random_images(*task.scale.many)
-            of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
-            of.check = task.in_time
-            trainer, progress = Trainer(of, "graphs"), begin(of)
+    with lease.lease(task.device, slots=count):
+        where = devices.compute(task.device, "fp32", count)
+        images = common.random_images(*task.scale.many)
+        of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
+        of.check = task.in_time
+        trainer, progress = Trainer(of, "graphs"), begin(of)
+        progress = trainer.play(progress)
+        ready.wait()
+        started = time.perf_counter()
+        for _ in range(SHARED_ROUNDS):
             progress = trainer.play(progress)
-            ready.wait()
-            started = time.perf_counter()
-            for _ in range(SHARED_ROUNDS):
-                progress = trainer.play(progress)
-            took.send((time.perf_counter() - started) / SHARED_ROUNDS)
-    except BaseException:
-        ready.abort()  # nobody is to wait for this job
-        raise
+        took.send((time.perf_counter() - started) / SHARED_ROUNDS)
 
 
 def parts(task: Task) -> list[Part]:
@@ -377,6 +363,6 @@ def parts(task: Task) -> list[Part]:
         if wanted(method, precision)
     ]
     return [
-        Part("ceilings", ceilings, 30), *profiles, Part("layouts", layouts, 30), *[Part("fused", fused, 30)] * (task.device == "cuda"), *runs[:4], Part("lanes", lanes, 60),
-        Part("jobs", jobs, 120, leases=False), *runs[4:],
+        Part("ceilings", ceilings, 30), Part("layouts", layouts, 30), *[Part("fused", fused, 30)] * (task.device == "cuda"),
+        *profiles, *runs[:4], Part("jobs", jobs, 150, leases=False), Part("lanes", lanes, 60), *runs[4:],
     ]  # fmt: skip

@@ -220,6 +220,25 @@ def test_grey_images_stay_channels_last() -> None:
         assert seen[-1] == (784, 1, 28, 1)
 
 
+def test_images_lie_channels_first_where_a_gpu_wants_them_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayesfed.models.module.layout_for", lambda device, dtype: torch.contiguous_format)
+    seen: list[Tensor] = []
+
+    class Watching(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x)
+            return super().forward(x)
+
+    for channels in (1, 3):
+        of = ModuleNetwork("w", lambda *_, n=channels: Watching(nn.Flatten(), nn.Linear(784 * n, 10)), 10, channels, 28)
+        theta, statistics, _ = start(of)
+        x = torch.rand(8, 28, 28, channels, dtype=torch.float64).permute(0, 3, 1, 2)
+        expected = own(of, theta)(x)
+        seen.clear()
+        torch.testing.assert_close(of.logits(theta, x, statistics, generator()), expected)
+        assert seen[-1].stride() == (784 * channels, 784, 28, 1)
+
+
 class Rebinding(nn.Module):
     """Replaces a buffer where it should change it."""
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 LANES = 16  # clients that a job trains at once, at most
 LANE = 9 * 2**30 // 10  # 0.9 GiB: a lane's chunk of images, activations of training and of evaluation, recorded steps
-QUEUES = 32  # between host and GPU, the most that CUDA gives a process; it takes 8 unless asked, and clients' streams would share them
-ALL_QUEUES = (
-    64  # of the jobs on one GPU; an H200 under MPS took three jobs of 32 and refused a fourth, and took five of 16
-)
+# Between host and GPU: the most that CUDA gives a process, which has 8 unless it asks, for its clients' streams to share; and what
+# all jobs under MPS ask for. There an H200 took five jobs of 16, three of 32 by what its logs say, and refused eight others.
+QUEUES, ALL_QUEUES = 32, 64
 RESERVE = 3 * 2**30 // 2  # 1.5 GiB of a job beside its lanes: CUDA's context, libraries, and all images
 
 
@@ -20,10 +19,10 @@ def lanes(total: int, slots: int = 1) -> int:
     return max(1, min(LANES, (total // slots - RESERVE) // LANE))
 
 
-def queues(slots: int = 1) -> int:
-    """How many queues to the GPU each of so many jobs asks for. Under MPS all jobs' queues are one server's, which refuses a
-    job ("device busy", "out of memory") when they are gone."""
-    return max(1, min(QUEUES, ALL_QUEUES // slots))
+def queues(slots: int, under_mps: bool) -> int:
+    """How many queues to the GPU each of so many jobs asks for: the most, unless all are one server's. MPS refuses a job
+    ("device busy", "out of memory") when its queues are gone."""
+    return max(1, min(QUEUES, ALL_QUEUES // slots)) if under_mps else QUEUES
 
 
 def memory(total: int, slots: int = 1) -> int:

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bayesfed.errors import InputError, out_of_memory
-from bayesfed.models.network import at_least_fp32
+from bayesfed.models.network import at_least_fp32, channels_first, layout_for
 
 Build = Callable[[int, int, int], nn.Module]
 
@@ -207,7 +207,9 @@ class ModuleNetwork:
         makes it a training pass; its random numbers come from the generator.
         """
         training = torch.is_grad_enabled()
-        if images.shape[1] == 1:
+        if layout_for(images.device, images.dtype) is torch.contiguous_format:
+            images = channels_first(images)
+        elif images.shape[1] == 1:
             # A sum of grey images is no longer channels-last, and so a CPU pools several times faster.
             images = images.reshape(len(images), *images.shape[2:], 1).permute(0, 3, 1, 2)
         drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()

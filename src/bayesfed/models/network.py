@@ -209,9 +209,7 @@ class Network:
         parts = iter(self.parts(theta.to(images.dtype)))
         x, last = images, len(self.layers) - 1
         if layout is torch.contiguous_format:
-            x = x.flatten(1).view(
-                x.shape
-            )  # grey images are contiguous in both orders, and would be taken for the other
+            x = channels_first(x)
         if self.convolution_parameters and kept is not None and convolution.for_onednn(x):
             x = x.to_mkldnn()
         for depth, layer in enumerate(self.layers):
@@ -285,11 +283,17 @@ def layout_for(device: torch.device, dtype: torch.dtype) -> torch.memory_format 
     return gpu_layout(dtype) if device.type == "cuda" else None
 
 
+def channels_first(images: Tensor) -> Tensor:
+    """Images in that order of memory; grey ones, which are contiguous in either, by their strides too, lest they are taken for
+    the other."""
+    return images.flatten(1).view(images.shape)
+
+
 def gpu_layout(dtype: torch.dtype) -> torch.memory_format:
     """The order of memory in which a GPU's convolutions are fastest, by what they compute in.
 
-    Tensor cores, which plain fp32 has none of, want channels last; cuDNN's fp32 kernels copy such images to the other order
-    and back. A step of CNN2 on an H200, channels last and first: 615 and 536 us in fp32, 421 and 449 in TF32, 347 and 599
+    Tensor cores, which plain fp32 has none of, want channels last; in plain fp32 cuDNN copies most such images to the other
+    order and back. A step of CNN2 on an H200, channels last and first: 615 and 536 us in fp32, 421 and 449 in TF32, 347 and 599
     in bf16 (`benchmarks.gpu speed`).
     """
     on_tensor_cores = dtype == torch.bfloat16 or torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]

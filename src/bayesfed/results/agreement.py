@@ -166,7 +166,7 @@ def verdict(row: Mapping[str, str]) -> str:
 
 
 def of_costs(records: Iterable[cells.Record]) -> str:
-    """A row for each experiment: its runs, what one took, and what those that are open would take at the mean of their like,
+    """A row for each experiment: its runs, what one took on a CPU, and what those that are open would take at the mean of their like,
     runs of the same method, network and data; how many have none that stands."""
     experiments: dict[str, dict[Path, cells.Record]] = {}
     for record in records:
@@ -175,8 +175,8 @@ def of_costs(records: Iterable[cells.Record]) -> str:
     for experiment, of in experiments.items():
         took: dict[tuple[str, str, str], list[float]] = {}
         for folder, record in of.items():
-            if record.done:
-                took.setdefault(kind(record), []).append(runs.provenance(folder)["train_seconds"] / 3600)
+            if record.done and (made := runs.provenance(folder))["device"] == "cpu":
+                took.setdefault(kind(record), []).append(made["train_seconds"] / 3600)
         each = [hours for hours_of in took.values() for hours in hours_of]
         still = [record for record in of.values() if not record.done]
         known = [statistics.fmean(took[kind(record)]) for record in still if kind(record) in took]
@@ -184,7 +184,7 @@ def of_costs(records: Iterable[cells.Record]) -> str:
             [
                 experiment,
                 str(len(of)),
-                str(len(each)),
+                str(len(of) - len(still)),
                 f"{statistics.fmean(each):.2f}" if each else "",
                 f"{sum(known):.0f} ({len(known)} runs)" if known else "",
                 str(len(still) - len(known)),
@@ -195,7 +195,7 @@ def of_costs(records: Iterable[cells.Record]) -> str:
         "experiment",
         "runs planned",
         "stand",
-        "hours of one",
+        "hours of one on a CPU",
         "hours of open ones like these",
         "open ones unlike",
         "hardware",
