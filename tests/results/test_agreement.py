@@ -54,6 +54,20 @@ def test_what_is_not_the_papers_run_is_not_counted(lab, stored, told, tmp_path):
     assert "| table1 | 8 | 0 |  |  |  |  |  |  |" in text
 
 
+def test_hours_of_a_cpu_are_told_by_runs_on_cpus_alone(lab, stored, told, tmp_path):
+    by = [
+        {"by": {"hardware": name, "device": device, "threads": 1}}
+        for name, device in (("H200", "cuda"), ("AMD", "cpu"))
+    ]
+    for seed, how in enumerate(({"device": "cuda"}, {"sessions": by}, {})):
+        one = lab.cell("heterogeneous", "FML", seed=seed)
+        stored(one, [0.8], [[0.5]] * 10)
+        told(one, train_seconds=3600 * (seed + 1), **how)
+    lab.cell("heterogeneous", "FML", seed=3)
+    lines = agreement.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text().splitlines()
+    assert any(line.startswith("| heterogeneous | 4 | 3 | 3.00 | 3 (1 runs) | 0 |") for line in lines)
+
+
 def test_a_claim_of_other_runs_than_the_papers_is_not_held(lab, stored, told, tmp_path):
     for method, best in (("HBFL", 0.9), ("FML", 0.8)):
         small = lab.cell("heterogeneous", method, rounds=4, changes=["rounds 4 (paper 100)"])

@@ -175,7 +175,8 @@ def of_costs(records: Iterable[cells.Record]) -> str:
     for experiment, of in experiments.items():
         took: dict[tuple[str, str, str], list[float]] = {}
         for folder, record in of.items():
-            if record.done and (made := runs.provenance(folder))["device"] == "cpu":
+            made = runs.provenance(folder) if record.done else {}
+            if made and all(cells.machines(made).values()):  # each with its threads: all were CPUs
                 took.setdefault(kind(record), []).append(made["train_seconds"] / 3600)
         each = [hours for hours_of in took.values() for hours in hours_of]
         still = [record for record in of.values() if not record.done]
