@@ -274,14 +274,24 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
 
 
 @pytest.mark.parametrize(
-    ("names", "message", "told"),
+    ("jobs", "names", "message", "told"),
     [
-        (["good", "bad1", "bad2", "bad3"], "real: 3 runs failed", [("bad1", 2), ("bad2", 2), ("good", 0), ("bad3", 2)]),
-        (["bad1", "bad2", "bad3"], "real: the first runs all fail", [("bad1", 2), ("bad2", 2), ("not begun", None)]),
+        (
+            2,
+            ["good", "bad1", "bad2", "bad3"],
+            "real: 3 runs failed",
+            [("bad1", 2), ("bad2", 2), ("good", 0), ("bad3", 2)],
+        ),
+        (1, ["bad1", "bad2"], "real: the first runs all fail", [("bad1", 2), ("not begun", None)]),
     ],
 )
 def test_real_begins_no_further_run_while_all_fail(
-    names: list[str], message: str, told: list[tuple[str, int | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    jobs: int,
+    names: list[str],
+    message: str,
+    told: list[tuple[str, int | None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a GPU that has no room for another; the one that has goes on, and when it is done there is room."""
     monkeypatch.chdir(tmp_path)
@@ -295,7 +305,7 @@ def test_real_begins_no_further_run_while_all_fail(
     (tmp_path / "out").mkdir()
     task = call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
     with pytest.raises(call.Failed, match=message):
-        real.train(plan, 2, task)
+        real.train(plan, jobs, task)
     rows = [json.loads(line) for line in Path("out/real.jsonl").read_text().splitlines()]
     assert sorted((row["case"], row.get("exit_code")) for row in rows[1:]) == sorted(told)
 
