@@ -41,10 +41,11 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
         raise Failed(f"real: no run of {plan['config']} is open whose data are in {data}")
     running: dict[subprocess.Popen[bytes], tuple[dict[str, Any], float]] = {}
     done = failed = 0
+    hopeless = False
     last = task.until - GRACE
     with memory_log(task):
         try:
-            while (waiting and not (hopeless := failed >= jobs and not done)) or running:
+            while running or (waiting and not hopeless):
                 while waiting and not hopeless and len(running) < jobs and time.monotonic() < last:
                     run = waiting.pop(0)
                     running[start(plan, run, data, jobs, task)] = run, time.monotonic()
@@ -52,6 +53,7 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
                     run, began = running.pop(trainer)
                     note(plan, run, task, seconds=time.monotonic() - began, exit_code=trainer.returncode)
                     done, failed = done + (trainer.returncode == 0), failed + (trainer.returncode != 0)
+                hopeless = failed >= jobs and not done  # none is begun until one is done
                 if time.monotonic() >= last:
                     break
                 time.sleep(0.1)
@@ -63,7 +65,7 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
     if waiting:
         task.row("not begun", runs=len(waiting))
     keep_checkpoints(plan, [run for run, _ in running.values()], task)
-    if failed >= jobs and not done:
+    if hopeless:
         raise Failed("real: the first runs all fail")
     if failed:
         raise Failed(f"real: {failed} runs failed")

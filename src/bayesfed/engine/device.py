@@ -68,6 +68,7 @@ def compute(device: str, precision: str, slots: int = 1) -> Compute:
         keep_memory()
     products = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
+    # Alike, or torch has no answer where a module of a user's asks for `cudnn.allow_tf32`.
     torch.backends.cudnn.rnn.fp32_precision = products  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = products
     torch.backends.cudnn.deterministic = True
