@@ -12,8 +12,8 @@ from bayesfed import plan
 PROJECT = Path(__file__).parents[1]
 
 # Came when runs of the others stood already.
-LATER = {"HBFL unscaled", "HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform"}
-LATER_EXPERIMENTS = {"falling_rate"}
+LATER = {"HBFL unscaled", "HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform", "FML uniform Adam"}
+LATER_EXPERIMENTS = {"falling_rate", "by_adam"}
 
 # config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
 KEYS = {

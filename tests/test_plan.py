@@ -85,11 +85,11 @@ def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
-    assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 179, 3 * 169)
+    assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 191, 3 * 173)
     assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117 + 240 + 56, 3 * 112 + 230 + 56)
     assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 157, 3 * 135)
     assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 46, 3 * 45)
-    assert len(full["runs"]) == 3 * (169 + 112 + 45 + 135) + 230 + 56
+    assert len(full["runs"]) == 3 * (173 + 112 + 45 + 135) + 230 + 56
     hbfl, fola, fedppd, pfedbayes = (len(runs[paper]) for paper in ("hbfl", "fola", "fedppd", "pfedbayes"))
     told_in_readme = f"{hbfl} runs for HBFL, {fola} for FOLA, {fedppd} for FedPPD, {pfedbayes} for pFedBayes"
     assert told_in_readme in (PROJECT / "README.md").read_text()
@@ -159,13 +159,13 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     of_folder = {cell["folder"]: cell for cell in reversed(full["cells"])}  # as the first that asks for it
     order = [of_folder[run["folder"]] for run in sorted(full["runs"], key=lambda run: -run["priority"])]
     assert sorted(run["priority"] for run in full["runs"]) == list(range(1, len(order) + 1))
-    assert [cell["seed"] for cell in order] == [0] * 169 + [1] * 169 + [2] * 169
+    assert [cell["seed"] for cell in order] == [0] * 173 + [1] * 173 + [2] * 173
     first = [(cell["experiment"], cell["method"], cell["dataset"], cell["alpha"]) for cell in order[:11]]
     both = ["cifar10", "cifar100"]
     assert first[:3] == [("multitask", method, both, None) for method in ("Independent", "FML", "HBFL")]
     assert first[3:7] == [("heterogeneous", m, "cifar10", alpha) for alpha in ("100", "0.05") for m in ("FML", "HBFL")]
     assert {experiment for experiment, *_ in first} == {"multitask", "heterogeneous"}
-    figures = [(cell["model"], cell["dataset"]) for cell in order[11:169] if cell["experiment"] == "homogeneous"]
+    figures = [(cell["model"], cell["dataset"]) for cell in order[11:173] if cell["experiment"] == "homogeneous"]
     assert figures[0] == ("mlp", "mnist")
     assert figures[-1] == ("cnn2", "cifar100")
 

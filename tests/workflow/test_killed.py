@@ -24,6 +24,7 @@ experiments:
   heterogeneous: {skip: true}
   ablation: {skip: true}
   falling_rate: {skip: true}
+  by_adam: {skip: true}
   multitask: {skip: true}
   homogeneous: {cases: [{dataset: mnist, model: mlp}], axes: {alpha: [0.05], method: [FedAvg, FedProx]}}
   stragglers: {skip: true}
