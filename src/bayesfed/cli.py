@@ -193,14 +193,14 @@ def tables(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
-    from bayesfed.results import agreement, claims, compare, glance, metrics
+    from bayesfed.results import agreement, claims, compare, dvc, glance
 
     tell_of_runs(args.plan)
     compare.write(args.plan, args.out)
     claims.write(args.plan, args.out)
     glance.write(args.plan, args.out)
     agreement.write(args.plan, args.out)
-    metrics.write(args.plan, args.out)
+    dvc.write(args.plan, args.out)
 
 
 def figures(args: argparse.Namespace) -> None:
