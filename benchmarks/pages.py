@@ -5,7 +5,6 @@ how far they agree with print, docs/readings.md what the printed numbers themsel
 benchmarks, docs/gpu.md what the calls for a GPU found.
 """
 
-import contextlib
 import csv
 import json
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ import yaml
 from bayesfed import plan
 from bayesfed.results.glance import APART, CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
+from benchmarks import gain
 
 HERE = Path(__file__).parent
 PAGE_NAMES = ("README.md", "docs/results.md", "docs/readings.md", "docs/speed.md", "docs/gpu.md")
@@ -25,11 +25,6 @@ README, RESULTS, READINGS, SPEED, GPU = (HERE.parent / name for name in PAGE_NAM
 RUNS = HERE.parent / "results"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
-# Of HBFL's runs on CIFAR-10 at alpha 0.05, those that tell what its gain is made of: experiments, seeds and their columns.
-GAIN = {
-    "paper": (("ablation", "by_adam", "falling_rate"), {0: "seed 0", 1: "seed 1", 2: "seed 2"}),
-    "hbfl-readings": (("readings", "falling"), {seed: f"seed {seed}, 40 rounds" for seed in (97, 98, 99)}),
-}
 TITLE = "\n**"  # how the title of a table begins at a glance
 
 
@@ -98,31 +93,22 @@ def readings() -> str:
 
 
 def by_seed() -> str:
-    """The global accuracy of HBFL, FML and FedAvg on CIFAR-10 at alpha 0.05, as the paper has them and otherwise, run by run."""
-    found: list[tuple[str, str, str]] = []
-    for config, (experiments, seeds) in GAIN.items():
-        with contextlib.chdir(HERE.parent):
-            asked = plan.read_mapping(Path("config", f"{config}.yaml"))
-            alone = {} if asked["papers"] == ["hbfl"] else {"papers": ["hbfl"], "experiments": {}}
-            made, _ = plan.make(asked | alone)
-        for cell in made["cells"]:
-            path = RUNS / config / "runs" / cell["folder"] / "summary.json"
-            if (
-                cell["experiment"] in experiments
-                and (cell["dataset"], cell["alpha"]) == ("cifar10", "0.05")
-                and path.exists()
-            ):
-                falling = ", falling rate" if cell["experiment"].startswith("falling") else ""
-                reached = json.loads(path.read_text())["global"]
-                shown = " / ".join(f"{100 * reached[name]:.1f}" for name in ("accuracy_best", "accuracy_last5"))
-                found.append((cell["method"] + falling, seeds[cell["seed"]], shown))
+    """HBFL and FML on CIFAR-10 at alpha 0.05, as the paper has them and otherwise, run by run, beside print."""
     with (HERE.parent / plan.PAPERS / "hbfl.published.csv").open() as file:
-        found += [
-            (row["method"], "print", row["value"])
-            for row in csv.DictReader(file)
-            if row["item"] == "table1" and (row["dataset"], row["alpha"]) == ("CIFAR10", "0.05")
-        ]
+        printed = [row for row in csv.DictReader(file) if row["item"] == "table1"]
+    found = gain.by_seed("CIFAR-10, Non-IID")
+    found += [
+        (row["method"], "print", row["value"])
+        for row in printed
+        if (row["dataset"], row["alpha"]) == ("CIFAR10", "0.05")
+    ]
     return pivot("CIFAR-10, Non-IID, global model, %", found)
+
+
+def pairs() -> str:
+    """How far runs of HBFL, FML and FedAvg are ahead of each other."""
+    rows = list(gain.pairs())
+    return table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -370,6 +356,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         **{f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
         "draws:": draws,
         "classes:": classes,
+        "seeds:": by_seed,
+        "pairs:": pairs,
         "readings:": readings,
     },
     READINGS: {"shards:": shards},

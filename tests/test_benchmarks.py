@@ -13,7 +13,7 @@ from bayesfed.data.schemes import Partition
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.models import convolution, network
 from bayesfed.results import runs
-from benchmarks import augment, bins, classes, common, cores, draws, kernels, pages, shards
+from benchmarks import augment, bins, classes, common, cores, draws, gain, kernels, pages, shards
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -170,3 +170,21 @@ def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
     assert at_0["logits_in_bf16"] == pytest.approx(at_0["all"], abs=0.3)
     assert at_500["all"] == pytest.approx(at_0["all"], abs=0.3)
     assert at_500["logits_in_bf16"] < at_0["all"] - 3
+
+
+def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = {"first": [0.5] * 20, "second": [0.4] * 12 + [0.6] * 8}
+    clients = {"first": ([0.9, 0.7], [0.8, 0.6]), "second": ([0.8, 0.7], [0.8, 0.7])}
+    monkeypatch.setattr(runs, "curves", lambda folder: {"global": dict(enumerate(curves[folder.name], 1))})
+    names = ("accuracy_best", "accuracy_last5")
+    monkeypatch.setattr(
+        runs, "summary", lambda folder: {"clients": dict(zip(names, clients[folder.name], strict=True))}
+    )
+    assert list(gain.compared(Path("first"), Path("second")).values()) == [
+        "+10.0",
+        "-6.0",
+        "12 of 20",
+        "14",
+        "+5.0",
+        "-5.0",
+    ]
