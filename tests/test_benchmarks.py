@@ -144,6 +144,17 @@ def test_a_model_whose_classes_are_out_of_balance_is_brought_back() -> None:
     assert np.bincount((tilted + classes.balancing(tilted, counts)).argmax(1)) == pytest.approx(counts, abs=2)
 
 
+def test_classes_whose_logits_hardly_vary_are_brought_into_balance() -> None:
+    random = np.random.default_rng(0)
+    labels = np.arange(4000) % 4
+    logits = (random.normal(size=(4000, 4)) * [2, 2, 0.1, 0.1] + np.eye(4)[labels] * [2, 2, 0.1, 0.1]).astype(
+        np.float32
+    )
+    logits += np.array([0, 0, -9, -30], np.float32)
+    counts = np.bincount(labels)
+    assert np.bincount((logits + classes.balancing(logits, counts)).argmax(1)) == pytest.approx(counts, abs=20)
+
+
 def test_what_balance_takes_from_classes_is_what_their_shares_gave_them() -> None:
     random = np.random.default_rng(0)
     labels = np.arange(4000) % 4
