@@ -5,6 +5,7 @@ Nothing is trained: the records under `results/` are read, and `python -m benchm
 
 import contextlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -36,6 +37,7 @@ FIVE, TEN = 5, 10
 Runs = dict[tuple[str, str], dict[str, Path]]
 
 
+@cache
 def finished() -> Runs:
     """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by method."""
     found: Runs = {}
