@@ -3,7 +3,7 @@
 import csv
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Lab:
 def finish(
     folder: Path,
     server: list[float] | None = None,
-    clients: list[list[float]] | None = None,
+    clients: Sequence[Sequence[float | None]] | None = None,
     uncertainty: Mapping[str, Mapping[str, float]] | None = None,
     on_shards: list[list[float]] | None = None,
     mean: list[float] | None = None,
@@ -88,7 +88,7 @@ def finish(
 ) -> None:
     """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme.
 
-    `mean`: of the clients' models on the full test set. An empty curve is that of a client that never took part. Without `on_shards`, the server's model on each client's
+    `mean`: of the clients' models on the full test set. None is a round that a client sits out, and an empty curve that of one that never took part. Without `on_shards`, the server's model on each client's
     shard, it is a record as they were before there was that metric. `more`: keys of the summary beside those that every
     run has.
     """
@@ -96,10 +96,11 @@ def finish(
 
     names = ("accuracy_best", "accuracy_last", "accuracy_last5")
 
-    def summed(curve: list[float]) -> tuple[float | None, ...]:
+    def summed(rounds: Sequence[float | None]) -> tuple[float | None, ...]:
+        curve = [value for value in rounds if value is not None]
         return (max(curve), curve[-1], sum(curve[-5:]) / len(curve[-5:])) if curve else (None,) * 3
 
-    def block(curves: list[list[float]]) -> dict[str, Any]:
+    def block(curves: Sequence[Sequence[float | None]]) -> dict[str, Any]:
         return {name: [summed(curve)[i] for curve in curves] for i, name in enumerate(names)}
 
     with (folder / "metrics.csv").open("w", newline="") as file:
@@ -113,8 +114,9 @@ def finish(
             writer.writerow([round, "mean", "local", "test_accuracy", value])
         for (k, curve), (model, less) in itertools.product(enumerate(clients or []), [("meme", 0.0), ("local", 0.1)]):
             for round, value in enumerate(curve, 1):
-                writer.writerow([round, k, model, "shard_accuracy", value - less])
-                writer.writerow([round, k, model, "test_accuracy", 0.999])
+                if value is not None:
+                    writer.writerow([round, k, model, "shard_accuracy", value - less])
+                    writer.writerow([round, k, model, "test_accuracy", 0.999])
         for k, curve in enumerate(on_shards or []):
             writer.writerows([round, k, "global", "shard_accuracy", value] for round, value in enumerate(curve, 1))
     summary = {

@@ -162,6 +162,18 @@ def test_a_difference_of_rounds_is_in_rounds(lab, stored):
     assert counts(total) == ("1", "1", "1", "-3.0", "holds")
 
 
+def test_a_claim_of_most_settings_holds_in_more_than_half(lab, stored):
+    for alpha, ours in (("100", 0.6), ("1", 0.4), ("0.05", 0.7)):
+        stored(lab.cell("heterogeneous", "HBFL", alpha=alpha), [ours])
+        stored(lab.cell("heterogeneous", "FML", alpha=alpha), [0.5])
+    most = {**HIGHER, "most": True}
+    assert [row["verdict"] for row in outcome(lab, most)] == ["holds", "holds", "does not hold", "holds"]
+    stored(lab.cell("heterogeneous", "HBFL", alpha="0.1"), [0.4])
+    stored(lab.cell("heterogeneous", "FML", alpha="0.1"), [0.5])
+    assert outcome(lab, most)[0]["verdict"] == "does not hold"
+    assert outcome(lab, HIGHER)[0]["verdict"] == "holds in part"
+
+
 def test_a_claim_of_which_a_part_is_planned_is_no_verdict_on_all(lab, stored):
     for method, best in (("FML", 0.5), ("HBFL", 0.6)):
         stored(lab.cell("heterogeneous", method), [best], [[0.5]])

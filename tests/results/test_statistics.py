@@ -81,7 +81,7 @@ def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored
     """60 of 100 and 3 of 10 images right in round 2; the best round of the sum is not the clients' best rounds."""
     curves = [[0.5, 0.6, 0.1], [0.9, 0.3, 1.0]] + [[]] * 8
     lab.spec["statistics"] = {"middle": {"best_within": [2, 3]}, "late": {"best_within": [7, 8]}}
-    stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves, on_shards=curves, test_images=[100, 10] + [5] * 8)
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves, on_shards=curves, test_images=[100, 10] + [0] * 8)
     stored(lab.cell("heterogeneous", "FML"), [0.5], curves, on_shards=curves)
     (study,) = cells.studies(lab.plan)
     hbfl, fml = cells.of_metric(study.records, "personal_accuracy_middle", lab.spec["statistics"])[0]
@@ -91,6 +91,19 @@ def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored
     assert hbfl.value(cells.Statistic("last")) == pytest.approx(20 / 110)
     assert cells.score([hbfl], own["late"]).shown() == "no such rounds"
     assert (fml.missing, fml.value(cells.BEST)) == ("not in its record", None)
+
+
+def test_who_sits_a_round_out_counts_as_when_last_tested(lab: Any, stored: Callable[..., None]) -> None:
+    """Of two clients one takes part in a round: the best round is not that of the better one alone."""
+    clients: list[Any] = [[0.5, None, None, 0.7], [None, 0.9, 0.8, None]]
+    never: list[Any] = [[]] * 10
+    for method, images in (("HBFL", [30, 10] + [0] * 8), ("FML", [30, 10, 5] + [0] * 7)):
+        stored(lab.cell("heterogeneous", method), [0.5], clients + never[2:], on_shards=never, test_images=images)
+    (study,) = cells.studies(lab.plan)
+    hbfl, fml = cells.of_metric(study.records, "personal_accuracy_best", {})[0]
+    assert hbfl.curve() == pytest.approx({2: 24 / 40, 3: 23 / 40, 4: 29 / 40})
+    assert fml.curve() == {}
+    assert (fml.missing, fml.value(cells.BEST)) == ("never took part", None)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ Server, elementwise, pi_n = n_n / n:
     Omega_S <- sum_n pi_n Omega_n
     mu_S    <- (sum_n pi_n Omega_n theta_n) / (Omega_S + epsilon)        (eqs 11, 12)
 
-This is the form of the public code, where Omega is r times the paper's precision (evaluated offline, of one pass alone, it
-is the paper's, and not divided by r). There the prior's gradient is missing,
+This is the form of the public code, where Omega is E r times the paper's precision for E local epochs (evaluated offline, of
+one pass alone, it is the paper's, and not divided by r). There the prior's gradient is missing,
 for its loss is taken of detached tensors; here it is there. The paper's form has means in place of sums (eqs 22 to 25):
 
     F_n = mean of g^2 over all steps,  Sigma_n^-1 = F_n/r + (r-1)/r Sigma_S^-1,  prior lambda Sigma_S^-1

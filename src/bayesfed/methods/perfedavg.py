@@ -4,11 +4,13 @@ Client i from w, for each pair of mini-batches D, D':
 
     w' = w - alpha g(w; D),    w <- w - beta g(w'; D')
 
+Where epochs leave a mini-batch without a second one, one of a further epoch completes its pair.
+
 Server: w <- sum_i q_i w_i. The client's own model is one step away from the server's w, on one of its mini-batches:
 
     phi = w - alpha g(w; D)
 
-D is of its training images. In the repository of pFedMe, with which papers compare, D is of its *test* images, whose
+D is of its training images. In the repository of pFedMe, with which papers compare, D has been of its *test* images, whose
 labels the model has then seen before it is tested on them: `adapt: test` does that, to say what it is worth.
 """
 
@@ -68,13 +70,19 @@ class PerFedAvg(Method):
         c["theta"].copy_(c["w"] - length * g)
         first.copy_(1 - first)
 
+    def complete(self, c: Learner, batch: Batch) -> None:
+        """w <- w - beta g(w'; D'), where a D' is wanted; else nothing."""
+        g, first = ce_gradient(c, "theta", batch), c["first"]
+        c["theta"].copy_(torch.where(first == 1, c["theta"], c["w"] - c.rate(self.options.beta) * g))
+        first.fill_(1)
+
     def phases(self, c: Node) -> Sequence[Phase]:
         data: Literal["own", "test"] = "own" if self.options.adapt == "train" else "test"
-        return [Phase(self.adapt, batches=1, data=data), Phase(self.step, epochs=c.epochs, batches=2 * c.batches)]
+        adapt, step = Phase(self.adapt, batches=1, data=data), Phase(self.step, epochs=c.epochs, batches=2 * c.batches)
+        return [adapt, step, Phase(self.complete, batches=1)] if c.epochs else [adapt, step]
 
     def finish(self, c: Node) -> State:
-        # A mini-batch without a second one to its pair leads nowhere.
-        return {"w": torch.where(c["first"] == 1, c["theta"], c["w"])}
+        return {"w": c["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         q = torch.stack([update.q for update in updates])

@@ -601,9 +601,11 @@ def _why_not_together(summary: Mapping[str, Any] | None) -> str:
         return ""
     if "test_images" not in summary:
         return UNRECORDED
-    block = summary.get("clients") or {}
-    tested = any(_values(block, k) for k in range(len(summary["test_images"])))
-    return "" if tested else _why(block, 0)
+    block, images = summary.get("clients") or {}, summary["test_images"]
+    if not any(images):
+        return _why(block, 0)
+    untested = [k for k, count in enumerate(images) if count and not _values(block, k)]
+    return _why(block, untested[0]) if untested else ""
 
 
 def _each(names: str | list[str], clients: int) -> list[str]:

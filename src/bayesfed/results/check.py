@@ -11,7 +11,7 @@ TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note"
 FIGURE = (
     "title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods", "note", "search",
 )  # fmt: skip
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search")
+CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search", "most")
 SEARCH = ("over", "by")
 OF_KIND = {  # what each kind of claim has beside
     "higher": ("method", "than"),
@@ -35,7 +35,7 @@ UNASKED = {
     "active": "has no active learning (active: {start, add, every})",
 }
 POINTS = {"against", "error"}  # of these, a point a run or a network, and no line
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search")
+OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search", "most")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 

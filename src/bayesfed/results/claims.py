@@ -3,7 +3,7 @@
 A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
 and what its kind needs; `where` narrows the cells (field -> value or values), `apart` names axes in which cells that are
 compared may differ (each method with its best number of local epochs); with a `search` (results/search.py) best is compared
-with best. Kinds:
+with best; `most: true` is a claim of most settings: in all it holds where it does in more than half. Kinds:
 
 - `higher`, `lower`, `not higher`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
 - `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, likewise;
@@ -225,7 +225,7 @@ def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dic
         "experiment": "+".join(claim["experiments"]),
     }
     sides = {"method": claim.get("method", ""), "than": ", ".join(map(cells.text, claim.get("than", [])))}
-    total = {**common, **sides, "dataset": "all", **_outcome(study, found)}
+    total = {**common, **sides, "dataset": "all", **_outcome(study, found, claim.get("most", False))}
     if total["of"] != "0" and len(found) < claim.get("cells", 0) and "(" not in total["verdict"]:
         total["verdict"] += f" (in {len(found)} of its {claim['cells']} cells)"
     whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
@@ -260,7 +260,7 @@ def choices(test: Test) -> str:
     return "; ".join(cells.unique(named))
 
 
-def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
+def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> dict[str, str]:
     """Counts, mean difference, verdict and budget over tests; the latter two of the runs that stand, where any count."""
     records = [record for test in found for record in test.records]
     counted = [test for test in found if any(value is not None for value in test.differences)]
@@ -273,6 +273,8 @@ def _outcome(study: cells.Study, found: Sequence[Test]) -> dict[str, str]:
         verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of or level == of:
         verdict = "holds" if holds else "level"
+    elif most:
+        verdict = "holds" if 2 * holds > of else "does not hold"
     else:
         verdict = "holds in part" if holds else "does not hold"
     if of and any(record.used != record.dataset for record in records):

@@ -42,16 +42,19 @@ def number(value: object) -> float | None:
 
 @cache
 def together(folder: Path) -> dict[int, float]:
-    """Per round the accuracy of all clients' own models on their own test images together: right ones among all of them, of
-    the clients that were tested. Nothing where the record does not say how many images each has."""
+    """Per round the accuracy of all clients' own models on their own test images together: right ones among all of them. A
+    client who sits a round out counts as when last tested, since its model is still that; so a round has a value once every
+    client with test images has been tested. Nothing where the record does not say how many images each has."""
     images: list[int] = (summary(folder) or {}).get("test_images", [])
-    right: dict[int, float] = {}
-    tested: dict[int, int] = {}
-    for k, count in enumerate(images):
-        for round, value in curves(folder).get(str(k + 1), {}).items():
-            right[round] = right.get(round, 0.0) + count * value
-            tested[round] = tested.get(round, 0) + count
-    return {round: right[round] / tested[round] for round in sorted(right)}
+    counts = {k + 1: count for k, count in enumerate(images) if count}
+    tested = {k: curves(folder).get(str(k), {}) for k in counts}
+    latest: dict[int, float] = {}
+    found: dict[int, float] = {}
+    for round in sorted({round for curve in tested.values() for round in curve}):
+        latest |= {k: curve[round] for k, curve in tested.items() if round in curve}
+        if len(latest) == len(counts):
+            found[round] = sum(counts[k] * value for k, value in latest.items()) / sum(counts.values())
+    return found
 
 
 @cache
