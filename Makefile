@@ -19,13 +19,9 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.set-up
 SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
-# Quiet about rules, Snakemake keeps to itself why one failed: say it, from the logs that have come since.
 define snakemake
 	@test -f config/$(1).yaml || { echo "No config/$(1).yaml; there are: $(basename $(notdir $(wildcard config/*.yaml)))" >&2; exit 2; }
-	@grep -qx 'name: *$(1)' config/$(1).yaml || { echo "config/$(1).yaml: expected name: $(1), as the file's, which names the results; write it so" >&2; exit 2; }
-	@mkdir -p results/$(1)/logs && touch results/$(1)/logs/.begun
-	@$(SNAKEMAKE) $(2) --configfile config/$(1).yaml $(3) || { code=$$?; \
-		find results/$(1)/logs -name '*.log' -newer results/$(1)/logs/.begun -exec grep -h '^bayesfed: ' {} + >&2; exit $$code; }
+	@$(SNAKEMAKE) $(2) --configfile config/$(1).yaml $(3)
 endef
 
 .PHONY: demo test test-long test-kills test-report test-remotes test-slurm setup lint bench report

@@ -12,9 +12,11 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import is_quiet_about
 from snakemake.utils import min_version
 
 from bayesfed import files
@@ -49,10 +51,15 @@ for option, profile in itertools.pairwise(ARGUMENTS):
         )
         raise WorkflowError(f"there is no profile {profile}; there are {known}")
 
+# Snakemake has read them, and of a key that stands twice kept the last.
 try:
+    for path in workflow.configfiles:
+        planning.check_file(Path(os.path.relpath(path)))
     PLAN = planning.load(config)
 except InputError as error:
     raise WorkflowError(str(error)) from None
+
+STARTED = time.time()
 
 # Otherwise results are made from the runs that stand, and nothing is trained or fetched.
 TRAINING = config.get("runs", "all") == "all"
@@ -102,6 +109,16 @@ onstart:
             raise WorkflowError(
                 f"no Slurm answers here ({' '.join(answer.split())}); start it on a login node of the cluster"
             )
+
+
+# Quiet about rules, Snakemake keeps to itself why one failed: say it, from the logs that have come since.
+onerror:
+    if is_quiet_about(workflow.output_settings.quiet or (), "rules"):
+        for path in sorted(Path("results", config["name"], "logs").rglob("*.log")):
+            if path.stat().st_mtime >= STARTED:
+                for line in path.read_text(errors="replace").splitlines():
+                    if line.startswith("bayesfed: "):
+                        print(line, file=sys.stderr)
 
 
 # Which datasets a config has, and which contents: what DVC goes by.

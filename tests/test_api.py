@@ -223,6 +223,12 @@ def test_a_model_takes_images_as_the_dataset_has_them(
 
 
 def test_a_run_has_a_folder(mapping: Make, data_dir: Path) -> None:
+    with pytest.raises(InputError, match="out: expected the run's folder, found None"):
+        bayesfed.train(mapping(), None, data=data_dir)
+    with pytest.raises(InputError, match="folder: expected the run's folder, found None"):
+        bayesfed.load_run(None)
+    with pytest.raises(InputError, match=r"run: expected a mapping, as yaml.safe_load gives .*, found 'run.yaml'"):
+        bayesfed.train("run.yaml", "out", data=data_dir)
     with pytest.raises(InputError, match="out: expected the run's folder, found an empty text"):
         bayesfed.train(mapping(rounds=1), "", data=data_dir)
 
@@ -297,6 +303,8 @@ def test_the_checkpoint_is_found(mapping: Make, data_dir: Path, tmp_path: Path) 
     assert len(record.metrics) > 0
     with pytest.raises(InputError, match=f"no checkpoint at {folder}/checkpoint.safetensors nor {kept}; its networks"):
         record.server  # noqa: B018
+    with pytest.raises(InputError, match=f"no checkpoint at {tmp_path}; its networks"):
+        bayesfed.load_run(folder, checkpoint=tmp_path).server  # noqa: B018
     again = bayesfed.load_run(folder, checkpoint=elsewhere).server["global"].network
     assert torch.equal(theta, next(again.parameters()))
     other = bayesfed.train(mapping("fedavg", rounds=1, seed=1), tmp_path / "other", data=data_dir)

@@ -207,6 +207,44 @@ def test_an_error_of_ours_keeps_its_traceback(
         cli.main(["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "run.yaml/x", "--out", "out"],
+        ["train", "run.yaml/x", "--runs", "out"],
+        ["train", "run.yaml", "--out", "out", "--data", "a_file"],
+        ["plan", "config.yaml", "--out", "a_file"],
+        ["tables", "plan.json", "--out", "a_file"],
+        ["partition", "run.yaml", "--overview", "a_file/x"],
+    ],
+)
+def test_a_file_where_a_folder_is_needed_is_a_mistake_of_the_call(
+    command: list[str], mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    root = Path(__file__).parents[1]
+    assert cli.main(["plan", str(root / "config/test.yaml"), "--out", str(tmp_path / "plan")]) == 0
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").symlink_to(root / "config/test.yaml")
+    Path("config").symlink_to(root / "config")
+    Path("plan.json").symlink_to("plan/plan.json")
+    Path("data").symlink_to(data_dir)
+    Path("a_file").touch()
+    Path("run.yaml").write_text(yaml.safe_dump(mapping("fedavg")))
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    file = "run.yaml" if "run.yaml/x" in command else "a_file"
+    assert f"{file}: this is a file, and a folder is needed; give another path" in capsys.readouterr().err
+
+
+def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("# A page", "3", "{}"):
+        (tmp_path / "README.md").write_text(text)
+        assert cli.main(["tables", str(tmp_path / "README.md"), "--out", str(tmp_path / "out")]) == 2
+        told = f"bayesfed: {tmp_path}/README.md is no plan; give results/<config>/plan/plan.json\n"
+        assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
 def test_a_file_system_without_locks_is_named(
     code: int, mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

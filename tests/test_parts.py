@@ -214,7 +214,7 @@ def test_changed_images_are_another_run(put: Put) -> None:
 def test_a_run_of_own_parts_in_python(put: Put) -> None:
     """Its network gives the recorded accuracy; another folder of parts between is no matter; a changed source is."""
     assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
-    done = bayesfed.train(run(), "out", device="cpu", precision="fp32")
+    done = bayesfed.train(run(parts=Path("my_parts")), "out", device="cpu", precision="fp32")
     parts.use(None)
     images, labels = done.images("test")
     assert images.shape == (30, 1, 28, 28)
@@ -302,6 +302,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/path.py", METHOD.replace('"sign"', '"../up"'), "methods/path.py: '../up' is no name"),
         ("networks/mine.py", "NETWORKS = {'cnn2': len}", "networks/mine.py: the model 'cnn2' is there already (bayesfed)"),
         ("networks/mine.py", "NETWORKS = {'convolutions': len}", "networks/mine.py: NETWORKS 'convolutions': this word means"),
+        ("networks/mine.py", "NETWORKS = {3: len}", "networks/mine.py: '3' is no name; it has letters"),
         ("networks/mine.py", "NETWORKS = {'one': 1}", "networks/mine.py: NETWORKS 'one': expected a function"),
         ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: division by zero ("),
         ("preparations/mine.py", "PREPARATIONS = {'pad': len}", "preparations/mine.py: the preparation 'pad' is there already"),
@@ -316,6 +317,58 @@ def test_a_faulty_part_is_told_in_one_line(
 ) -> None:
     put(name, content)
     assert message in planned(capsys)
+
+
+def test_a_link_to_nowhere_is_told_in_one_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my_parts/methods/gone.py").symlink_to("nowhere")
+    assert re.search(r"methods/gone\.py: this is a link to .*/nowhere, and a Python file is needed", planned(capsys))
+
+
+SUM = "        change = sum("  # where the method of these tests begins to aggregate
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{}['nope']", "KeyError: 'nope'"),
+        ("assert not updates", "AssertionError"),
+        ("torch.ones(2) @ torch.ones(3)", "RuntimeError: inconsistent tensor size"),
+        ("open('nowhere')", "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere'"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+@pytest.mark.parametrize("where", ["--out", "--runs"])
+def test_a_mistake_in_ones_own_method_ends_with_its_line(
+    where: str, line: str, told: str, put: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below the traceback."""
+    put("methods/sign.py", METHOD.replace(SUM, f"        {line}\n{SUM}"))
+    Path("run.yaml").write_text(yaml.safe_dump(run()))
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    command = ["train", "run.yaml", where, "out", "--device", "cpu"]
+    if where == "--out":
+        assert cli.main(command) == 1
+    else:
+        with pytest.raises(SystemExit, match=r"1 of 1 runs failed: run\.yaml"):
+            cli.main(command)
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    of = "run.yaml: " if where == "--runs" else ""
+    assert err.splitlines()[-1].startswith(f"bayesfed: {of}my_parts/methods/sign.py, line 19: {told}")
+
+
+def test_a_method_that_takes_other_arguments_is_told_before_training(
+    put: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("methods/sign.py", METHOD.replace("aggregate(self, server, updates)", "aggregate(self, updates)"))
+    Path("run.yaml").write_text(yaml.safe_dump(run()))
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "bayesfed: method 'sign': aggregate takes (updates) beside self; expected (server, updates)"
+    )
 
 
 def test_a_fault_inside_a_network_names_its_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:

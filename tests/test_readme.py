@@ -1,10 +1,13 @@
-"""README's table of methods has every method, by its label and its file."""
+"""README's table of methods has every method, by its label and its file; docs/design.md what a run file can name."""
 
 import importlib
 import re
 from pathlib import Path
 
 from bayesfed import methods
+from bayesfed.data.schemes import SCHEMES, WHOLE
+from bayesfed.data.sources import SOURCES
+from bayesfed.models import NETWORKS
 
 PROJECT = Path(__file__).parents[1]
 
@@ -21,6 +24,18 @@ def test_every_method_stands_in_the_table_with_its_file() -> None:
         assert place == f"src/bayesfed/methods/{file}.py"
         assert title.startswith(methods.get(importlib.import_module(f"bayesfed.methods.{file}").METHOD.name).label)
         assert papers == "all four" or set(papers.split(", ")) <= {"HBFL", "FOLA", "FedPPD", "pFedBayes"}
+
+
+def test_what_a_run_file_can_name() -> None:
+    section = (PROJECT / "docs/design.md").read_text().split("\nWhat it can name")[1].split("\nBlocks that")[0]
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", section, re.M))
+    named = {key: set(re.findall(r"`([\w-]+)`", text)) for key, text in rows.items()}
+    assert named["dataset"] == set(SOURCES)
+    assert named["models"] | {f"{name}_student" for name in named["models"] if name.startswith("fedppd")} == set(
+        NETWORKS
+    )
+    options = {option for scheme in SCHEMES.values() for option in scheme.options}
+    assert named["partition.scheme"] == {*SCHEMES, WHOLE, *options, "alpha"}
 
 
 def methods_files() -> list[Path]:

@@ -142,6 +142,9 @@ def test_refuses_what_is_no_run_file(tmp_path: Path) -> None:
     (tmp_path / "text.yaml").write_text("hello")
     with pytest.raises(InputError, match="expected keys and values, found 'hello'"):
         runfile.load(tmp_path / "text.yaml")
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(InputError, match=r"empty\.yaml: expected keys and values, found an empty file"):
+        runfile.load(tmp_path / "empty.yaml")
 
 
 def test_defaults_written_out_leave_the_key_alone(mapping: Make) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import cli, files, plan
+from bayesfed import cli, files, schema
 from bayesfed.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -80,8 +80,8 @@ def test_names_of_files_and_folders_are_plain(name: str) -> None:
         ("paper", PAPER, ("figures", "key")),
     ):  # fmt: skip
         with pytest.raises(InputError, match="expected"):
-            plan.check_schema(changed(tree, place, name), kind, "file")
-        plan.check_schema(changed(tree, place, "plain"), kind, "file")
+            schema.check(changed(tree, place, name), kind, "file")
+        schema.check(changed(tree, place, "plain"), kind, "file")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1+cmd|' /C calc'!A0", "-2+3", "\t=1"])
@@ -92,7 +92,7 @@ def test_texts_are_no_formulas(text: str) -> None:
         ("tables", "table1", "title"), ("figures", "figure3", "title"),
     ):  # fmt: skip
         with pytest.raises(InputError, match="spreadsheets"):
-            plan.check_schema(changed(PAPER, place, text), "paper", "file")
+            schema.check(changed(PAPER, place, text), "paper", "file")
 
 
 def test_nothing_is_run_by_a_name_on_the_command_line(tmp_path: Path) -> None:

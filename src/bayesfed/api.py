@@ -43,16 +43,23 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
 
     The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. Raises
-    InputError for wrong input or another run's folder, `bayesfed.engine.stop.Stopped` on SIGTERM or SIGINT.
+    InputError for wrong input or another run's folder, `bayesfed.engine.stop.Stopped` on SIGTERM, SIGINT or SIGHUP.
     """
-    if not str(out):
-        raise InputError("out: expected the run's folder, found an empty text")
-    folder, data = Path(out), Path(data)
+    if not isinstance(run, Mapping):
+        raise InputError(f"run: expected a mapping, as yaml.safe_load gives of a run file's text, found {run!r}")
+    folder, data = run_folder(out, "out"), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     with Process() as process:
         place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights))
         train_run(runfile.resolve(plain(run), data), place, process)
     return load_run(folder, checkpoint=where, data=data)
+
+
+def run_folder(given: object, name: str) -> Path:
+    """The run's folder as it was given; raises InputError for what is no path."""
+    if not isinstance(given, str | os.PathLike) or not str(given):
+        raise InputError(f"{name}: expected the run's folder, found {'an empty text' if given == '' else repr(given)}")
+    return Path(given)
 
 
 def plain(value: Any) -> Any:
@@ -71,7 +78,7 @@ def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPat
     networks need it. `data`: the data folder, which `images` needs. Raises InputError for a folder without a finished
     run and for a record that was changed.
     """
-    folder = Path(folder)
+    folder = run_folder(folder, "folder")
     summary = runfolder.read(folder)
     if summary is None:
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
@@ -142,7 +149,7 @@ class LoadedRun:
         """Where its tensors are; raises InputError where there is no such file."""
         places = [self.given] if self.given else [self.folder / checkpoints.FILE, *workflow_checkpoint(self.folder)]
         for path in places:
-            if path.exists():
+            if path.is_file():
                 return path
         looked = " nor ".join(map(str, places))
         raise InputError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import bayesfed
 from bayesfed import parts
-from bayesfed.errors import InputError, fault
+from bayesfed.errors import InputError, told
 from bayesfed.parts import DATA, WEIGHTS
 
 
@@ -22,7 +23,11 @@ def path(text: str) -> Path:
 
 def parser() -> argparse.ArgumentParser:
     """The command line; every sub-command sets `run`, a function of the parsed arguments."""
-    main = argparse.ArgumentParser(prog="bayesfed", description="Federated learning papers, checked.")
+    main = argparse.ArgumentParser(
+        prog="bayesfed",
+        description="Federated learning papers, checked.",
+        epilog="A run file is shown in docs/design.md, under Contracts; a config is one of config/*.yaml.",
+    )
     main.add_argument("--version", action="version", version=f"%(prog)s {bayesfed.__version__}")
     commands = main.add_subparsers(required=True, metavar="COMMAND")
 
@@ -31,45 +36,56 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
+    run_file = "a run file, as docs/design.md shows one"
+    data = f"folder with fetched datasets; default: {DATA}"
+    weights = f"folder with pretrained weights; default: {WEIGHTS}"
     sub = command("fetch", fetch, "Fetch a dataset, verify it, and store it in canonical order.")
-    sub.add_argument("names", nargs="+", metavar="NAME")
-    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
+    sub.add_argument("names", nargs="+", metavar="NAME", help="a dataset, such as mnist, or one of your own")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
     sub.add_argument("--mirror", type=path, metavar="DIR", help="folder with the publishers' files")
     sub.add_argument("--parts", type=path, metavar="DIR", help="folder with datasets of your own (docs/extending.md)")
 
     sub = command("partition", partition, "Make, or verify, the cached partition of a run.")
-    sub.add_argument("runfile", type=path, metavar="RUN.yaml")
-    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
+    sub.add_argument("runfile", type=path, metavar="RUN.yaml", help=run_file)
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
     sub.add_argument("--overview", type=path, metavar="DIR", help="write a picture and statistics there too")
 
     text = "Train a run, or several one after another; run again it resumes, and a finished run is left alone."
     sub = command("train", train, text)
-    sub.add_argument("runfiles", type=path, nargs="+", metavar="RUN.yaml")
+    sub.add_argument("runfiles", type=path, nargs="+", metavar="RUN.yaml", help=run_file)
     where = sub.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=path, metavar="DIR", help="the run folder of a single run")
     where.add_argument("--runs", type=path, metavar="DIR", help="where each run has a folder, named after what it is")
     where = sub.add_mutually_exclusive_group()
     where.add_argument("--checkpoint", type=path, metavar="FILE", help="of --out; default: in the run folder")
     where.add_argument("--checkpoints", type=path, metavar="DIR", help="of --runs; default: in the run folders")
-    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
-    sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
-    sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    sub.add_argument("--precision", choices=["auto", "fp32", "tf32", "bf16"], default="auto")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
+    sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=weights)
+    sub.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU, where there is one"
+    )
+    sub.add_argument(
+        "--precision",
+        choices=["auto", "fp32", "tf32", "bf16"],
+        default="auto",
+        help="default: what the device is good at",
+    )
     sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
     sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
 
     text = "Train the first rounds of finished runs again, and say whether they are as recorded and what has changed since."
     sub = command("verify", verify, text)
-    sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER")
-    sub.add_argument("--rounds", type=int, default=1, metavar="N", help="default: 1")
-    sub.add_argument("--data", type=path, default=DATA, metavar="DIR")
-    sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help="folder with pretrained weights")
+    sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER", help="the folder of a finished run")
+    sub.add_argument("--rounds", type=int, default=1, metavar="N", help="how many are trained; default: 1")
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
+    sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=weights)
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
-    sub.add_argument("config", type=path, metavar="CONFIG.yaml")
-    sub.add_argument("--out", type=path, required=True, metavar="DIR")
+    sub.add_argument("config", type=path, metavar="CONFIG.yaml", help="a config, as those in config/")
+    sub.add_argument("--out", type=path, required=True, metavar="DIR", help="where plan.json and the run files go")
 
+    plan_file = "what `bayesfed plan` wrote: results/<config>/plan/plan.json"
     for name, run, text in (
         ("tables", tables, "Build the papers' tables from finished runs."),
         (
@@ -80,14 +96,14 @@ def parser() -> argparse.ArgumentParser:
         ("figures", figures, "Draw the papers' figures from finished runs."),
     ):
         sub = command(name, run, text)
-        sub.add_argument("plan", type=path, metavar="PLAN.json")
-        sub.add_argument("--out", type=path, required=True, metavar="DIR")
+        sub.add_argument("plan", type=path, metavar="PLAN.json", help=plan_file)
+        sub.add_argument("--out", type=path, required=True, metavar="DIR", help="where its files go")
 
     sub = command(
         "report", report, "Write the report of a plan's finished runs: one offline page, and an RO-Crate beside it."
     )
-    sub.add_argument("plan", type=path, metavar="PLAN.json")
-    sub.add_argument("--out", type=path, required=True, metavar="PAGE.html")
+    sub.add_argument("plan", type=path, metavar="PLAN.json", help=plan_file)
+    sub.add_argument("--out", type=path, required=True, metavar="PAGE.html", help="the page")
     return main
 
 
@@ -148,7 +164,7 @@ def train(args: argparse.Namespace) -> None:
     except Stopped as stopped:
         sys.exit(f"bayesfed: {stopped}")
     text = f"{len(failed)} of {len(args.runfiles)} runs failed: {', '.join(map(str, failed))}"
-    if failed and all(isinstance(error, InputError) for error in failed.values()):
+    if failed and set(failed.values()) == {2}:
         raise InputError(text)
     if failed:
         sys.exit(f"bayesfed: {text}")
@@ -177,9 +193,17 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def tell_of_runs(plan: Path) -> None:
-    """Say where a plan's runs are looked for, if none stands there."""
+    """Say where a plan's runs are looked for, if none stands there; raises InputError where a file is no plan."""
+    if not plan.is_file():
+        return
+    try:
+        planned = "cells" in json.loads(plan.read_text(encoding="utf-8"))
+    except (ValueError, TypeError):
+        planned = False
+    if not planned:
+        raise InputError(f"{plan} is no plan; give results/<config>/plan/plan.json")
     folder = plan.parent.parent / "runs"
-    if plan.is_file() and not any(folder.rglob("summary.json")):
+    if not any(folder.rglob("summary.json")):
         print(f"bayesfed: no finished run in {folder}, where this plan's runs belong: all is empty", file=sys.stderr)
 
 
@@ -224,22 +248,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         args.run(args)
-    except InputError as error:
-        print(f"bayesfed: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("bayesfed"):
+    except (Exception, SystemExit) as error:
+        if not (known := told(error)):
             raise
-        print(
-            f"bayesfed: this command needs '{error.name}'; it comes with `make setup`, or bayesfed[all]",
-            file=sys.stderr,
-        )
-        return 1
-    except Exception as error:
-        if not (text := fault(error)):
-            raise
+        text, code = known
         print(f"bayesfed: {text}", file=sys.stderr)
-        return 1
+        return code
     except KeyboardInterrupt:
         print("bayesfed: interrupted", file=sys.stderr)
         return 1

@@ -1,7 +1,11 @@
 """The error of a user's mistake, the hint that names what would be right, and what is said of a machine's faults."""
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+OWN = "bayesfed_part_"  # begins the name of every module that is a part of a user's own
 
 
 class InputError(Exception):
@@ -14,17 +18,53 @@ class InputError(Exception):
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
-def fault(error: Exception) -> str | None:
-    """One line about a fault of the machine, a full disk, a folder that is not writable, memory that ran out, and what to do;
-    None for any other error, which is ours and wants its traceback."""
+def told(error: BaseException) -> tuple[str, int] | None:
+    """One line about what ended a command, and its exit code: refused input, a file where a folder is needed, a fault of the
+    machine (a full disk, memory that ran out), or of a user's own part, whose traceback is printed before.
+
+    None for any other error, which is ours and wants its traceback.
+    """
     again = "what is finished is kept; start the same command again once that is mended"
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}; {again}"
+    if isinstance(error, InputError):
+        return str(error), 2
     if out_of_memory(error):
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "allocation failed"
-        return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once"
+        return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once", 1
+    if place := in_own_part(error):
+        traceback.print_exception(error)
+        return f"{place}: {words(error)}", 1
+    if isinstance(error, NotADirectoryError | FileExistsError) and (file := file_on(Path(error.filename or ""))):
+        return f"{file}: this is a file, and a folder is needed; give another path", 2
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}; {again}", 1
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("bayesfed"):
+        return f"this command needs '{error.name}'; it comes with `make setup`, or bayesfed[all]", 1
     return None
+
+
+def in_own_part(error: BaseException) -> str | None:
+    """The file and the innermost line of a user's own part that an error went through."""
+    frames = [
+        (Path(frame.f_code.co_filename), line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(OWN)
+    ]
+    if not frames:
+        return None
+    (file, line), here = frames[-1], Path.cwd()
+    return f"{file.relative_to(here) if file.is_relative_to(here) else file}, line {line}"
+
+
+def words(error: BaseException) -> str:
+    """An error's kind, and the first line of what it says."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def file_on(path: Path) -> Path | None:
+    """The file that a path leads to, or through, as if it were a folder."""
+    return next((one for one in (path, *path.parents) if one.is_file()), None)
 
 
 def out_of_memory(error: BaseException) -> bool:

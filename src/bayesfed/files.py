@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -45,6 +46,15 @@ def read_yaml(path: Path) -> Any:
                 line = node.start_mark.line + 1
                 raise InputError(f"{path}: the key '{twice[0]}' stands twice in what begins in line {line}; keep one")
             return node
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, LookupError, AttributeError, ArithmeticError):  # 2026-13-45 is no date
+                kind, line = node.tag.rpartition(":")[2], node.start_mark.line + 1
+                raise InputError(
+                    f"{path}: not readable as YAML: {reprlib.repr(node.value)} in line {line} is no {kind}; put text in quotes"
+                ) from None
 
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), Loader)

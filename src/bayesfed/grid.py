@@ -39,7 +39,7 @@ def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     for rule in spec.get("given", []):
         if all(point.get(axis) in listed(values) for axis, values in rule["where"].items()):
             run = merged(run, rule.get("run", {}))
-            options |= rule.get("methods", {}).get(point["method"], {})
+            options |= rule.get("methods", {}).get(point.get("method"), {})
     return run, options
 
 
@@ -47,8 +47,9 @@ def merged(run: Tree, change: Tree) -> dict[str, Any]:
     """Keys of a run file, changed; its blocks key by key, but for a partition that names its scheme: it is another partition, whole."""
     found = dict(run)
     for key, value in change.items():
-        whole = not isinstance(value, Mapping) or (key == "partition" and "scheme" in value)
-        found[key] = value if whole else {**found.get(key, {}), **value}
+        old = found.get(key, {})
+        by_key = isinstance(old, Mapping) and isinstance(value, Mapping)
+        found[key] = {**old, **value} if by_key and not (key == "partition" and "scheme" in value) else value
     return found
 
 

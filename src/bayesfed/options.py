@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -100,9 +102,10 @@ def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
             raise InputError(f"{key}: '{value}' is not a choice; {nearest(value, choices)}")
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        hint = " (YAML reads 1e-4 as text: write 1.0e-4)" if kind is float and isinstance(value, str) else ""
+        power = kind is float and isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value, re.I)
+        hint = " (YAML reads 1e-4 as text: write 1.0e-4)" if power else ""
         raise InputError(f"{key}: expected {PLAIN[kind]}, found {value!r}{hint}")
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{key}: expected a finite number, found {value}")

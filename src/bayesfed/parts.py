@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from bayesfed import files
-from bayesfed.errors import InputError, nearest, out_of_memory
+from bayesfed.errors import OWN, InputError, nearest, out_of_memory, words
 
 KINDS = ("methods", "networks", "datasets", "preparations")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
@@ -99,7 +99,7 @@ class Registry(ABC):
                     raise InputError(
                         f"{part.origin}: the {self.noun} '{name}' is there already ({taken}); rename yours"
                     )
-                if not NAME.fullmatch(name):
+                if not (isinstance(name, str) and NAME.fullmatch(name)):
                     raise InputError(
                         f"{part.origin}: '{name}' is no name; it has letters, digits, `_`, `-` and `.`, a letter first"
                     )
@@ -212,9 +212,8 @@ def one_line(where: object) -> Iterator[None]:
         file = str(Path(str(where)).resolve())
         lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        words = error.msg if isinstance(error, SyntaxError) else str(error).strip().split("\n")[0]
         at = f", line {line}" if line else ""
-        raise InputError(f"{where}{at}: {type(error).__name__}: {words}") from None
+        raise InputError(f"{where}{at}: {words(error)}") from None
 
 
 def load(path: Path) -> tuple[ModuleType, str]:
@@ -224,13 +223,13 @@ def load(path: Path) -> tuple[ModuleType, str]:
     whatever the import raises.
     """
     source = digest(path)
-    name = f"bayesfed_part_{path.stem}_{hashlib.sha256(f'{path.resolve()} {source}'.encode()).hexdigest()[:16]}"
+    name = f"{OWN}{path.stem}_{hashlib.sha256(f'{path.resolve()} {source}'.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name], source
     file = path / "__init__.py" if path.is_dir() else path
     spec = importlib.util.spec_from_file_location(name, file.resolve())
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: this is a link to {file.resolve()}, and a Python file is needed")
     module = importlib.util.module_from_spec(spec)
     # Python tells bytecode by second and size of its source: of a part that is edited, none is left.
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True

@@ -21,7 +21,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed import files, parts
+from bayesfed import files, parts, schema
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 from bayesfed.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, unprinted
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from bayesfed.runfile import Run
 
 PACKAGE = Path(__file__).parent
-SCHEMAS = PACKAGE / "schemas"
-PAPERS = Path("config", "papers")
+CONFIGS = Path("config")
+PAPERS = CONFIGS / "papers"
 
 WORKFLOW_KEYS = (
     "data_mirror",
@@ -74,8 +74,8 @@ def load(config: Tree) -> dict[str, Any]:
 
     Called by the Snakefile at every parse. Raises InputError with what that process said.
     """
+    check_config(config)
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
-    check_schema(config, "config", "config")
     into = folder(config["name"])
     try:
         plan = json.loads((into / "plan.json").read_text(encoding="utf-8"))
@@ -87,7 +87,8 @@ def load(config: Tree) -> dict[str, Any]:
     command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise InputError(" ".join(done.stderr.split()))
+        said = done.stderr.strip()
+        raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
     return json.loads((into / "plan.json").read_text(encoding="utf-8"))
 
 
@@ -119,10 +120,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
     from bayesfed import methods
 
-    if {"dataset", "method"} <= config.keys():
-        raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
-    check_keys(config, CONFIG_KEYS, "config")
-    check_schema(config, "config", "config")
+    check_config(config)
     asked = content_hash(config)
     parts.use(config.get("parts"))
     run_of.cache_clear()
@@ -169,6 +167,24 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     return plan, list(runs.values())
 
 
+def check_file(path: Path) -> None:
+    """Check what is not seen in a config that somebody else has read: a key that stands twice, and in config/ another name than
+    the file's, as a copy has it, which would put its results in the place of the other's."""
+    name = read_mapping(path).get("name", path.stem)
+    if path.parent == CONFIGS and name != path.stem:
+        raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")
+
+
+def check_config(config: Tree) -> None:
+    """Raises InputError where a config is another kind of file, has an unknown key, or is not as its schema has it."""
+    if {"dataset", "method"} <= config.keys():
+        raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
+    if {"paper", "reference"} <= config.keys():
+        raise InputError("config: this is a paper's file; a config names it, `papers: [NAME]`")
+    check_keys(config, CONFIG_KEYS, "config")
+    schema.check(config, "config", "config")
+
+
 def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
     """Refuse a method of the config's own that is in no cell: nothing would be trained of it, and nothing said."""
     used = {cell["method"] for cell in cells}
@@ -211,9 +227,13 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     Raises InputError where there are two of that name.
     """
     folder = paper_folder(name, config)
+    known = [path.stem for where in (PAPERS, folder) for path in where.glob("*.yaml")]
+    if name not in known:
+        right = nearest(name, known) if known else "run this in the project's folder"
+        raise InputError(f"{folder / name}.yaml: there is no such file; {right}")
     spec = read_mapping(folder / f"{name}.yaml")
-    check_schema(spec, "paper", f"{name}.yaml")
-    check_keys(spec, files.read_yaml(SCHEMAS / "paper.schema.yaml")["properties"], f"{name}.yaml")
+    schema.check(spec, "paper", f"{name}.yaml")
+    check_keys(spec, files.read_yaml(schema.SCHEMAS / "paper.schema.yaml")["properties"], f"{name}.yaml")
     if spec["paper"] != name:
         raise InputError(f"{name}.yaml.paper: '{spec['paper']}' is not the file's name; write '{name}'")
     if folder != PAPERS:
@@ -255,6 +275,10 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     added = [f"config.{key}.{next(iter(values))}" for key, values in new.items() if values]
     if added and len(papers) != 1:
         raise InputError(f"{added[0]}: a config of {len(papers)} papers cannot add to them; name one under papers")
+    for key in OUTPUTS:
+        for name in new[key]:
+            if any(name in spec.get(key, {}) for spec in papers.values()):
+                raise InputError(f"config.{key}.{name}: the paper has a {key[:-1]} of that name; take another")
     whole = {
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
@@ -374,7 +398,7 @@ def paper_cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> I
             if printed is None:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
-                run = resolved(paper, name, point, mapping | {"seed": seed})
+                run = resolved(paper, name, point, mapping | {"seed": seed}, config.get("run", {}))
                 if counted:
                     with naming(paper, name, point):
                         runfile.check_counts(run)
@@ -400,10 +424,17 @@ def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
     return change.get("seeds", range(own) if isinstance(own, int) else own)
 
 
-def resolved(paper: str, experiment: str, point: Tree, mapping: Tree) -> Run:
-    """The run of a mapping; raises InputError as `naming` says."""
+def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tree = types.MappingProxyType({})) -> Run:
+    """The run of a mapping; raises InputError as `naming` says, and of a key that a config's `run` (`budget`) gives so."""
     with naming(paper, experiment, point):
-        return run_of(json.dumps(mapping, default=str))
+        try:
+            return run_of(json.dumps(mapping))
+        except InputError as error:
+            key, found = str(error).partition(":")[0], flat(mapping)
+            given_so = [name for name, value in flat(budget).items() if found.get(name) == value]
+            if any(f"{name}.".startswith(f"{key}.") for name in given_so):
+                raise InputError(f"config.run.{error}") from None
+            raise
 
 
 @functools.cache
@@ -495,8 +526,8 @@ def run_mapping(
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
     mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
     method = methods.get(mapping["method"]["name"])
-    check_change(budget, [axis for axis in point if axis in NAMED], method)
-    check_change(change, point, method)
+    check_change(budget, [axis for axis in point if axis in NAMED], method, "config.run")
+    check_change(change, point, method, "run")
     if "model" in point:
         others = {key: value for key, value in mapping.get("models", {}).items() if key in method.networks}
         mapping["models"] = {"global": point["model"]} | others
@@ -509,22 +540,22 @@ def run_mapping(
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
     for block in ("models", "weights"):
         if block in mapping:
-            mapping[block] = {key: value for key, value in mapping[block].items() if key in had}
+            mapping[block] = {key: value for key, value in check_mapping(mapping[block], block).items() if key in had}
     return mapping, point.get("dataset", mapping.get("dataset"))
 
 
-def check_change(run: Tree, axes: Iterable[str], method: type[Method]) -> None:
+def check_change(run: Tree, axes: Iterable[str], method: type[Method], where: str) -> None:
     """Refuse keys under a config's `run` that would have no effect, since something else decides them."""
     for key, stand in ELSEWHERE.items():
         if key in run:
-            raise InputError(f"run.{key}: {stand}")
+            raise InputError(f"{where}.{key}: {stand}")
     for axis in axes:
         *blocks, key = NAMED.get(axis) or place_of(axis, method)  # type: ignore[arg-type]
         block = run
         for name in blocks:
             block = block.get(name) or {}
         if key in block:
-            name = ".".join(["run", *blocks, key])
+            name = ".".join([where, *blocks, key])
             raise InputError(
                 f"{name}: the experiment has an axis '{axis}'; give other values under its `axes` or `cases`"
             )
@@ -591,25 +622,6 @@ def cell_of(
 def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
     """(paper, name, title) of every item of a kind, `tables` or `figures`, in the papers' order."""
     return [(paper, name, item["title"]) for paper, spec in plan["papers"].items() for name, item in spec[kind].items()]
-
-
-def check_schema(value: object, kind: str, where: str) -> None:
-    """Raises InputError where a `config` or a `paper` is not as its schema has it: what matters most, and at which key of
-    what is called `where`."""
-    import jsonschema
-    import referencing
-
-    schemas = {
-        path.name: referencing.Resource.from_contents(files.read_yaml(path)) for path in sorted(SCHEMAS.glob("*.yaml"))
-    }
-    validator = jsonschema.Draft202012Validator(
-        schemas[f"{kind}.schema.yaml"].contents, registry=referencing.Registry().with_resources(schemas.items())
-    )
-    if wrong := jsonschema.exceptions.best_match(validator.iter_errors(value)):
-        said = wrong.message
-        if wrong.validator == "pattern":
-            said = f"{wrong.instance!r}: expected {wrong.schema['description']}"
-        raise InputError(f"{where}{wrong.json_path.removeprefix('$')}: {' '.join(said.split())}")
 
 
 def content_hash(config: Tree) -> str:

@@ -209,7 +209,11 @@ class Run:
 
 def load(path: Path, data: Path = parts.DATA) -> Run:
     """The run file at `path`; raises InputError for anything in it that is wrong."""
-    return resolve(files.read_yaml(path), data)
+    mapping = files.read_yaml(path)
+    if not isinstance(mapping, Mapping):
+        found = "an empty file" if mapping is None else repr(mapping)
+        raise InputError(f"{path}: expected keys and values, found {found}; docs/design.md shows a run file")
+    return resolve(mapping, data)
 
 
 def resolve(mapping: object, data: Path = parts.DATA) -> Run:
@@ -232,6 +236,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
             raise InputError(f"{key}: this key is missing")
     folder = mapping.get("parts")
     parts.use(folder, data)
+    folder = None if folder is None else str(folder)
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
     partition = options.read(PartitionSpec, mapping["partition"], "partition")
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
@@ -416,6 +421,14 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
 
 
+def server_images(run: Run) -> tuple[int, str]:
+    """How many training images the server wants, and, for a message, who says so."""
+    own, of_method = run.budget.server_images, run.build_method().server_images()
+    if own >= of_method:
+        return own, f"server_images: {own} for the server"
+    return of_method, f"method '{run.method}' has {of_method} images for the server, by an option of its own"
+
+
 def check_counts(run: Run) -> None:
     """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or a draw decide is known
     when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
@@ -427,9 +440,9 @@ def check_counts(run: Run) -> None:
     images, told = max(most), f"dataset '{run.datasets[0]}' has {max(most)} for training"
     if scheme is not None:
         check_room(run.sources[0].train, run.sources[0].test, run.partition)
-    aside = max(run.budget.server_images, run.build_method().server_images()) if run.partition.server is None else 0
-    if 2 * aside > images:
-        raise InputError(f"server_images: {aside} for the server, but {told}, and at most half may leave the clients")
+    aside, asked = server_images(run)
+    if run.partition.server is None and 2 * aside > images:
+        raise InputError(f"{asked}, but {told}, and at most half may leave the clients")
     if run.active and run.active.start >= (run.partition.images_each or images):
         raise InputError(
             f"active.start: no client has more than {run.active.start} images ({told}); nothing would be left to label"

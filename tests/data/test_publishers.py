@@ -157,6 +157,17 @@ RUN = {
 }  # fmt: skip
 
 
+def test_leafs_files_without_letters_are_refused(tmp_path: Path) -> None:
+    leaf(tmp_path / "mirror")
+    for path in (tmp_path / "mirror/femnist/train").glob("*.json"):
+        content = json.loads(path.read_text())
+        for user in content["user_data"].values():
+            user["y"] = [0] * len(user["y"])
+        path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"femnist/train: no letters among its images"):
+        fetch("femnist", tmp_path / "data", tmp_path / "mirror")
+
+
 def test_leafs_files_are_what_was_fetched_first(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run can be planned before; its key is that of the data when they are there, and plans are made anew."""
     monkeypatch.setattr(parts, "DATA", data)

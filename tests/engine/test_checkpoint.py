@@ -108,6 +108,15 @@ def test_the_one_before_stands_in(
         checkpoint.load(path, "abc", HOST)
 
 
+def test_for_another_runs_the_one_before_does_not_stand_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.safetensors"
+    for round in (1, 2):
+        checkpoint.save(path, progress(round), RECORD)
+    with pytest.raises(InputError, match=r"/one\.safetensors: .* belongs to run abc, not to other; give another --out"):
+        checkpoint.load(path, "other", HOST)
+    assert not capsys.readouterr().err
+
+
 def test_a_damaged_one_does_not_replace_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "one.safetensors"
     for round in (1, 2):

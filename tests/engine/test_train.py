@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import json
 import math
 import os
@@ -148,7 +149,7 @@ def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: 
     assert tensors[0] == tensors[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize(
     ("place", "name", "done"),
     [
@@ -180,6 +181,31 @@ def test_a_signal_is_heard_at_any_moment(
     assert train(asked, "parts") == train(asked, "whole") == 0
     found = [record(tmp_path / one, tmp_path / one / "checkpoint.safetensors") for one in ("parts", "whole")]
     assert found[0] == found[1]
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing(
+    train: Train, mapping: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    original = Federation.node
+    monkeypatch.setattr(Federation, "node", lambda *args: os.kill(os.getpid(), signal.SIGHUP) or original(*args))
+    try:
+        assert train(mapping(rounds=1)) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_that_is_written_to_leaves_a_checkpoint(
+    train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(training.Reporter, "round_done", gone)
+    with pytest.raises(SystemExit, match="stopped by a signal after round 1 of 2"):
+        train(mapping(rounds=2))
+    assert (tmp_path / "out/checkpoint.safetensors").exists()
 
 
 @pytest.fixture
@@ -245,7 +271,7 @@ def test_a_run_that_fails_leaves_the_others_alone(
     monkeypatch.setattr(FML, "aggregate", broken)
     with pytest.raises(SystemExit, match=r"1 of 2 runs failed: .*0\.yaml"):
         together(mapping("fml"), mapping(seed=2))
-    assert "ValueError: a mistake of ours" in capsys.readouterr().err
+    assert f"\nbayesfed: {tmp_path / '0.yaml'}: ValueError: a mistake of ours\n" in capsys.readouterr().err
     assert len(list((tmp_path / "runs").rglob("summary.json"))) == 3
 
 
@@ -346,6 +372,8 @@ def test_mistakes_of_all_run_files_are_told_before_any_is_trained(
     told = capsys.readouterr().err
     assert told.count("rouds: unknown key; did you mean 'rounds'?") == 1
     assert told.index("rouds") < told.index("training")
+    assert cli.main(["train", "nowhere.yaml", "--runs", "there"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "bayesfed: nowhere.yaml: there is no such file"
 
 
 def test_places_of_one_run_and_of_several(train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path,
@@ -528,6 +556,22 @@ def test_a_resume_keeps_how_it_was_begun(
     assert json.loads((tmp_path / "out/provenance.json").read_text())[option] == begun
 
 
+def test_of_a_run_that_was_begun_otherwise_both_checkpoints_are_named(
+    train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (2, 3):
+        with monkeypatch.context() as patch:
+            stop_in_round(number, patch)
+            with pytest.raises(SystemExit):
+                train(mapping(rounds=3))
+    assert train(mapping(rounds=3), "out", "--executor", "eager") == 2
+    named = error(capsys).rpartition("or delete ")[2].split(" and ")
+    assert named == [f"{tmp_path}/out/checkpoint{one}.safetensors" for one in ("", ".before")]
+    for path in named:
+        Path(path).unlink()
+    assert train(mapping(rounds=3), "out", "--executor", "eager") == 0
+
+
 def test_a_run_begun_on_another_device_goes_on_by_this_ones_executor(
     train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -576,7 +620,7 @@ def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path:
         ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist --data"),
         ({"method": {"name": "hbfi"}}, "no method is named 'hbfi'"),
         ({"partition": {"alpha": 1.0, "clients": 300}}, "partition.clients: 300 clients .* at most 25 clients fit"),
-        ({"server_images": 240}, "server_images: 240 would take 24 of the"),
+        ({"server_images": 240}, "server_images: 240 for the server: that would take 24 of the"),
     ],
 )
 def test_refuses_before_any_work(change: dict[str, Any], message: str, train: Train, mapping: Make, tmp_path: Path,

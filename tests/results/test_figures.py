@@ -122,6 +122,14 @@ def test_files_are_written_for_every_figure_and_repeat_byte_for_byte(lab, stored
         assert path.read_bytes() == again.read_bytes()
 
 
+def test_a_dollar_in_a_label_is_a_dollar(lab, stored, tmp_path):
+    """Not the start of a formula, which may be none."""
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5, 0.6])
+    lab.notice = r"it cost $\q$"
+    lab.spec["figures"] = {"figure4": lab.spec["figures"]["figure4"] | {"title": r"at $\zz$"}}
+    assert [path.name for path in figures.write(lab.plan, tmp_path)] == ["figure4.png", "figure4.svg"]
+
+
 def test_a_figure_without_runs_says_so(lab):
     lab.notice = "A small plan."
     made = figures.draw(study_of(lab), lab.spec["figures"]["figure3"])

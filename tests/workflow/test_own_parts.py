@@ -56,11 +56,13 @@ def test_folders_of_any_name(tmp_path: Path) -> None:
     odd = "it's $(touch pwned) {x}\" é"
     clone = Clone(tmp_path / odd.replace("{x}", ""))
     copy(PROJECT / "examples" / "own_parts", clone.folder / odd)
-    (clone.folder / odd / "config.yaml").rename(clone.folder / "config" / "odd.yaml")
+    (clone.folder / odd / "config.yaml").rename(clone.folder / "config" / "own-parts.yaml")
     clone.edit(
-        "config/odd.yaml", "parts: examples/own_parts", f"parts: {json.dumps(odd)}\ndata_mirror: {json.dumps(odd)}"
+        "config/own-parts.yaml",
+        "parts: examples/own_parts",
+        f"parts: {json.dumps(odd)}\ndata_mirror: {json.dumps(odd)}",
     )
-    clone.run("snakemake", "datasets", "--cores", "2", "--configfile", "config/odd.yaml")
+    clone.run("snakemake", "datasets", "--cores", "2", "--configfile", "config/own-parts.yaml")
     assert (clone.folder / "data" / "shapes" / "dataset.json").exists()
 
     clone.track()

@@ -205,12 +205,12 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
     data = fresh.folder / "data" / run.parts[0] / "train.npz"
     data.write_bytes(data.read_bytes()[:-100])
     command = ("snakemake", "--cores", "1", "runs", "--configfile", "config/test.yaml")
-    process = fresh.start(*command)
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 1
-    assert re.search(
-        f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`", output
-    )
+    for quiet in ((), ("--quiet", "rules"), ("--quiet", "all")):
+        process = fresh.start(*command, *quiet)
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 1
+        reason = f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`"
+        assert len(re.findall(reason, output)) == 1
 
 
 def test_a_report_that_fails_leaves_the_earlier_one(fresh: Clone) -> None:
@@ -273,6 +273,34 @@ def test_wrong_config_is_refused_in_one_line(fresh: Clone) -> None:
     assert process.returncode == 1
     assert "dataset: no dataset is named 'digit'; did you mean 'digits'?" in output
     assert len(output.splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "seeds: [0]",
+            "seeds: [0]\nseeds: [1]",
+            "config/test.yaml: the key 'seeds' stands twice in what begins in line",
+        ),
+        ("name: test", "name: tset", "config/test.yaml: expected name: test, as the file's, found tset"),
+        (
+            "title: A test of the workflow",
+            "title: 2026-02-20",
+            "config.title: expected text, found 2026-02-20; put it in",
+        ),
+        ("name: test", "dataset: digits\nmethod: {}\nname: test", "config: this is a run file"),
+    ],
+)
+def test_a_mistake_that_snakemake_does_not_see_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    clone = Clone(tmp_path)
+    clone.edit("config/test.yaml", old, new)
+    process = clone.start("snakemake", "-n", "--cores", "1", "--configfile", "config/test.yaml")
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert words in output
+    assert len(output.splitlines()) <= 4
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(

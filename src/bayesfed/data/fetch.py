@@ -30,10 +30,11 @@ from bayesfed.data.records import SPLITS, canonical_order, write_npz
 from bayesfed.data.sources import File, Source
 from bayesfed.errors import InputError
 
+MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
 Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
 
 
-def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
+def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
     """Make `data_dir/name` and return it; if it is there and sound it is left alone, if damaged replaced.
 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
@@ -43,7 +44,7 @@ def fetch(name: str, data_dir: Path, mirror: Path | None = None) -> Path:
     mean and standard deviation are pinned in `dataset.json`. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
-    wanted = described(name)
+    wanted, data_dir = described(name), Path(data_dir)
     folder = data_dir / name
     if mirror is None and os.environ.get("BAYESFED_MIRROR"):
         mirror = Path(os.environ["BAYESFED_MIRROR"])
@@ -129,7 +130,7 @@ def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
             _download(file, scratch)
         return scratch
     if not mirror.is_dir():
-        raise InputError(f"mirror: no folder {mirror}; give a folder with the publishers' files")
+        raise InputError(f"there is no folder {mirror}; give one with the publishers' files by {MIRROR}")
     return mirror
 
 
@@ -167,11 +168,10 @@ def _download(file: File, folder: Path) -> None:
             pooch.retrieve(url, known_hash=f"md5:{file.md5}", fname=target.name, path=target.parent)
             return
         except (OSError, ValueError) as error:  # no network, refused, or a wrong checksum
-            failures.append(f"{url} ({' '.join(str(error).split())[:200]})")
-    raise InputError(
-        f"cannot download {file.name} from {'; '.join(failures)}: give a folder with the publishers' files "
-        "by --mirror or BAYESFED_MIRROR"
-    )
+            reason = " ".join(str(error).split())
+            failures.append(f"{url} ({reason if len(reason) <= 200 else f'... {reason[-200:]}'})")  # its end says why
+    tried = f"from {'; '.join(failures)}" if failures else "without a URL"
+    raise InputError(f"cannot download {file.name} {tried}: give a folder with the publishers' files by {MIRROR}")
 
 
 def _read_cifar(wanted: Source, split: str, folder: Path) -> Records:
@@ -269,7 +269,10 @@ def _read_leaf(wanted: Source, split: str, folder: Path) -> Records:
             raise InputError(f"{path}: expected as many labels from 0 to 61 as images, with levels from 0 to 1")
         letters = y >= 10
         found.append(np.concatenate([y[letters, None] - 10, pixels[letters].round()], axis=1).astype(np.uint8))
-    return np.concatenate(found)
+    records = np.concatenate(found)
+    if not len(records):
+        raise InputError(f"{place}: no letters among its images; make LEAF's files of all classes")
+    return records
 
 
 def _digits(wanted: Source) -> dict[str, Records]:

@@ -245,7 +245,7 @@ def run_reader(source: Source, place: Path) -> dict[str, Split]:
             split: checked(np.asarray(given[split][0]), np.asarray(given[split][1]), f"{path}, {split}")
             for split in SPLITS
         }
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, ValueError):  # the last of lists that are no arrays
         raise InputError(f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read') from None
 
 

@@ -62,9 +62,9 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
-def found(path: Path) -> bool:
-    """Whether there is a checkpoint to go on from."""
-    return path.exists() or before(path).exists()
+def found(path: Path) -> list[Path]:
+    """The checkpoints to go on from: the one at `path`, and the one before."""
+    return [one for one in (path, before(path)) if one.exists()]
 
 
 def done(path: Path) -> None:
@@ -141,16 +141,22 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
     """Read the checkpoint of the run `key`, the server's state to `device`, or, with a warning, the one before where that is
     damaged or missing. Raises InputError where both are, and for another run's."""
     try:
-        return load_one(path, key, device)
+        progress, record = load_one(path, device)
     except InputError as error:
         older = before(path)
         if not older.exists():
             raise
         print(f"{error}; going on from the one before, {older}", file=sys.stderr)
-        return load_one(older, key, device)
+        path = older
+        progress, record = load_one(path, device)
+    if record.key != key:
+        raise InputError(
+            f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another --out (or --checkpoint)"
+        )
+    return progress, record
 
 
-def load_one(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
+def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
     """The checkpoint in this file."""
     server: State = {}
     clients: dict[int, State] = {}
@@ -179,7 +185,5 @@ def load_one(path: Path, key: str, device: torch.device) -> tuple[Progress, Reco
         raise InputError(
             f"{path}: this checkpoint is damaged ({error}); give another path, or move it away (and summary.json, of a finished run) to train from the start"
         ) from None
-    if record.key != key:
-        raise InputError(f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another path")
     rows = [Row(*row) for row in history]
     return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), record

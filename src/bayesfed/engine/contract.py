@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,23 @@ from bayesfed.methods.base import GLOBAL, Method, Phase, Predictor, State
 NAME = re.compile(r'[^,"\r\n]+')  # of a predictor, and of what is logged
 SETS = {"test", "shard"}
 TOLERANCE = 0.05  # of a sum of probabilities
+
+
+def check_parameters(method: Method) -> None:
+    """Raise InputError where a part of the method takes other arguments than the engine gives."""
+    for part, ours in vars(Method).items():
+        if part.startswith("_") or not inspect.isfunction(ours):
+            continue
+        if part == "step" and type(method).phases is not Method.phases:
+            continue  # its phases say what is called
+        _, *wanted = inspect.signature(ours).parameters
+        found = inspect.signature(getattr(method, part))
+        try:
+            found.bind(*wanted)
+        except TypeError:
+            raise InputError(
+                f"method '{method.name}': {part} takes ({', '.join(found.parameters)}) beside self; expected ({', '.join(wanted)})"
+            ) from None
 
 
 def state(method: Method, part: str, given: object) -> State:

@@ -22,7 +22,7 @@ from bayesfed.methods.base import GLOBAL, LOCAL, RATE, Learner, Model, Node, Pre
 from bayesfed.metrics.classification import accuracy
 from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
-from bayesfed.runfile import Run
+from bayesfed.runfile import Run, server_images
 
 SERVER = -1
 # How the names of a network's statistics begin in a node's state, where it is not by the network's name.
@@ -116,12 +116,12 @@ class Federation:
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
         """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
         the method or the run asks for leave the clients' shards."""
-        count = max(self.run.budget.server_images, self.method.server_images())
+        count, asked = server_images(self.run)
         compute = self.compute
         if partition is not None and self.run.partition.server is not None:
             server = partition.server_indices
         else:
-            server = server_images(datasets[0].train_labels, count, self.run.budget.seed)
+            server = images_for_server(datasets[0].train_labels, count, self.run.budget.seed, asked)
         shards = {}
         for client in range(self.clients):
             task = client if partition is None else 0
@@ -326,10 +326,10 @@ def round_half_up(value: float) -> int:
     return int(value + 0.5)
 
 
-def server_images(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+def images_for_server(labels: np.ndarray, count: int, seed: int, asked: str) -> np.ndarray:
     """Indices of `count` training images for the server, as equal over the classes as they come, sorted.
 
-    Raises InputError when a class has too few images.
+    Raises InputError, which begins with what is `asked`, when a class has too few images.
     """
     classes = np.unique(labels)
     generator = streams.generator(seed, "server-images")
@@ -339,7 +339,7 @@ def server_images(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
         members = generator.permutation(np.flatnonzero(labels == label))
         if wanted > len(members) // 2:
             raise InputError(
-                f"server_images: {count} would take {wanted} of the {len(members)} images of class {label}; "
+                f"{asked}: that would take {wanted} of the {len(members)} images of class {label}; "
                 f"at most half of a class may leave the clients"
             )
         chosen.append(members[:wanted])

@@ -81,6 +81,7 @@ class Progress:
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
     method = federation.method
+    contract.check_parameters(method)
     state = contract.state(method, "init_server", method.init_server(federation.node(SERVER, 0)))
     state |= federation.statistics(SERVER, own=False)
     return Progress(0, state, labelled=labelling.first(federation))

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: a run leaves at the next mini-batch, or, from the middle of a longer step, after a few seconds."""
+"""SIGTERM, SIGINT and SIGHUP: a run leaves at the next mini-batch, or, from the middle of a longer step, after a few seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 
 GRACE = 5.0  # seconds that a step may go on: with a checkpoint behind them, fewer than schedulers wait before they kill
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopped(Exception):
@@ -18,7 +18,8 @@ class Stopped(Exception):
 
 
 class Stop:
-    """While it is entered, a signal makes `check` raise Stopped; further signals change nothing.
+    """While it is entered, a signal makes `check` raise Stopped; further signals change nothing, nor does a SIGHUP that is
+    ignored, as under nohup.
 
     Python hears a signal between two of its own steps only, and a decomposition of a large matrix is one step of minutes.
     So the number of each signal also goes, as it comes, to a thread that waits GRACE seconds for the block to end, then
@@ -39,7 +40,8 @@ class Stop:
         self.watcher = threading.Thread(target=self.watch, args=(reading,), daemon=True)
         self.watcher.start()
         self.woken_before = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
-        self.before = {number: signal.signal(number, note) for number in SIGNALS}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+        self.before = {number: signal.signal(number, note) for number in SIGNALS if number not in ignored}
         return self
 
     def __exit__(self, *error: object) -> None:

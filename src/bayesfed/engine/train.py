@@ -32,7 +32,7 @@ from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.stop import Stop, Stopped
 from bayesfed.engine.summary import summarise
-from bayesfed.errors import InputError, fault
+from bayesfed.errors import InputError, file_on, told, words
 from bayesfed.methods.base import GLOBAL
 from bayesfed.models import weights
 from bayesfed.models.weights import SCRATCH
@@ -91,7 +91,7 @@ def train(run: Run, place: Place, process: Process) -> None:
     """Train a run, or go on with it, until its folder is done; a finished run is left alone.
 
     A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
-    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM or SIGINT.
+    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
     """
     refuse_places(place)
     with files.locked(
@@ -106,20 +106,19 @@ def train(run: Run, place: Place, process: Process) -> None:
         train_locked(run, place, process)
 
 
-def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], Place]) -> dict[Path, Exception]:
+def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], Place]) -> dict[Path, int]:
     """Train runs one after another in this process, each as `train` does and where `place_of` says.
 
-    A run that fails is told of, and the others go on: gives what failed, and why. Raises Stopped on SIGTERM or SIGINT
-    while a run is trained, which ends them all.
+    A run that fails is told of, and the others go on: gives what failed, and the exit code for it. Raises Stopped on
+    SIGTERM, SIGINT or SIGHUP while a run is trained, which ends them all.
     """
-    failed: dict[Path, Exception] = {}
+    failed: dict[Path, int] = {}
     paths = list(run_files)
     for path in paths:  # a mistake in the last is told before the first has taken hours
         try:
             runfile.load(path, data)
-        except InputError as error:
-            failed[path] = error
-            print(f"{path}: {error}", file=sys.stderr)
+        except (Exception, SystemExit) as error:
+            failed[path] = tell(path, error)
     with Process() as process:
         for path in paths:
             if path in failed:
@@ -131,18 +130,21 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
                 train(run, place_of(run), process)
             except Stopped:
                 raise
-            except InputError as error:
-                failed[path] = error
-                print(f"{path}: {error}", file=sys.stderr)
-            except Exception as error:
-                failed[path] = error
-                text = fault(error)
-                print(f"{path}: {text or ''}", file=sys.stderr)
-                if not text:
-                    traceback.print_exc()
+            except (Exception, SystemExit) as error:
+                failed[path] = tell(path, error)
             finally:
                 give_back()
     return failed
+
+
+def tell(path: Path, error: BaseException) -> int:
+    """Say why the run of a run file failed, in the last line of what is told; gives the exit code for it."""
+    known = told(error)
+    if not known:
+        traceback.print_exception(error)
+    text, code = known or (words(error), 1)
+    print(f"bayesfed: {text if text.startswith(f'{path}: ') else f'{path}: {text}'}", file=sys.stderr)
+    return code
 
 
 def give_back() -> None:
@@ -155,7 +157,7 @@ def give_back() -> None:
 def refuse_places(place: Place) -> None:
     """Raise InputError where no run folder or no checkpoint can be, before hours are spent."""
     for what, path in (("run folder", place.out), ("checkpoint", place.checkpoint.parent)):
-        if file := next((one for one in (path, *path.parents) if one.is_file()), None):
+        if file := file_on(path):
             raise InputError(f"{file}: this is a file, and a folder is needed for the {what}; give another path")
     if place.checkpoint.is_dir():
         raise InputError(f"--checkpoint {place.checkpoint}: this is a folder; give the path of a file")
@@ -217,7 +219,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
     record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
     progress: Progress | None = None
-    if checkpoint.found(place.checkpoint):
+    if stored := checkpoint.found(place.checkpoint):
         progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
         if record.sessions and record.sessions[-1]["by"]["device"] != on:
             device.choose_precision(record.precision, on)  # a CPU lacks one that a GPU has
@@ -228,7 +230,8 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         ):
             if asked not in ("auto", begun):
                 raise InputError(
-                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete {place.checkpoint}"
+                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
+                    f"{' and '.join(map(str, stored))}"
                 )
     federation = None
     if progress is None or not progress.over(run.budget.rounds):
@@ -294,7 +297,9 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                     saved = time.monotonic()
                     wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
             stop.check()  # for what came since the last mini-batch, lest a batch goes on to its next run
-        except Stopped:
+        except (Stopped, OSError):  # the latter of a terminal that is gone, for whoever writes to it
+            if not stop.raised:
+                raise
             raise Stopped(leave()) from None
     return progress
 

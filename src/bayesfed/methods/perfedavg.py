@@ -4,7 +4,7 @@ Client i from w, for each pair of mini-batches D, D':
 
     w' = w - alpha g(w; D),    w <- w - beta g(w'; D')
 
-Where epochs leave a mini-batch without a second one, one of a further epoch completes its pair.
+A last mini-batch of a round's epochs without a second one leads nowhere; so a client of one mini-batch and one epoch trains nothing.
 
 Server: w <- sum_i q_i w_i. The client's own model is one step away from the server's w, on one of its mini-batches:
 
@@ -70,19 +70,13 @@ class PerFedAvg(Method):
         c["theta"].copy_(c["w"] - length * g)
         first.copy_(1 - first)
 
-    def complete(self, c: Learner, batch: Batch) -> None:
-        """w <- w - beta g(w'; D'), where a D' is wanted; else nothing."""
-        g, first = ce_gradient(c, "theta", batch), c["first"]
-        c["theta"].copy_(torch.where(first == 1, c["theta"], c["w"] - c.rate(self.options.beta) * g))
-        first.fill_(1)
-
     def phases(self, c: Node) -> Sequence[Phase]:
         data: Literal["own", "test"] = "own" if self.options.adapt == "train" else "test"
-        adapt, step = Phase(self.adapt, batches=1, data=data), Phase(self.step, epochs=c.epochs, batches=2 * c.batches)
-        return [adapt, step, Phase(self.complete, batches=1)] if c.epochs else [adapt, step]
+        return [Phase(self.adapt, batches=1, data=data), Phase(self.step, epochs=c.epochs, batches=2 * c.batches)]
 
     def finish(self, c: Node) -> State:
-        return {"w": c["theta"]}
+        # A mini-batch without a second one to its pair leads nowhere.
+        return {"w": torch.where(c["first"] == 1, c["theta"], c["w"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         q = torch.stack([update.q for update in updates])

@@ -499,8 +499,8 @@ def studies(plan: Path) -> list[Study]:
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{plan}: not a plan ({error!r}); make it anew with `bayesfed plan`") from None
     folder = plan.parent.parent / "runs"
-    runs.forget_changed({folder / cell["folder"] for cell in cells})  # a process may ask again (tests, notebooks)
     try:
+        runs.forget_changed({folder / cell["folder"] for cell in cells})  # a process may ask again (tests, notebooks)
         return [
             study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
             for name, spec in papers.items()

@@ -51,6 +51,7 @@ STYLE: dict[Any, Any] = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "lines.solid_capstyle": "round",
+    "text.parse_math": False,  # a dollar in a label is a dollar
     # The same bytes from the same numbers, so that a rebuilt figure is no change in git.
     "svg.hashsalt": "bayesfed",
 }

@@ -1,0 +1,81 @@
+"""A config or a paper's file against its schema (`schemas/`), and what is wrong in words."""
+
+from __future__ import annotations
+
+import reprlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayesfed import files
+from bayesfed.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+SCHEMAS = Path(__file__).parent / "schemas"
+KINDS = {
+    "array": "a list", "object": "keys and values", "string": "text", "integer": "a whole number", "number": "a number",
+    "boolean": "true or false", "null": "nothing",
+}  # fmt: skip
+OBJECTIONS = {  # of a schema, in words
+    "minItems": "expected a list of {asked} or more, found {found!r}",
+    "minProperties": "expected {asked} or more keys, found {found!r}",
+    "minLength": "expected {asked} or more letters, found {found!r}",
+    "minimum": "expected {asked} or more, found {found!r}",
+    "uniqueItems": "expected each once, found {found!r}",
+}
+
+
+def check(value: object, kind: str, where: str) -> None:
+    """Raises InputError where a `config` or a `paper` is not as its schema has it: what matters most, and at which key of
+    what is called `where`."""
+    import jsonschema
+    import referencing
+
+    check_plain(value, where)
+    schemas = {
+        path.name: referencing.Resource.from_contents(files.read_yaml(path)) for path in sorted(SCHEMAS.glob("*.yaml"))
+    }
+    validator = jsonschema.Draft202012Validator(
+        schemas[f"{kind}.schema.yaml"].contents, registry=referencing.Registry().with_resources(schemas.items())
+    )
+    if wrong := jsonschema.exceptions.best_match(validator.iter_errors(value)):
+        said = f"{where}{wrong.json_path.removeprefix('$')}{objection(wrong)}"
+        raise InputError(" ".join(said.split()))
+
+
+def objection(wrong: ValidationError) -> str:
+    """What a schema has against a value, in words that follow the value's place."""
+    found, asked = wrong.instance, wrong.validator_value
+    if wrong.validator == "required":
+        return f".{next(key for key in asked if key not in found)}: this key is missing"
+    if wrong.validator == "additionalProperties":
+        valid = wrong.schema["properties"]
+        key = next(key for key in found if key not in valid)
+        return f".{key}: unknown key; {nearest(key, valid)}"
+    if wrong.validator == "pattern":
+        return f": {found!r}: expected {wrong.schema['description']}"
+    if wrong.validator == "type":
+        return f": expected {' or '.join(KINDS[kind] for kind in ([asked] if isinstance(asked, str) else asked))}, found {found!r}"
+    if wrong.validator == "enum":
+        return f": '{found}' is not a choice; {nearest(found, asked)}"
+    return ": " + OBJECTIONS[wrong.validator].format(asked=asked, found=found)
+
+
+def check_plain(value: object, where: str) -> None:
+    """Raises InputError for what YAML has and JSON has not: dates, sets, keys that are no text, numbers that are not finite."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise InputError(f"{where}: expected text as a key, found {key}; put it in quotes")
+            check_plain(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            check_plain(inner, f"{where}[{number}]")
+    elif isinstance(value, int | float):
+        if not abs(value) <= sys.float_info.max:
+            raise InputError(f"{where}: expected a finite number, found {reprlib.repr(value)}")
+    elif value is not None and not isinstance(value, str):
+        raise InputError(f"{where}: expected text, found {value}; put it in quotes")
