@@ -27,13 +27,8 @@ BATCHES = {"local_epochs": 0, "local_batches": 3, "batch_size": 16, "batch_order
 def batches(of: Federation, client: int, round: int, many: int) -> list[tuple[Tensor, Tensor]]:
     """The mini-batches of a client's round, as every executor has them."""
     phase = Phase(of.method.step, batches=many)
-    return of_phase(Mixer(of, of.node(client, round), [phase]), of.shards[client], phase)
-
-
-def of_phase(mixer: Mixer, shard: Shard, phase: Phase) -> list[tuple[Tensor, Tensor]]:
-    """The mini-batches of one of a round's phases."""
-    found = []
-    for chunk in mixer.phase(shard, phase):
+    mixer, found = Mixer(of, of.node(client, round), [phase]), []
+    for chunk in mixer.phase(of.shards[client], phase):
         found += list(zip(chunk.x.split(mixer.size), chunk.y.split(mixer.size), strict=True))
     return found
 

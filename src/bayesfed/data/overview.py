@@ -81,11 +81,8 @@ def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outpu
     clients, classes = train.shape
     numbers = max(clients, classes) <= WRITTEN_OUT
     # A figure of its own, not pyplot's: no display, no global state. The salt makes equal SVGs equal bytes.
-    style: dict[Any, Any] = {
-        "svg.hashsalt": "bayesfed",
-        "font.size": 9,
-        "text.parse_math": False,
-    }  # a dollar in a title is a dollar
+    # And a dollar in a title is a dollar.
+    style: dict[Any, Any] = {"svg.hashsalt": "bayesfed", "font.size": 9, "text.parse_math": False}
     with sns.axes_style("white"), matplotlib.rc_context(style):
         figure = Figure(figsize=(9.5, min(1.5 + 0.3 * clients, 12)), layout=ConstrainedLayoutEngine(w_pad=0.1))
         heat, totals = figure.subplots(1, 2, width_ratios=(5, 1.3))
