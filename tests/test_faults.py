@@ -241,7 +241,7 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path, capsys: pytest.Capt
     for text in ("# A page", "3", "{}"):
         (tmp_path / "README.md").write_text(text)
         assert cli.main(["tables", str(tmp_path / "README.md"), "--out", str(tmp_path / "out")]) == 2
-        told = f"bayesfed: {tmp_path}/README.md is no plan; give results/<config>/plan/plan.json\n"
+        told = f"bayesfed: {tmp_path}/README.md is no plan; give results/<config>/plan/plan.json, as `bayesfed plan` makes it\n"
         assert capsys.readouterr().err == told
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -193,15 +192,7 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def tell_of_runs(plan: Path) -> None:
-    """Say where a plan's runs are looked for, if none stands there; raises InputError where a file is no plan."""
-    if not plan.is_file():
-        return
-    try:
-        planned = "cells" in json.loads(plan.read_text(encoding="utf-8"))
-    except (ValueError, TypeError):
-        planned = False
-    if not planned:
-        raise InputError(f"{plan} is no plan; give results/<config>/plan/plan.json")
+    """Say where a plan's runs are looked for, if none stands there and so all that was written is empty."""
     folder = plan.parent.parent / "runs"
     if not any(folder.rglob("summary.json")):
         print(f"bayesfed: no finished run in {folder}, where this plan's runs belong: all is empty", file=sys.stderr)
@@ -211,36 +202,36 @@ def tables(args: argparse.Namespace) -> None:
     """bayesfed tables"""
     from bayesfed.results import tables
 
-    tell_of_runs(args.plan)
     tables.write(args.plan, args.out)
+    tell_of_runs(args.plan)
 
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
     from bayesfed.results import agreement, claims, compare, dvc, glance
 
-    tell_of_runs(args.plan)
     compare.write(args.plan, args.out)
     claims.write(args.plan, args.out)
     glance.write(args.plan, args.out)
     agreement.write(args.plan, args.out)
     dvc.write(args.plan, args.out)
+    tell_of_runs(args.plan)
 
 
 def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
     from bayesfed.results import figures
 
-    tell_of_runs(args.plan)
     figures.write(args.plan, args.out)
+    tell_of_runs(args.plan)
 
 
 def report(args: argparse.Namespace) -> None:
     """bayesfed report"""
     from bayesfed.report import build
 
-    tell_of_runs(args.plan)
     build.write(args.plan, args.out)
+    tell_of_runs(args.plan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

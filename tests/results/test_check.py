@@ -89,6 +89,7 @@ def of_kind(spec: Spec, kind: str, **change: Any) -> None:
         (lambda s: claim(s, experiments=["stragglers"], apart=["stragglers"]),
          "hbfl.yaml, claim 'Table 1, HBFL's global model is above FML's': runs that differ in stragglers would be averaged"),
         (lambda s: claim(s, by="them"), "no side that claims is named 'them'; valid: paper, us"),
+        (lambda s: claim(s, most=1), "most: expected true or false, found 1"),
         (lambda s: s["tables"]["table1"].update(metric="global_auroc_foreign_mnst_last"),
          "hbfl.yaml, table1: no foreign dataset of its runs is named 'mnst'"),
         (lambda s: s["tables"]["table1"].update(metric="global_auroc_mistakes_last"),

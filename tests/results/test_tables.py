@@ -229,7 +229,7 @@ def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
     with pytest.raises(InputError, match=r"no plan at .*absent\.json"):
         tables.write(tmp_path / "absent.json", tmp_path)
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match="not a plan"):
+    with pytest.raises(InputError, match="is no plan; give"):
         tables.write(tmp_path / "plan.json", tmp_path)
     stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5]])
     older = json.loads(lab.plan.read_text())

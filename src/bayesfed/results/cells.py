@@ -496,8 +496,10 @@ def studies(plan: Path) -> list[Study]:
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
         papers, cells = content["papers"], content["cells"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{plan}: not a plan ({error!r}); make it anew with `bayesfed plan`") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{plan} is no plan; give results/<config>/plan/plan.json, as `bayesfed plan` makes it"
+        ) from None
     folder = plan.parent.parent / "runs"
     try:
         runs.forget_changed({folder / cell["folder"] for cell in cells})  # a process may ask again (tests, notebooks)

@@ -286,6 +286,8 @@ def check_claim(study: cells.Study, claim: object) -> None:
     one_of(kind, OF_KIND, "kind of claim")
     claim = keys(claim, CLAIM + OF_KIND[str(kind)])
     one_of(claim["by"], ("paper", "us"), "side that claims")
+    if not isinstance(most := claim.get("most", False), bool):
+        raise InputError(f"most: expected true or false, found {most!r}")
     own = study.spec.get("statistics", {})
     records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
     for record in records if "along" in claim else []:
