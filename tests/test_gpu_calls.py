@@ -264,12 +264,13 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
     (place / "config.yaml").write_text(yaml.safe_dump(config))
     plan = ["plan", "config.yaml", "--out", "results/small/plan"]  # elsewhere: it needs what a GPU node may lack
     assert python(place, "from bayesfed.cli import main; main()", *plan).returncode == 0
-    rows = make("real", "--plan", "results/small/plan/plan.json", "--jobs", "2")
+    rows = make("real", "--plan", "results/small/plan/plan.json", "--jobs", "2", "--precision", "bf16")
     assert [rows[0][key] for key in ("waiting", "without_data", "of")] == [2, 2, 4]  # no CIFAR-10 there
     assert [row["exit_code"] for row in rows[1:]] == [0, 0]
     home = members(place / "out/real.tar.gz")
     for row in rows[1:]:
         assert {f"{row['records']}/{name}" for name in ("summary.json", "metrics.csv", "provenance.json")} <= home
+        assert json.loads((place / row["records"] / "provenance.json").read_text())["precision"] == "bf16"
     assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
 
 
@@ -305,7 +306,7 @@ def test_real_begins_no_further_run_while_all_fail(
     (tmp_path / "out").mkdir()
     task = call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
     with pytest.raises(call.Failed, match=message):
-        real.train(plan, jobs, task)
+        real.train(plan, jobs, "auto", task)
     rows = [json.loads(line) for line in Path("out/real.jsonl").read_text().splitlines()]
     assert sorted((row["case"], row.get("exit_code")) for row in rows[1:]) == sorted(told)
 

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+from bayesfed.engine import device as devices
 from bayesfed.engine import lease
 from bayesfed.errors import InputError
 from benchmarks.gpu import call, parcel, real, smoke, speed
@@ -40,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
         "--plan", type=Path, default=Path("results/paper/plan/plan.json"), help="default: that of config/paper.yaml"
     )
     sub.add_argument("--jobs", type=int, default=1, help="trainings at once; default: 1")
+    precisions = ["auto", *devices.PRECISIONS]
+    sub.add_argument("--precision", choices=precisions, default="auto", help="of all trainings; default: the device's")
     sub = commands.add_parser("pack")
     sub.add_argument("names", nargs="+", metavar="NAME")
     sub.add_argument("--data", type=Path, default=Path("data"))
@@ -61,7 +64,7 @@ def measure(args: argparse.Namespace) -> int:
     parts = {
         "smoke": lambda: smoke.parts(task),
         "speed": lambda: speed.parts(task),
-        "real": lambda: real.parts(args.plan, args.jobs),
+        "real": lambda: real.parts(args.plan, args.jobs, args.precision),
     }[args.command]()
     for name in args.parts or []:
         if not any(part.name.startswith(name) for part in parts):

@@ -29,7 +29,7 @@ def folder(plan: dict[str, Any], run: dict[str, Any]) -> Path:
     return Path("results", plan["config"], "runs", run["folder"])
 
 
-def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
+def train(plan: dict[str, Any], jobs: int, precision: str, task: Task) -> None:
     """Train the open runs of a plan, `jobs` at once, until the time is over; every record is brought home at once."""
     data = task.data or Path("data")
     waiting, without = [], []
@@ -48,7 +48,7 @@ def train(plan: dict[str, Any], jobs: int, task: Task) -> None:
             while running or (waiting and not hopeless):
                 while waiting and not hopeless and len(running) < jobs and time.monotonic() < last:
                     run = waiting.pop(0)
-                    running[start(plan, run, data, jobs, task)] = run, time.monotonic()
+                    running[start(plan, run, data, jobs, precision, task)] = run, time.monotonic()
                 for trainer in [one for one in running if one.poll() is not None]:
                     run, began = running.pop(trainer)
                     note(plan, run, task, seconds=time.monotonic() - began, exit_code=trainer.returncode)
@@ -85,10 +85,12 @@ def checkpoint(plan: dict[str, Any], run: dict[str, Any]) -> Path:
     return Path("results", plan["config"], "checkpoints", f"{run['folder']}.safetensors")
 
 
-def start(plan: dict[str, Any], run: dict[str, Any], data: Path, jobs: int, task: Task) -> "subprocess.Popen[bytes]":
+def start(
+    plan: dict[str, Any], run: dict[str, Any], data: Path, jobs: int, precision: str, task: Task
+) -> "subprocess.Popen[bytes]":
     """Start a training as the workflow would."""
     options = ["--out", str(folder(plan, run)), "--checkpoint", str(checkpoint(plan, run)), "--data", str(data)]
-    options += ["--device", task.device, "--gpu-slots", str(jobs)]
+    options += ["--device", task.device, "--gpu-slots", str(jobs), "--precision", precision]
     return subprocess.Popen([sys.executable, "-m", "bayesfed", "train", run["runfile"], *options])
 
 
@@ -135,7 +137,7 @@ def memory_log(task: Task) -> Iterator[None]:
         watcher.wait()
 
 
-def parts(plan: Path, jobs: int) -> list[Part]:
+def parts(plan: Path, jobs: int, precision: str) -> list[Part]:
     """The one part. Planning itself needs more than torch and its like, so it is done beforehand: raises InputError where
     `plan` is no file that `bayesfed plan` has written."""
     try:
@@ -147,4 +149,4 @@ def parts(plan: Path, jobs: int) -> list[Part]:
             f"--plan {plan}: expected a plan.json; `bayesfed plan config/paper.yaml --out results/paper/plan` writes it on any "
             f"machine, and that whole folder has to come along"
         )
-    return [Part("runs", functools.partial(train, found, jobs), leases=False)]
+    return [Part("runs", functools.partial(train, found, jobs, precision), leases=False)]
