@@ -293,7 +293,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
 def check_paper(paper: str, spec: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained. Each claim gets
     `cells`, in how many of that grid it can be tested, since a config may plan fewer."""
-    from bayesfed.results import cells, check, claims
+    from bayesfed.results import check, claims, join
 
     places = {
         name: f"config.experiments.{name}" if name in spec["added"]["experiments"] else f"{paper}.yaml, {name}"
@@ -318,7 +318,7 @@ def check_paper(paper: str, spec: Tree) -> None:
     asked = {key: value for key, value in spec.items() if key != "shipped"}
     # The config's own experiments are here without what its `run` says, and are counted with it.
     whole = [cell for cell, _ in paper_cells(paper, asked, once, counted=False)]
-    study = cells.study(paper, spec, "", whole, Path())
+    study = join.study(paper, spec, "", whole, Path())
     check.paper(study, published_file(paper, spec))
     for claim in spec.get("claims", []):
         claim["cells"] = len(claims.tests(study, claim))
@@ -326,11 +326,10 @@ def check_paper(paper: str, spec: Tree) -> None:
 
 def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
     """Refuse tables and figures that would average runs of a seed which differ in what they do not name."""
-    from bayesfed.results import check
-    from bayesfed.results.cells import study
+    from bayesfed.results import check, join
 
     for paper, spec in papers.items():
-        check.means(study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path()))
+        check.means(join.study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path()))
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:

@@ -30,7 +30,7 @@ from bayesfed.engine.verify import verify
 from bayesfed.methods.base import Node, Predictor, State
 from bayesfed.methods.fedppd_distill import FedPPDDistill
 from bayesfed.methods.fml import FML
-from bayesfed.results import cells
+from bayesfed.results.hardware import place
 
 Make = Callable[..., dict[str, Any]]
 Train = Callable[..., int]
@@ -603,7 +603,7 @@ def test_a_run_that_went_on_elsewhere_names_every_machine(
     with Process() as process:
         assert "hardware" in verify(tmp_path / "out", 1, data_dir, "cpu", process).differs
     threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
-    assert cells.place(provenance).startswith(f"one, {threads} then two, {threads} then ")
+    assert place(provenance).startswith(f"one, {threads} then two, {threads} then ")
 
 
 def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path: Path) -> None:

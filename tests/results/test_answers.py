@@ -3,7 +3,8 @@
 import pytest
 
 from bayesfed.report import answers
-from bayesfed.results import cells, claims
+from bayesfed.results import claims
+from bayesfed.results.statistic import BEST
 
 
 @pytest.mark.parametrize(
@@ -42,5 +43,5 @@ def test_outcomes(kind: str, than: str, difference: str, holds: str, told: str) 
         "of": "1",
         "planned": "1",
     }
-    test = claims.Test("HBFL", than, [], [], [], cells.BEST)
+    test = claims.Test("HBFL", than, [], [], [], BEST)
     assert answers.outcome({"kind": kind}, row, test) == told

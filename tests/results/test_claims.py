@@ -1,6 +1,6 @@
 """Claims worked out by hand, one a kind."""
 
-from bayesfed.results import cells, claims
+from bayesfed.results import claims, join
 
 HIGHER = {
     "claim": "above", "by": "paper", "kind": "higher", "experiments": ["heterogeneous"],
@@ -9,7 +9,7 @@ HIGHER = {
 
 
 def outcome(lab, claim):
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     return claims.rows(study, claim)
 
 
@@ -148,7 +148,7 @@ def test_rises_is_the_other_way_round(lab, stored):
         "claim": "up", "by": "us", "kind": "rises", "experiments": ["heterogeneous"], "metric": "global_accuracy_best",
         "methods": ["HBFL", "FML"], "along": "alpha",
     }  # fmt: skip
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     total, ours, theirs = claims.rows(study, claim)
     assert (total["holds"], total["of"]) == ("1", "2")
     assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("holds", "+20.00", "does not hold")

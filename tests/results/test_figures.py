@@ -9,13 +9,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bayesfed import plan
 from bayesfed.errors import InputError
-from bayesfed.results import cells, check, figures
+from bayesfed.results import check, figures, join
 
 PROJECT = Path(__file__).parents[2]
 
 
 def study_of(lab):
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     return study
 
 
@@ -145,7 +145,7 @@ def test_a_figure_without_runs_says_so(lab):
 def test_figures_of_experiments_that_a_config_leaves_out_are_empty(name, tmp_path, monkeypatch):
     monkeypatch.chdir(PROJECT)
     plan.write(Path(f"config/{name}.yaml"), tmp_path)
-    for study in cells.studies(tmp_path / "plan.json"):
+    for study in join.studies(tmp_path / "plan.json"):
         planned = {record.experiment for record in study.records}
         for figure in study.spec["figures"].values():
             assert figure["experiment"] in planned or figures.content(study, figure).records == []
@@ -275,7 +275,7 @@ def test_one_accuracy_against_another(lab, stored):
         "title": "Both", "experiment": "heterogeneous", "accuracy": "global", "shows": {"against": "local", "label": "local accuracy (%)"},
         "rows": [], "columns": [], "methods": ["HBFL"],
     }  # fmt: skip
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     check.check_figure(study, figure)
     points = figures.content(study, figure).curves
     assert list(zip(points["round"], points["accuracy"], strict=True)) == [

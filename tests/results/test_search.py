@@ -9,7 +9,8 @@ import pytest
 
 from bayesfed import runfolder
 from bayesfed.errors import InputError
-from bayesfed.results import cells, check, claims, figures, glance, search, tables
+from bayesfed.results import cells, check, claims, figures, glance, join, search, tables
+from bayesfed.results.statistic import BEST
 
 Rows = Callable[[Path], list[dict[str, str]]]
 Stored = Callable[..., None]
@@ -71,7 +72,7 @@ def grid(lab: Any, stored: Stored) -> Any:
 
 
 def test_the_best_mean_over_seeds_that_have_all_been_run(grid: Any) -> None:
-    (study,) = cells.studies(grid.plan)
+    (study,) = join.studies(grid.plan)
     found = search.choose(study, study.records, SEARCH)
     by = {(r.method, r.alpha, r.seed): (r.axes["lr"], r.axes["local_epochs"], r.chosen) for r in found if r.done}
     told = "chosen on test accuracy"
@@ -88,7 +89,7 @@ def test_the_best_mean_over_seeds_that_have_all_been_run(grid: Any) -> None:
 
 def test_a_choice_of_the_paper_that_is_not_planned_is_missing(grid: Any) -> None:
     grid.spec["experiments"]["grid"]["axes"]["lr"].append(1)
-    (study,) = cells.studies(grid.plan)
+    (study,) = join.studies(grid.plan)
     chosen = {r.chosen for r in search.choose(study, study.records, SEARCH) if (r.method, r.alpha) == ("FML", "1")}
     assert chosen == {"lr 0.01, local epochs 1 (best of 4 of 6, chosen on test accuracy)"}
 
@@ -96,9 +97,9 @@ def test_a_choice_of_the_paper_that_is_not_planned_is_missing(grid: Any) -> None
 def test_all_choices_diverged(lab: Any, stored: Stored) -> None:
     lab.spec["experiments"] = {"grid": {"axes": {"lr": [0.1]}}}
     stored(lab.cell("grid", "HBFL", axes={"lr": 0.1}), [0.5], diverged={"round": 1, "client": "0", "tensor": "theta"})
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     (record,) = (r for r in search.choose(study, study.records, SEARCH | {"over": ["lr"]}) if r.level == "global")
-    assert cells.score([record], cells.BEST).shown() == "diverged"
+    assert cells.score([record], BEST).shown() == "diverged"
 
 
 def test_tables_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_claims_compare_best_with_best(grid: Any, rows: Rows, tmp_path: Path) ->
 
 def test_figures_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> None:
     figures.write(grid.plan, tmp_path)
-    (study,) = cells.studies(grid.plan)
+    (study,) = join.studies(grid.plan)
     data = figures.content(study, FIGURE)
     assert set(data.curves["round"]) == {1.0, 0.1}
     drawn = " ".join((tmp_path / "hbfl/best.svg").read_text().split())
@@ -162,7 +163,7 @@ def test_figures_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> 
 )
 def test_mistakes_are_named_before_any_run(grid: Any, change: dict[str, Any], message: str) -> None:
     grid.spec["statistics"] = {"to_half": {"first": 0.5}}
-    (study,) = cells.studies(grid.plan)
+    (study,) = join.studies(grid.plan)
     for function, item in ((check.check_table, TABLE), (check.check_figure, FIGURE), (check.check_claim, FALLS)):
         function(study, item)
         with pytest.raises(InputError, match=message):
@@ -170,13 +171,13 @@ def test_mistakes_are_named_before_any_run(grid: Any, change: dict[str, Any], me
 
 
 def test_an_accuracy_that_no_round_has_is_not_searched(grid: Any) -> None:
-    (study,) = cells.studies(grid.plan)
+    (study,) = join.studies(grid.plan)
     message = "search: by: 'local_accuracy_last': experiment 'grid' does not test clients every round"
     with pytest.raises(InputError, match=message):
         check.check_table(study, {**TABLE, "search": {**SEARCH, "by": "local_accuracy_last"}})
 
 
 def test_an_accuracy_of_each_client_is_not_searched(grid: Any) -> None:
-    (study,) = cells.studies(grid.plan)
+    (study,) = join.studies(grid.plan)
     with pytest.raises(InputError, match="search: metric: 'client_accuracy_best' is one accuracy a client"):
         check.check_claim(study, {**CLAIM, "metric": "client_accuracy_best"})

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bayesfed.errors import InputError
-from bayesfed.results import cells, compare, runs, tables
+from bayesfed.results import cells, compare, join, runs, tables
+from bayesfed.results.statistic import BEST, Statistic, read_statistic
 
 Rows = Callable[[Path], list[dict[str, str]]]
 STATISTICS = {
@@ -66,10 +67,10 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
 def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, stored: Callable[..., None]) -> None:
     stored(lab.cell("heterogeneous", "HBFL", clients_on_test="round"), [0.5])
     stored(lab.cell("heterogeneous", "FML"), [0.5])
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     (record,) = [record for record in study.records if record.level == "local"]
     assert (record.method, record.missing) == ("HBFL", "no local model on the full test set")
-    assert record.value(cells.BEST) is None
+    assert record.value(BEST) is None
 
 
 def test_a_clients_models_on_the_full_test_set_may_have_any_name() -> None:
@@ -83,14 +84,14 @@ def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored
     lab.spec["statistics"] = {"middle": {"best_within": [2, 3]}, "late": {"best_within": [7, 8]}}
     stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves, on_shards=curves, test_images=[100, 10] + [0] * 8)
     stored(lab.cell("heterogeneous", "FML"), [0.5], curves, on_shards=curves)
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     hbfl, fml = cells.of_metric(study.records, "personal_accuracy_middle", lab.spec["statistics"])[0]
-    own = {name: cells.read_statistic(name, value) for name, value in lab.spec["statistics"].items()}
+    own = {name: read_statistic(name, value) for name, value in lab.spec["statistics"].items()}
     assert hbfl.curve() == pytest.approx({1: 59 / 110, 2: 63 / 110, 3: 20 / 110})
-    assert hbfl.value(own["middle"]) == hbfl.value(cells.BEST) == pytest.approx(63 / 110)
-    assert hbfl.value(cells.Statistic("last")) == pytest.approx(20 / 110)
+    assert hbfl.value(own["middle"]) == hbfl.value(BEST) == pytest.approx(63 / 110)
+    assert hbfl.value(Statistic("last")) == pytest.approx(20 / 110)
     assert cells.score([hbfl], own["late"]).shown() == "no such rounds"
-    assert (fml.missing, fml.value(cells.BEST)) == ("not in its record", None)
+    assert (fml.missing, fml.value(BEST)) == ("not in its record", None)
 
 
 def test_who_sits_a_round_out_counts_as_when_last_tested(lab: Any, stored: Callable[..., None]) -> None:
@@ -99,11 +100,11 @@ def test_who_sits_a_round_out_counts_as_when_last_tested(lab: Any, stored: Calla
     never: list[Any] = [[]] * 10
     for method, images in (("HBFL", [30, 10] + [0] * 8), ("FML", [30, 10, 5] + [0] * 7)):
         stored(lab.cell("heterogeneous", method), [0.5], clients + never[2:], on_shards=never, test_images=images)
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     hbfl, fml = cells.of_metric(study.records, "personal_accuracy_best", {})[0]
     assert hbfl.curve() == pytest.approx({2: 24 / 40, 3: 23 / 40, 4: 29 / 40})
     assert fml.curve() == {}
-    assert (fml.missing, fml.value(cells.BEST)) == ("never took part", None)
+    assert (fml.missing, fml.value(BEST)) == ("never took part", None)
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_wrong_statistics(value: object, message: str) -> None:
     with pytest.raises(InputError, match=f"statistics.mine.*({message})"):
         cells.of_metric([], "global_accuracy_mine", {"mine": value})
     with pytest.raises(InputError, match="this name stands for another statistic"):
-        cells.read_statistic("best", {"first": 0.3})
+        read_statistic("best", {"first": 0.3})

@@ -7,7 +7,8 @@ import pytest
 
 from bayesfed import cli, runfolder
 from bayesfed.errors import InputError
-from bayesfed.results import cells, claims, compare, runs, tables
+from bayesfed.results import claims, compare, join, runs, tables, wording
+from bayesfed.results.statistic import Statistic
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 
@@ -250,15 +251,13 @@ def test_early_and_jitter_by_hand(lab, stored):
     # Early: the first tenth of 20 rounds, (0.1 + 0.3) / 2. Second half: changes of +0.1 and -0.1 in turn.
     curve = [0.1, 0.3] + [0.5] * 8 + [0.5, 0.6] * 5
     stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=20), curve)
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     (server,) = [record for record in study.records if record.client == "global"]
-    assert server.value(cells.Statistic("early")) == pytest.approx(0.2)
+    assert server.value(Statistic("early")) == pytest.approx(0.2)
     changes = [0.1, -0.1] * 4 + [0.1]
     mean = sum(changes) / 9
-    assert server.value(cells.Statistic("jitter")) == pytest.approx(
-        (sum((each - mean) ** 2 for each in changes) / 8) ** 0.5
-    )
-    assert server.value(cells.Statistic("best")) == 0.6
+    assert server.value(Statistic("jitter")) == pytest.approx((sum((each - mean) ** 2 for each in changes) / 8) ** 0.5)
+    assert server.value(Statistic("best")) == 0.6
 
 
 def test_curves_agree_with_the_engines_summary(tmp_path):
@@ -295,7 +294,7 @@ def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
     tables.write(lab.plan, tmp_path)
     row = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (row["HBFL"], row["seeds"]) == ("70.00 ± 28.28", "0 (FML); 2 (HBFL)")
-    assert [cells.text(value) for value in (1_000_000, 0.1, 1 / 3, 100.0)] == [
+    assert [wording.text(value) for value in (1_000_000, 0.1, 1 / 3, 100.0)] == [
         "1e+06",
         "0.1",
         "0.3333333333333333",
@@ -306,7 +305,7 @@ def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
 def test_networks_are_those_of_the_run(lab, stored):
     networks = {"global": "mlp", "local": ["lenet5"] * 10}  # the paper's are others
     stored(lab.cell("heterogeneous", "HBFL", models=networks), [0.5], [[0.8]] * 10)
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     assert {(record.level, record.model) for record in study.records if record.level in ("global", "client")} == {
         ("global", "mlp"),
         ("client", "lenet5"),

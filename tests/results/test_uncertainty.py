@@ -11,7 +11,7 @@ import pytest
 from bayesfed import runfolder
 from bayesfed.errors import InputError
 from bayesfed.report import charts
-from bayesfed.results import breakdown, cells, check, compare, figures, tables
+from bayesfed.results import breakdown, cells, check, compare, figures, join, tables
 
 TABLE = {
     "title": "uncertainty",
@@ -55,7 +55,7 @@ def study(lab: Any, stored: Callable[..., None]) -> cells.Study:
             measured += [(60, f"reliability_{number}_images", images), (60, f"reliability_{number}_right", right)]
         measure(folder, measured)
     stored(lab.cell("heterogeneous", "FML"), [0.5])
-    (found,) = cells.studies(lab.plan)
+    (found,) = join.studies(lab.plan)
     return found
 
 
@@ -129,7 +129,7 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
     runfolder.seal(folder, json.loads((folder / "summary.json").read_text()))
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     points = {}
     for family in ("AE", "LF"):
         figure = DIAGRAM | {"shows": {"error": family, "label": "how far"}}
@@ -177,7 +177,7 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
         rows = [(round, "global", "server", "labelled_images", 100 * (1 + (round - 1) // 2)) for round in range(1, 6)]
         csv.writer(file).writerows(rows)
     runfolder.seal(folder, json.loads((folder / "summary.json").read_text()))
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     figure = {**DIAGRAM, "methods": ["HBFL"], "shows": {"labelled": True, "label": "labelled images"}}
     check.check_figure(study, figure)
     data = figures.content(study, figure)
@@ -185,7 +185,7 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     (axes,) = figures.draw(study, figure).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
     stored(lab.cell("heterogeneous", "FML"), [0.9])
-    (study,) = cells.studies(lab.plan)
+    (study,) = join.studies(lab.plan)
     columns = [{"title": "height", "metric": "global_accuracy_labelled"}]
     _, (hbfl, fml) = tables.layout(study, {**TABLE, "columns": columns})
     assert (hbfl["height"], fml["height"]) == (f"{(40 + 45 + 60) / 3:.2f}", "no active learning")

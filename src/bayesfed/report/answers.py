@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayesfed.report import tables
-from bayesfed.results import cells, claims
+from bayesfed.results import cells, claims, wording
+from bayesfed.results.statistic import Statistic
 from bayesfed.results.tables import Cell
 
 MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
@@ -99,9 +100,9 @@ def measured(metric: str) -> str:
     """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
     level, accuracy, name = metric.rpartition("_accuracy_")
     return (
-        f"{cells.spoken(level)} accuracy, {STATISTICS.get(name, cells.spoken(name))}"
+        f"{wording.spoken(level)} accuracy, {STATISTICS.get(name, wording.spoken(name))}"
         if accuracy
-        else cells.spoken(metric)
+        else wording.spoken(metric)
     )
 
 
@@ -153,7 +154,7 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
     return f"; print: {size} {'above' if difference > 0 else 'below'}"
 
 
-def amount(difference: str, statistic: cells.Statistic, signed: bool = False) -> str:
+def amount(difference: str, statistic: Statistic, signed: bool = False) -> str:
     """A difference with its unit, by default without its sign: `2.90 points`."""
     number = difference if signed else difference.lstrip("+-")
     return f"{number} {statistic.unit}s" if statistic.close == 1 else number

@@ -20,7 +20,7 @@ from bayesfed.report import answers, crate, sections, stories
 from bayesfed.report.answers import Answer, Closeness
 from bayesfed.report.charts import Chart, of_figure
 from bayesfed.report.tables import Plain, Table, of_paper
-from bayesfed.results import cells, claims, compare
+from bayesfed.results import cells, claims, compare, hardware, join, wording
 
 Json = dict[str, Any]
 
@@ -72,7 +72,7 @@ def write(plan: Path, out: Path, papers: Path = planning.PAPERS) -> list[Path]:
     """
     if out.is_dir():
         raise InputError(f"--out {out}: this is a folder; expected the page to write, like {out / 'report.html'}")
-    studies = cells.studies(plan)
+    studies = join.studies(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     held = sections.held(content, results)
     runs = [stories.of_study(study, content) for study in studies]
@@ -148,10 +148,10 @@ def paper(
         lead=answers.lead(study.heading, found, numbers, done, planned),
         done=done,
         planned=planned,
-        seeds=", ".join(cells.unique(record.seed for record in finished)),
-        budget=cells.unique(study.budget([record]) for record in finished),
+        seeds=", ".join(wording.unique(record.seed for record in finished)),
+        budget=wording.unique(study.budget([record]) for record in finished),
         hours=sections.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values())),
-        hardware=cells.places(one["provenance"] for one in own.values() if one["provenance"]),
+        hardware=hardware.places(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,
         answers=found,
         claims=sections.claim_table(study, [row for rows in claim_rows for row in rows]),

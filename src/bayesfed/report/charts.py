@@ -19,7 +19,7 @@ import matplotlib
 import pandas as pd
 
 from bayesfed.report.tables import as_link
-from bayesfed.results import cells, figures
+from bayesfed.results import cells, figures, wording
 
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
@@ -130,7 +130,7 @@ def by_experiment(
         small = f"Every {every}th point is drawn." if every > 1 else ""
         place = f"{study.paper}-{name}-{experiment}"
         spec = lines(curves, below, upright, kind)
-        found.append(Chart(place, "", f"{title}, {cells.spoken(experiment)}", small, curves, panels, spec))
+        found.append(Chart(place, "", f"{title}, {wording.spoken(experiment)}", small, curves, panels, spec))
     return found
 
 
@@ -144,7 +144,7 @@ def cell_name(study: cells.Study, record: cells.Record) -> str:
 
 def listed(empty: Sequence[str]) -> str:
     """Panels without a curve, and why; of many, how many."""
-    reasons = cells.unique(one.rpartition(": ")[2] for one in empty)
+    reasons = wording.unique(one.rpartition(": ")[2] for one in empty)
     return "; ".join(empty) if len(empty) <= 4 else f"{len(empty)} panels: {', '.join(reasons)}"
 
 

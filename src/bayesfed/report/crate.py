@@ -16,7 +16,7 @@ from rocrate.rocrate import ROCrate
 
 from bayesfed import __version__, runfolder
 from bayesfed.errors import InputError
-from bayesfed.results import cells, runs
+from bayesfed.results import cells, hardware, runs
 
 NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
@@ -81,7 +81,7 @@ def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> Non
         f"#{run.name}",
         "CreateAction",
         name=f"training run {run.name}",
-        description=cells.place(runs.provenance(run)),
+        description=hardware.place(runs.provenance(run)),
         instrument=software,
         object=used,
         result=made,

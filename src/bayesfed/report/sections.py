@@ -11,7 +11,7 @@ import pandas as pd
 from bayesfed.report import charts, stories
 from bayesfed.report.charts import Chart, Panel
 from bayesfed.report.tables import Plain, Table, plain, run_id
-from bayesfed.results import breakdown, cells, claims
+from bayesfed.results import breakdown, cells, claims, hardware, wording
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
@@ -51,7 +51,7 @@ def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
         for keys, of_row in table.rows:
             for column, cell in zip(table.columns, of_row, strict=True):
                 if table.counted and cell.percent and cell.kind in ("close", "higher", "lower"):
-                    row, name = cell.row, ", ".join([cells.spoken(table.name), *keys, column])
+                    row, name = cell.row, ", ".join([wording.spoken(table.name), *keys, column])
                     said = f"{row['difference']} ({row['verdict']})"
                     rows.append((name, float(row["published"]), float(row["mean"]), cell.kind, said, cell.runs))
     if not rows:
@@ -70,10 +70,10 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
     """What the runs took, by experiment, data, method and hardware."""
     rows = [
         {
-            "experiment": cells.spoken(one["columns"]["experiment"]),
+            "experiment": wording.spoken(one["columns"]["experiment"]),
             "dataset": one["columns"].get("dataset_used", ""),
             "method": one["columns"]["method"],
-            "hardware": cells.place(one["provenance"]),
+            "hardware": hardware.place(one["provenance"]),
             "seconds": one["provenance"]["train_seconds"],
             "images": one["provenance"].get("samples_per_second", 0.0),
         }
@@ -116,7 +116,7 @@ def calibration(study: cells.Study) -> Plain | None:
     rows, links = [], []
     for keys, own in frame.groupby(where, sort=False):
         row = dict(zip(where, keys, strict=True)) | {name: mean_and_sd(own[name]) for name in measured}
-        rows.append(row | {"experiment": cells.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
+        rows.append(row | {"experiment": wording.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
         links.append(link_to(own["run"]))
     table = pd.DataFrame(rows)
     plain_values = {"stragglers": "0", "budget": cells.AS_PAPER}  # where all have these, they need no column
@@ -144,13 +144,15 @@ def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
     for keys, own in pd.DataFrame(last, columns=[*by, "seed", "value", "run"]).groupby(by, sort=False):
         name, experiment, cell, method = map(str, keys)
         number = mean_and_sd(own["value"], ".4g")
-        rows.append([cells.spoken(name), cells.spoken(experiment), cell, method, number, str(own["seed"].nunique())])
+        rows.append(
+            [wording.spoken(name), wording.spoken(experiment), cell, method, number, str(own["seed"].nunique())]
+        )
         links.append(link_to(own["run"]))
     frame = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
     found = []
     for what, own in pd.DataFrame(over, columns=[*by, "seed", "x", "value", "run"]).groupby("name", sort=False):
         found += charts.by_experiment(
-            study, own.drop(columns="name"), str(what), cells.spoken(what), "round", cells.spoken(what)
+            study, own.drop(columns="name"), str(what), wording.spoken(what), "round", wording.spoken(what)
         )
     return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
 
@@ -172,7 +174,7 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
     """How many images of each class each client holds for training, by partition; of those
     whose table stands, and has the classes."""
     found = {}
-    for name in cells.unique(run["partition"] for run in content["runs"] if run.get("partition")):
+    for name in wording.unique(run["partition"] for run in content["runs"] if run.get("partition")):
         path = results / Path(name).with_suffix(".csv")
         frame = pd.read_csv(path) if path.exists() else pd.DataFrame()
         counts = frame.filter(regex=r"^class_\d+$")
@@ -184,7 +186,7 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
 
 def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
     """Heat maps of the partitions of a paper's finished runs, a chart a dataset; and how many of them have no table."""
-    used = cells.unique(one["partition"] for one in own.values() if one["partition"])
+    used = wording.unique(one["partition"] for one in own.values() if one["partition"])
     panels: dict[str, list[Panel]] = {}
     for name in used:
         if name not in known:
@@ -219,7 +221,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
         best = f"{server['best']:.2f}" if "best" in server else ""
         rows.append(
             {
-                "experiment": cells.spoken(columns["experiment"]),
+                "experiment": wording.spoken(columns["experiment"]),
                 "dataset": columns["dataset"],
                 "alpha": columns.get("alpha", ""),
                 "more": ", ".join(filter(None, more)),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.results import cells, compare, tables
+from bayesfed.results import cells, compare, tables, wording
 
 KINDS = {"higher": "higher", "lower": "lower", cells.DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
 """How a cell is coloured, by its verdict; `within ...` is `close`, and what cannot be compared with print is `apart`."""
@@ -25,7 +25,7 @@ def run_id(folder: Path) -> str:
 
 def runs_of(records: Iterable[cells.Record]) -> str:
     """The finished runs behind these records, joined by commas."""
-    return ",".join(cells.unique(run_id(record.folder) for record in records if record.done))
+    return ",".join(wording.unique(run_id(record.folder) for record in records if record.done))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def of_paper(
             compared.append(row)
         rows.append(([study.label(value) for value in keys.values()], shown))
     columns = [tables.title(study, column) for column in table["columns"]]
-    heads = [cells.spoken(key) for key in table["rows"]]
+    heads = [wording.spoken(key) for key in table["rows"]]
     frame = pd.DataFrame(
         [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in rows],
         columns=pd.MultiIndex.from_tuples(

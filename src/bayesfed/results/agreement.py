@@ -8,7 +8,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from bayesfed import files
-from bayesfed.results import cells, claims, compare, runs, tables
+from bayesfed.results import cells, claims, compare, hardware, join, runs, tables
 
 WITHIN = (1, 3, 5)  # points of a percentage
 VERDICTS = {
@@ -176,7 +176,7 @@ def of_costs(records: Iterable[cells.Record]) -> str:
         took: dict[tuple[str, str, str], list[float]] = {}
         for folder, record in of.items():
             made = runs.provenance(folder) if record.done else {}
-            if made and all(cells.machines(made).values()):  # each with its threads: all were CPUs
+            if made and all(hardware.machines(made).values()):  # each with its threads: all were CPUs
                 took.setdefault(kind(record), []).append(made["train_seconds"] / 3600)
         each = [hours for hours_of in took.values() for hours in hours_of]
         still = [record for record in of.values() if not record.done]
@@ -189,7 +189,7 @@ def of_costs(records: Iterable[cells.Record]) -> str:
                 f"{statistics.fmean(each):.2f}" if each else "",
                 f"{sum(known):.0f} ({len(known)} runs)" if known else "",
                 str(len(still) - len(known)),
-                cells.places(runs.provenance(one) for one in of if of[one].done),
+                hardware.places(runs.provenance(one) for one in of if of[one].done),
             ]
         )
     head = [
@@ -225,7 +225,7 @@ def notice(study: cells.Study) -> str:
 def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
     """Write `<out>/<paper>/agreement.md` for each paper of the plan; arguments, errors as in `compare.write`."""
     written = []
-    for study in cells.studies(plan):
+    for study in join.studies(plan):
         path = out / study.paper / "agreement.md"
         published = compare.read_published(study.published(papers))
         files.write_text(path, text(study, published))

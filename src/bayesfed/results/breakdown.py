@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from bayesfed.results import cells, runs
+from bayesfed.results import cells, runs, wording
+from bayesfed.results.statistic import FOREIGN, Statistic
 
 ACCURACIES = ("best", "last", "last5")
 METRICS = ("nll", "brier", "ece", "mce")
@@ -24,9 +25,9 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
         own = list({(record.level, record.client): record for record in reversed(asked)}.values())[::-1]
         first = own[0]
         columns = {
-            "experiment": "+".join(cells.unique(record.experiment for record in asked)),
-            "dataset": "+".join(cells.unique(study.labels(record.dataset) for record in own)),
-            "dataset_used": "+".join(cells.unique(study.labels(record.used) for record in own)),
+            "experiment": "+".join(wording.unique(record.experiment for record in asked)),
+            "dataset": "+".join(wording.unique(study.labels(record.dataset) for record in own)),
+            "dataset_used": "+".join(wording.unique(study.labels(record.used) for record in own)),
             "setting": first.setting,
             "alpha": first.alpha,
             "stragglers": first.stragglers,
@@ -54,8 +55,8 @@ def clients(study: cells.Study) -> Rows:
         shards = {record.client: record for record in records if record.level == "global_on_shard"}
         for client, record in own.items():
             found.append({**columns, **_identity(study, record), **_accuracies(record, shards[client])})
-        means = {name: cells.score(own.values(), cells.Statistic(name)) for name in ACCURACIES}
-        means |= {on_shard(name): cells.score(shards.values(), cells.Statistic(name)) for name in ACCURACIES}
+        means = {name: cells.score(own.values(), Statistic(name)) for name in ACCURACIES}
+        means |= {on_shard(name): cells.score(shards.values(), Statistic(name)) for name in ACCURACIES}
         own_mean, on_shards = means["best"], means[on_shard("best")]
         why = [*own_mean.missing, *own_mean.without()]
         why += [f"global: {why}" for why in (*on_shards.missing, *on_shards.without())]
@@ -94,7 +95,7 @@ def _accuracies(record: cells.Record, shard: cells.Record | None = None) -> dict
 
 
 def _percent(record: cells.Record, statistic: str) -> str:
-    value = record.value(cells.Statistic(statistic))
+    value = record.value(Statistic(statistic))
     return cells.DIVERGED if record.diverged else "" if value is None else f"{100 * value:.2f}"
 
 
@@ -112,7 +113,7 @@ def uncertainty(study: cells.Study) -> Rows:
             written = {name: _fraction(values.get(name)) for name in (*METRICS, *TASKS[:2])}
             written["foreign"] = "+".join(study.label(name) for name in foreign)
             for column, end in zip(TASKS[3:], ("", "_sd"), strict=True):
-                each = [_fraction(values.get(f"{cells.FOREIGN}{name}{end}")) for name in foreign]
+                each = [_fraction(values.get(f"{FOREIGN}{name}{end}")) for name in foreign]
                 written[column] = "+".join(each)
             found.append({**columns, "predictor": predictor, **written})
     header = [*RUN, "predictor", *METRICS, *(TASKS if tasks else ()), *cells.BUDGET, "budget", "run"]

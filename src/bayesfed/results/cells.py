@@ -1,9 +1,8 @@
-"""What a plan asks for, joined with what its run folders hold: the records behind all results."""
+"""A paper as a config runs it, its records behind all results, and their statistics over seeds."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import statistics
@@ -15,87 +14,27 @@ from typing import Any
 
 from bayesfed.errors import InputError, nearest
 from bayesfed.results import runs
+from bayesfed.results.statistic import (
+    BEST,
+    CURVES_ALONE,
+    FOREIGN,
+    LEVELS,
+    MEASURES,
+    STATISTICS,
+    Statistic,
+    read_statistic,
+)
+from bayesfed.results.wording import spoken, text, unique
 
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
-NOT_TESTED = "no local model on the full test set"
 NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
-
-LEVELS = ("global", "client", "global_on_shard", "local", "personal")
-"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
-model on that shard, the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
-runs that test clients there every round, and the clients' best models on their own shards together: the images that they
-label right among all of them (pFedBayes' PM)."""
-
-STATISTICS = ("best", "last", "last5", "early", "jitter", "labelled")
-"""What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
-by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
-rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
-
-CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics of
-
-MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
-"""What is measured of the server's model in detailed rounds, and what it is multiplied by to be shown; also
-`auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
-
-FOREIGN = "auroc_foreign_"
-OF_KIND = ("first", "best_within", "at_best_of")
 NEVER = "never reached"
 TOO_SHORT = "no such rounds"  # what a run says that ended before them
 ALL_LABELLED = "no active learning"
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """A statistic by name; one of a paper's own has a kind and its argument. `of`: accuracy, or what else is measured."""
-
-    name: str
-    kind: str = ""
-    argument: Any = None
-    of: str = "accuracy"
-
-    @property
-    def scale(self) -> int:
-        """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
-        return 1 if self.kind == "first" else MEASURES.get(self.of, 1 if self.of.startswith(FOREIGN) else 100)
-
-    @property
-    def decimals(self) -> int | None:
-        """Places behind the point as shown; None: one at most."""
-        return None if self.kind == "first" else 2 if self.scale == 100 else 3
-
-    @property
-    def unit(self) -> str:
-        """What `close` is one of, as shown."""
-        return "round" if self.kind == "first" else "point"
-
-    @property
-    def close(self) -> float:
-        """How near to the printed number is near, as shown: a round, a point of a percentage, or a hundredth."""
-        return 0.01 if self.decimals == 3 else 1.0
-
-    @property
-    def rising(self) -> bool:
-        """Whether more is better: of an accuracy, or of how well wrong and foreign images are told."""
-        return self.kind != "first" and self.name != "jitter" and (self.of == "accuracy" or self.of.startswith("auroc"))
-
-    @property
-    def chosen(self) -> bool:
-        """Whether its round is chosen by test accuracy, from more than one."""
-        if self.kind == "best_within":
-            return bool(self.argument[0] < self.argument[1])
-        return self.name == "best" or self.kind == "at_best_of"
-
-    @property
-    def last5(self) -> Statistic:
-        """The mean of the last five of what it is of."""
-        return Statistic("last5", of=self.of)
-
-
-BEST = Statistic("best")
 
 
 @dataclass(frozen=True)
@@ -375,43 +314,6 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
     )
 
 
-def precision(record: Record) -> str:
-    """The precision that a finished run was computed in."""
-    return str(runs.provenance(record.folder)["precision"])
-
-
-def machines(provenance: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Where a run was computed, each machine of a resumed one in order with its numbers of threads on a CPU."""
-    found: dict[str, list[str]] = {}
-    for one in provenance.get("sessions", [{"by": provenance}]):
-        by = one["by"]
-        found.setdefault(by["hardware"], []).extend([str(by["threads"])] if by["device"] == "cpu" else [])
-    return found
-
-
-def place(provenance: Mapping[str, Any]) -> str:
-    """Where a run was computed, and in which precision: `AMD EPYC, 1 then 2 threads, bf16`."""
-    told = [", ".join([name, *in_threads(unique(of_one), " then ")]) for name, of_one in machines(provenance).items()]
-    return f"{' then '.join(told)}, {provenance['precision']}"
-
-
-def places(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """Where several runs were computed, each kind of machine once: `AMD EPYC (1 or 2 threads, bf16) and H200 (fp32)`."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for provenance in provenances:
-        for name, threads in machines(provenance).items():
-            found.setdefault((name, provenance["precision"]), []).extend(threads)
-    return " and ".join(
-        f"{name} ({', '.join([*in_threads(sorted(set(threads), key=int), ' or '), precision])})"
-        for (name, precision), threads in found.items()
-    )
-
-
-def in_threads(numbers: Sequence[str], between: str) -> list[str]:
-    """Numbers of threads in words, or none at all where there are none, as of a GPU."""
-    return [f"{between.join(numbers)} thread{'s' * (list(numbers) != ['1'])}"] if numbers else []
-
-
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     """The records whose fields or axes equal the values of `where` (a value, or a list of accepted values).
 
@@ -443,186 +345,3 @@ def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) ->
         raise InputError(f"unknown metric '{metric}'; {nearest(metric, known)}")
     level, _, name = metric.partition("_accuracy_")
     return [record for record in records if record.level == level], found[name]
-
-
-def read_statistic(name: str, value: object) -> Statistic:
-    """A statistic of a paper's own; raises InputError that says what is wrong with it."""
-    where = f"statistics.{name}"
-    if not isinstance(value, Mapping) or len(value) != 1:
-        raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
-    ((kind, argument),) = value.items()
-    if kind not in OF_KIND:
-        raise InputError(f"{where}: no kind of statistic is named '{kind}'; {nearest(kind, OF_KIND)}")
-    if name in STATISTICS:
-        raise InputError(f"{where}: this name stands for another statistic; choose another")
-    if kind == "first" and not (isinstance(argument, int | float) and 0 < argument <= 1):
-        raise InputError(f"{where}.first: expected an accuracy above 0 and up to 1, found {argument!r}")
-    whole = isinstance(argument, list) and len(argument) == 2 and all(isinstance(each, int) for each in argument)
-    if kind == "best_within" and not (whole and 1 <= argument[0] <= argument[1]):
-        raise InputError(f"{where}.best_within: expected two rounds, the first and the last, found {argument!r}")
-    if kind == "at_best_of" and argument not in LEVELS:
-        raise InputError(f"{where}.at_best_of: no accuracy is named '{argument}'; {nearest(argument, LEVELS)}")
-    return Statistic(name, kind, argument)
-
-
-def text(value: object) -> str:
-    """A value as records and plans write it: numbers by `%g` where that is all of them, nothing as ""."""
-    if value is None:
-        return ""
-    if not isinstance(value, int | float):
-        return str(value)
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def spoken(name: object) -> str:
-    """A name of the code as people write it."""
-    return str(name).replace("_", " ")
-
-
-def unique(values: Iterable[str]) -> list[str]:
-    """The different values, in order of first appearance."""
-    return list(dict.fromkeys(values))
-
-
-def studies(plan: Path) -> list[Study]:
-    """Read `plan.json` and the run folders it names, in `runs` beside the plan's folder.
-
-    Raises InputError when the plan is missing, no plan or one of another version.
-    """
-    if plan.is_dir():
-        raise InputError(f"{plan}: this is a folder; expected the plan.json that `bayesfed plan` has written")
-    if not plan.is_file():
-        raise InputError(f"no plan at {plan}; make it with `bayesfed plan CONFIG --out {plan.parent}`")
-    try:
-        content = json.loads(plan.read_text(encoding="utf-8"))
-        papers, cells = content["papers"], content["cells"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{plan} is no plan; give results/<config>/plan/plan.json, as `bayesfed plan` makes it"
-        ) from None
-    folder = plan.parent.parent / "runs"
-    try:
-        runs.forget_changed({folder / cell["folder"] for cell in cells})  # a process may ask again (tests, notebooks)
-        return [
-            study(name, spec, content.get("notice") or "", [cell for cell in cells if cell["paper"] == name], folder)
-            for name, spec in papers.items()
-        ]
-    except KeyError as error:
-        raise InputError(f"{plan}: a plan of another version (no {error}); make it anew with `bayesfed plan`") from None
-
-
-def study(
-    paper: str, spec: Mapping[str, Any], notice: str, planned: Iterable[Mapping[str, Any]], runs_folder: Path
-) -> Study:
-    """A paper with the records of its planned cells, from the run folders below `runs_folder`."""
-    return Study(paper, spec, notice, [record for cell in planned for record in _records(cell, spec, runs_folder)])
-
-
-def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
-    """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
-    shards, the clients' own models together and, where they are tested on the full set every round, their mean."""
-    levels = levels_of(spec, cell["experiment"])
-    folder = runs_folder / cell["folder"]
-    summary = runs.summary(folder)
-    clients = cell["clients"]
-    datasets, used = _each(cell["dataset"], clients), _each(cell["used"], clients)
-    several = isinstance(cell["dataset"], list)
-
-    def record(level: str, client: str, model: object, dataset: str, on: str, block: str, k: int | None) -> Record:
-        stored = (summary or {}).get(block) or {}
-        values = _values(stored, k)
-        diverged = ((summary or {}).get("diverged") or {}).get("round", 0)
-        return Record(
-            experiment=cell["experiment"],
-            dataset=dataset,
-            used=on,
-            setting=text(cell.get("setting")),
-            alpha=text(cell.get("alpha")),
-            stragglers=text(cell.get("stragglers")),
-            axes={axis: text(value) for axis, value in cell["axes"].items()},
-            model=text(model),
-            client=client,
-            method=cell["method"],
-            seed=text(cell["seed"]),
-            rounds=cell["rounds"],
-            local_epochs=cell["local_epochs"],
-            batch_size=cell["batch_size"],
-            changes=tuple(cell["changes"]),
-            foreign=cell.get("foreign", {}),
-            asks=tuple(cell["asks"]),
-            folder=folder,
-            done=summary is not None,
-            diverged=diverged,
-            level=level,
-            summary=values,
-            missing="" if summary is None or diverged or values else _why(stored, k),
-        )
-
-    found = []
-    shared = cell.get("model") or cell["models"].get("global")
-    local = cell["models"].get("local") or [shared] * clients
-    if not several:
-        found.append(record("global", "global", shared, datasets[0], used[0], "global", None))
-    for k in range(clients if summary or "client" in levels else 0):
-        found.append(record("client", str(k + 1), local[k], datasets[k], used[k], "clients", k))
-    for k in range(clients if summary or "global_on_shard" in levels else 0):
-        found.append(record("global_on_shard", str(k + 1), shared, datasets[k], used[k], "global_on_shards", k))
-    whole = slice(None if several else 1)
-    together = record("personal", "all", shared, "+".join(datasets[whole]), "+".join(used[whole]), "", None)
-    found.append(replace(together, missing=_why_not_together(summary)))
-    if not several and cell["clients_on_test"] == "round":
-        mean = record("local", "mean", shared, datasets[0], used[0], "", None)
-        found.append(replace(mean, missing="" if mean.curve() or not mean.done else NOT_TESTED))
-    return found
-
-
-def levels_of(spec: Mapping[str, Any], experiment: str) -> set[str]:
-    """The levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
-    found = {
-        column.get("metric", table.get("metric"))
-        for table in spec.get("tables", {}).values()
-        if table.get("experiment") == experiment
-        for column in table.get("columns", [])
-    }
-    figures = spec.get("figures", {}).values()
-    found |= {figure.get("accuracy") for figure in figures if figure.get("experiment") == experiment}
-    found |= {claim.get("metric") for claim in spec.get("claims", []) if experiment in claim.get("experiments", [])}
-    return {str(metric).partition("_accuracy_")[0] for metric in found}
-
-
-def _why(block: Mapping[str, Any], client: int | None) -> str:
-    """Why a finished run has no accuracy of a model."""
-    if client is None:
-        return NO_GLOBAL
-    return str(block.get("missing", {}).get(str(client), UNRECORDED))
-
-
-def _why_not_together(summary: Mapping[str, Any] | None) -> str:
-    """Why a run has no accuracy of all clients together; "" for one that has, or is not finished, or diverged."""
-    if summary is None or summary.get("diverged"):
-        return ""
-    if "test_images" not in summary:
-        return UNRECORDED
-    block, images = summary.get("clients") or {}, summary["test_images"]
-    if not any(images):
-        return _why(block, 0)
-    untested = [k for k, count in enumerate(images) if count and not _values(block, k)]
-    return _why(block, untested[0]) if untested else ""
-
-
-def _each(names: str | list[str], clients: int) -> list[str]:
-    """The dataset of every client."""
-    return [names] * clients if isinstance(names, str) else (names + [names[-1]] * clients)[:clients]
-
-
-def _values(block: Mapping[str, Any], client: int | None) -> dict[str, float]:
-    """The statistics of one model in a summary's block, without those that are null."""
-    found = {}
-    for name in ("best", "last", "last5"):
-        entry = block.get(f"accuracy_{name}")
-        if client is not None:
-            entry = entry[client] if isinstance(entry, list) and client < len(entry) else None
-        value = runs.number(entry)
-        if value is not None:
-            found[name] = value
-    return found

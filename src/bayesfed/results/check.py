@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.errors import InputError, nearest
-from bayesfed.results import cells, claims, compare, search, tables
+from bayesfed.results import cells, claims, compare, search, tables, wording
+from bayesfed.results.statistic import FOREIGN, LEVELS
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
 FIGURE = (
@@ -114,9 +115,11 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
     """The records of a metric; raises InputError where none of these experiments has any."""
     found, statistic = cells.of_metric(records, metric, own)
-    if statistic.of.startswith(cells.FOREIGN):
-        asked = statistic.of.removeprefix(cells.FOREIGN).removesuffix("_sd")
-        one_of(asked, cells.unique(name for record in found for name in record.foreign), "foreign dataset of its runs")
+    if statistic.of.startswith(FOREIGN):
+        asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
+        one_of(
+            asked, wording.unique(name for record in found for name in record.foreign), "foreign dataset of its runs"
+        )
     if records and not found:
         raise InputError(f"'{metric}': {named(records)} {without(metric.partition('_')[0])}")
     if statistic.of.startswith("auroc_mistakes"):
@@ -134,7 +137,7 @@ def asked_for(records: Sequence[cells.Record], what: str, where: str) -> None:
 
 def named(records: Iterable[cells.Record]) -> str:
     """The experiments of records: `experiment 'one', 'other'`."""
-    return "experiment " + ", ".join(f"'{name}'" for name in cells.unique(record.experiment for record in records))
+    return "experiment " + ", ".join(f"'{name}'" for name in wording.unique(record.experiment for record in records))
 
 
 def without(level: str) -> str:
@@ -154,10 +157,10 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
     """Raise InputError for a field that records do not have, or a value that none of them has."""
     for field, value in where.items():
         cells.select(records, {field: []})
-        valid = cells.unique(record.field(field) for record in records)
+        valid = wording.unique(record.field(field) for record in records)
         for each in value if isinstance(value, list) else [value]:
-            if cells.text(each) not in valid:
-                raise InputError(f"no cell has {field} '{cells.text(each)}'; {nearest(cells.text(each), valid)}")
+            if wording.text(each) not in valid:
+                raise InputError(f"no cell has {field} '{wording.text(each)}'; {nearest(wording.text(each), valid)}")
 
 
 def check_table(study: cells.Study, table: object) -> None:
@@ -189,7 +192,7 @@ def check_table(study: cells.Study, table: object) -> None:
 def check_figure(study: cells.Study, figure: object) -> None:
     """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     figure = keys(figure, FIGURE)
-    one_of(figure["accuracy"], cells.LEVELS, "accuracy")
+    one_of(figure["accuracy"], LEVELS, "accuracy")
     records = of_experiments(study, [figure["experiment"]])
     records = of_level(records, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
@@ -204,7 +207,7 @@ def check_figure(study: cells.Study, figure: object) -> None:
         round = shows.get("round", 1)
         if not isinstance(round, int) or (round < 1 and round != -1):
             raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
-        one_of(shows.get("against", "global"), cells.LEVELS, "accuracy")
+        one_of(shows.get("against", "global"), LEVELS, "accuracy")
         if kind == "labelled":
             asked_for(records, "active", "shows")
     along = [figure["x"]] if "x" in figure else []
@@ -316,7 +319,7 @@ def check_search(
         asked = keys(asked, SEARCH)
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}
-        known = [*search.FIELDS[1:], *cells.unique(axis for record in records for axis in record.axes)]
+        known = [*search.FIELDS[1:], *wording.unique(axis for record in records for axis in record.axes)]
         for axis in asked["over"]:
             one_of(axis, known, "axis")
             if axis in used:

@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import cells, csvfile, search, tables
+from bayesfed.results import cells, csvfile, join, runs, search, tables, wording
+from bayesfed.results.statistic import Statistic
 
 MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
 COLUMNS = (
@@ -50,7 +51,7 @@ class Test:
     records: Sequence[cells.Record]
     differences: Sequence[float | None]
     holds: Sequence[bool]
-    statistic: cells.Statistic
+    statistic: Statistic
     level: int = 0
 
 
@@ -69,7 +70,7 @@ def _groups(
     return found
 
 
-def _value(records: Sequence[cells.Record], statistic: cells.Statistic, worst: float | None = None) -> float | None:
+def _value(records: Sequence[cells.Record], statistic: Statistic, worst: float | None = None) -> float | None:
     """The mean of the records' values; None while one is missing. `worst` stands for a run that never reaches a value, or
     has diverged."""
     values = [record.value(statistic) for record in records]
@@ -81,7 +82,7 @@ def _value(records: Sequence[cells.Record], statistic: cells.Statistic, worst: f
 
 
 def _above(
-    records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, holding: Callable[[float], bool]
+    records: Sequence[cells.Record], claim: Claim, statistic: Statistic, holding: Callable[[float], bool]
 ) -> list[Test]:
     """`higher`, `lower`, `not higher`, by the differences that hold: one test a baseline and cell."""
     found = []
@@ -94,11 +95,11 @@ def _above(
     return found
 
 
-def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
+def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: Statistic) -> list[Test]:
     """`higher at`: one test a method, other value of `along` and cell."""
-    found, along, at = [], claim["along"], cells.text(claim["at"])
+    found, along, at = [], claim["along"], wording.text(claim["at"])
     chosen = cells.select(records, {"method": claim["methods"]})
-    for than in map(cells.text, claim["than"]):
+    for than in map(wording.text, claim["than"]):
         for of_cell, differences in _pairs(chosen, ("method", *MATCH), along, at, than, claim, statistic):
             holds = [difference is not None and difference > 0 for difference in differences]
             sides, level = f"{along} {at} > {than}", _level(differences, holds)
@@ -108,7 +109,7 @@ def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: cells.S
 
 def _pairs(
     records: Sequence[cells.Record], match: Sequence[str], field: str, one: str, other: str, claim: Claim,
-    statistic: cells.Statistic,
+    statistic: Statistic,
 ) -> Iterator[tuple[list[cells.Record], list[float | None]]]:  # fmt: skip
     """The cells, alike in `match`, that the plan has with both values of a field; and for each seed the statistic at `one`
     minus that at the other."""
@@ -131,7 +132,7 @@ def _level(differences: Sequence[float | None], holds: Sequence[bool]) -> int:
     return sum(not held and value is not None and (value == 0 or math.isnan(value)) for value, held in pairs)
 
 
-def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic, sign: int) -> list[Test]:
+def _falls(records: Sequence[cells.Record], claim: Claim, statistic: Statistic, sign: int) -> list[Test]:
     """`falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is smallest minus largest value of `along`."""
     along = claim["along"]
     found = []
@@ -152,7 +153,7 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: cells.Stati
     return found
 
 
-def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cells.Statistic) -> list[Test]:
+def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: Statistic) -> list[Test]:
     """`smaller gain`: one test a baseline, other dataset, alpha and straggler level."""
     found = []
     method = claim["method"]
@@ -179,7 +180,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: cell
     return found
 
 
-KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, cells.Statistic], list[Test]]] = {
+KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, Statistic], list[Test]]] = {
     "higher": lambda records, claim, statistic: _above(records, claim, statistic, lambda difference: difference > 0),
     "lower": lambda records, claim, statistic: _above(records, claim, statistic, lambda difference: difference < 0),
     "not higher": lambda records, claim, statistic: _above(
@@ -224,7 +225,7 @@ def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dic
         "metric": claim["metric"],
         "experiment": "+".join(claim["experiments"]),
     }
-    sides = {"method": claim.get("method", ""), "than": ", ".join(map(cells.text, claim.get("than", [])))}
+    sides = {"method": claim.get("method", ""), "than": ", ".join(map(wording.text, claim.get("than", [])))}
     total = {**common, **sides, "dataset": "all", **_outcome(study, found, claim.get("most", False))}
     if total["of"] != "0" and len(found) < claim.get("cells", 0) and "(" not in total["verdict"]:
         total["verdict"] += f" (in {len(found)} of its {claim['cells']} cells)"
@@ -246,9 +247,9 @@ def _cell(study: cells.Study, test: Test) -> dict[str, str]:
 
     row = {"method": test.method, "than": test.than}
     for field in MATCH:
-        values = cells.unique(axes(r) if field == "axes" else r.field(field) for r in test.records)
+        values = wording.unique(axes(r) if field == "axes" else r.field(field) for r in test.records)
         row[field] = study.labels(values[0]) if len(values) == 1 else ""
-    row["dataset"] = " and ".join(cells.unique(study.labels(record.dataset) for record in test.records))
+    row["dataset"] = " and ".join(wording.unique(study.labels(record.dataset) for record in test.records))
     row["client"] = row["client"].replace("global", "")
     return row
 
@@ -257,7 +258,7 @@ def choices(test: Test) -> str:
     """What a search has chosen for a test, and for which of its cells: `FOLA, alpha 0.1: lr 0.01 (best of 5, ...)`."""
     chosen = [record for record in test.records if record.chosen]
     named = (f"{r.method}{f', alpha {r.alpha}' if r.alpha else ''}: {r.chosen}" for r in chosen)
-    return "; ".join(cells.unique(named))
+    return "; ".join(wording.unique(named))
 
 
 def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> dict[str, str]:
@@ -269,7 +270,7 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> d
     finite = [value for value in differences if math.isfinite(value)]
     holds, level, of = sum(sum(test.holds) for test in found), sum(test.level for test in found), len(differences)
     if not of:
-        why = cells.unique(record.missing for record in records if record.missing)
+        why = wording.unique(record.missing for record in records if record.missing)
         verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of or level == of:
         verdict = "holds" if holds else "level"
@@ -297,15 +298,15 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> d
 def _precision(counted: Sequence[Test]) -> str:
     """The precision of the runs that are compared; `bf16 against fp32` where those of a seed differ."""
     found = [
-        cells.unique(sorted(cells.precision(record) for record in of_seed if record.done))
+        wording.unique(sorted(runs.provenance(record.folder)["precision"] for record in of_seed if record.done))
         for test in counted
         for of_seed in _groups(test.records, ["seed"]).values()
     ]
     mixed = [" against ".join(each) for each in found if len(each) > 1]
-    return mixed[0] if mixed else " or ".join(cells.unique(itertools.chain(*found)))
+    return mixed[0] if mixed else " or ".join(wording.unique(itertools.chain(*found)))
 
 
-def shown(difference: float, statistic: cells.Statistic) -> str:
+def shown(difference: float, statistic: Statistic) -> str:
     """A difference of two values of a statistic, with its sign, in the places that the statistic has: `+2.91`."""
     return f"{statistic.scale * difference:+.{1 if statistic.decimals is None else statistic.decimals}f}"
 
@@ -318,5 +319,5 @@ def write(plan: Path, out: Path) -> list[Path]:
             [*COLUMNS, *(["chosen"] if any("search" in claim for claim in study.spec.get("claims", [])) else [])],
             [row for claim in study.spec.get("claims", []) for row in rows(study, claim)],
         )
-        for study in cells.studies(plan)
+        for study in join.studies(plan)
     ]

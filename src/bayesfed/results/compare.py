@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.errors import InputError
-from bayesfed.results import cells, csvfile, search, tables
+from bayesfed.results import cells, csvfile, join, search, tables, wording
+from bayesfed.results.statistic import Statistic
 
 KEYS = ("dataset", "setting", "alpha", "client", "model", "method", "metric")
 COLUMNS = (
@@ -61,14 +62,14 @@ def prints(study: cells.Study, cell: tables.Cell, row: Mapping[str, str]) -> boo
     return row["metric"] == cell.metric and all(row.get(key) == value for key, value in labels.items())
 
 
-def verdict(records: Sequence[cells.Record], difference: float | None, statistic: cells.Statistic) -> str:
+def verdict(records: Sequence[cells.Record], difference: float | None, statistic: Statistic) -> str:
     """What may be said of a difference, as the statistic is shown (ours minus print; None: no result, or nothing
     printed)."""
     if not any(record.done for record in records):
         return "not run"
     if all(record.diverged for record in records if record.done):
         return cells.DIVERGED
-    why = cells.unique(record.missing for record in records if record.done and not record.diverged)
+    why = wording.unique(record.missing for record in records if record.done and not record.diverged)
     if all(why):
         return " or ".join(why)
     if difference is None:
@@ -114,7 +115,7 @@ def beside(
         table.get("note", ""),
     ]
     own = {"metric": cell.metric, **{key: study.label(value) for key, value in cell.keys.items()}}
-    keys = {key: cells.unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
+    keys = {key: wording.unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     return {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
@@ -140,7 +141,7 @@ def beside(
 def axes_of(table: Mapping[str, Any]) -> list[str]:
     """The keys of a table that printed numbers have no column for: axes such as `lr`."""
     asked = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
-    return [key for key in cells.unique(asked) if key not in KEYS]
+    return [key for key in wording.unique(asked) if key not in KEYS]
 
 
 def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
@@ -149,7 +150,7 @@ def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[P
     `papers` holds `<paper>.published.csv`, where a paper prints numbers; errors are as in `tables.write`.
     """
     written = []
-    for study in cells.studies(plan):
+    for study in join.studies(plan):
         published = read_published(study.published(papers))
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)

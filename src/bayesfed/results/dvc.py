@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bayesfed import files
-from bayesfed.results import cells, csvfile, tables
+from bayesfed.results import cells, csvfile, join, tables
 
 METRICS, CURVES = "metrics.json", "curves.csv"
 COLUMNS = ("paper", "cell", "curve", "round", "accuracy")
@@ -61,7 +61,7 @@ def named(study: cells.Study, record: cells.Record) -> str:
 def write(plan: Path, out: Path) -> list[Path]:
     """Write `metrics.json`, paper -> `numbers`, and `curves.csv` beside the folder `out` of tables; returns them. Errors
     as in `tables.write`."""
-    studies = cells.studies(plan)
+    studies = join.studies(plan)
     folder = out.parent
     files.write_json(folder / METRICS, {study.paper: found for study in studies if (found := numbers(study))})
     rows = [row for study in studies for row in curves(study)]

@@ -20,7 +20,8 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.files import replacing
-from bayesfed.results import cells, check, csvfile, runs, search
+from bayesfed.results import cells, check, csvfile, join, runs, search, wording
+from bayesfed.results.statistic import BEST
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
@@ -73,7 +74,7 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
 
     Only finished runs give curves; one that diverged gives its own, as far as it came, only where no other seed of its line
     did better, since tables leave it out of their means, too. Panels are all those that the plan asks for. A figure's YAML:
-    `experiment`, `accuracy` (one of cells.LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
+    `experiment`, `accuracy` (one of LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
     its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
     place of rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
@@ -109,12 +110,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         own = [name for name in COLUMNS if name != "accuracy"]
         curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
-    names = cells.unique(named)
+    names = wording.unique(named)
     return Content(
         curves=curves,
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
-        rows=cells.unique(panel(study, record, figure["rows"]) for record in records),
-        columns=cells.unique(panel(study, record, figure["columns"]) for record in records),
+        rows=wording.unique(panel(study, record, figure["rows"]) for record in records),
+        columns=wording.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
     )
 
@@ -150,10 +151,10 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
     if "reliability" in shows:
         return record.reliability(shows["reliability"])
     if "against" in shows:
-        best, other = record.value(cells.BEST), record.at_best(figure["accuracy"], shows["against"])
+        best, other = record.value(BEST), record.at_best(figure["accuracy"], shows["against"])
         return {} if best is None or other is None else {100 * other: best}
     if "x" in figure:
-        best = record.value(cells.BEST)
+        best = record.value(BEST)
         return {} if best is None else {float(record.field(figure["x"])): best}
     return record.curve()
 
@@ -181,7 +182,7 @@ def footnote(
     study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({})
 ) -> str:
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
-    seeds = len(cells.unique(record.seed for record in records if record.done))
+    seeds = len(wording.unique(record.seed for record in records if record.done))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
@@ -195,10 +196,10 @@ def footnote(
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
-        " or ".join(cells.unique(str(getattr(record, field)) for record in shown))
+        " or ".join(wording.unique(str(getattr(record, field)) for record in shown))
         for field in ("rounds", "local_epochs", "batch_size")
     )
-    stopped = cells.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
+    stopped = wording.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
@@ -251,7 +252,7 @@ def without(records: Iterable[cells.Record]) -> list[str]:
         if record.missing:
             clients = found.setdefault((record.method, record.missing), [])
             clients += [f"client {record.client}"] if record.client != "global" else []
-    return [f"{', '.join([method, *cells.unique(clients)])} ({why})" for (method, why), clients in found.items()]
+    return [f"{', '.join([method, *wording.unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
@@ -383,7 +384,7 @@ def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles:
 
 def why(records: Iterable[cells.Record]) -> str:
     """Why finished records have no accuracy; "" where none of them says so."""
-    return " or ".join(cells.unique(record.missing for record in records if record.missing))
+    return " or ".join(wording.unique(record.missing for record in records if record.missing))
 
 
 def fitting(labels: Sequence[str], width: float) -> int:
@@ -517,7 +518,7 @@ def write(plan: Path, out: Path) -> list[Path]:
     Raises InputError for a missing plan or a damaged run folder.
     """
     written = []
-    for study in cells.studies(plan):
+    for study in join.studies(plan):
         for name, figure in study.spec.get("figures", {}).items():
             written += save(draw(study, figure), out / study.paper / name)
             if "search" in figure:

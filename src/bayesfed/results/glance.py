@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import files
-from bayesfed.results import agreement, cells, claims, compare, runs, search, tables
+from bayesfed.results import agreement, cells, claims, compare, hardware, join, runs, search, tables, wording
 
 APART = "†"
 """Behind a number that is not of the paper's run."""
@@ -77,19 +77,19 @@ def seed_by_seed(study: cells.Study, rows: Iterable[tuple[Mapping[str, str], Seq
     for keys, of_row in rows:
         for cell in of_row:
             found = {}
-            for seed in cells.unique(record.seed for record in cell.records):
+            for seed in wording.unique(record.seed for record in cell.records):
                 found[seed] = number(cell, [record for record in cell.records if record.seed == seed])
             groups[beside(study, keys, cell), cell.metric][study.label(cell.keys.get("method", ""))] = found
     columns: dict[str, dict[str, str]] = {}
     for (name, _), of_methods in groups.items():
         run = {method: [seed for seed, shown in found.items() if shown] for method, found in of_methods.items()}
         if len({tuple(seeds) for seeds in run.values() if seeds}) > 1:
-            for seed in cells.unique(itertools.chain(*of_methods.values())):
+            for seed in wording.unique(itertools.chain(*of_methods.values())):
                 shown = {method: of_methods[method][seed] for method, seeds in run.items() if seed in seeds}
                 columns |= {f"{name}, seed {seed}": shown} if shown else {}
     if not columns:
         return ""
-    methods = cells.unique(method for each in columns.values() for method in each)
+    methods = wording.unique(method for each in columns.values() for method in each)
     lines = [[method, *(each.get(method, "") for each in columns.values())] for method in methods]
     return f"Not all on the same seeds; seed by seed:\n\n{tables.markdown(['', *columns], lines)}\n"
 
@@ -125,7 +125,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
             ]
         )
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
-    under = f"On {cells.places(made.values())}."
+    under = f"On {hardware.places(made.values())}."
     under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
     return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
 
@@ -133,8 +133,8 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     """The whole of it, under the label of the paper's own method: tables of the config's own, those
     named under `glance` in the paper's YAML, then every claim that a finished run touches."""
-    asked = cells.unique(str(record.folder) for record in study.records)
-    done = cells.unique(str(record.folder) for record in study.records if record.done)
+    asked = wording.unique(str(record.folder) for record in study.records)
+    done = wording.unique(str(record.folder) for record in study.records if record.done)
     out = f"### {study.heading}\n\n{agreement.notice(study)}{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
@@ -157,7 +157,7 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
 def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
     """Write `<out>/<paper>/glance.md` for each paper of the plan; arguments, errors as in `compare.write`."""
     written = []
-    for study in cells.studies(plan):
+    for study in join.studies(plan):
         path = out / study.paper / "glance.md"
         files.write_text(path, text(study, compare.read_published(study.published(papers))))
         written.append(path)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from bayesfed import grid
-from bayesfed.results import cells
+from bayesfed.results import cells, wording
+from bayesfed.results.statistic import Statistic
 
 Search = Mapping[str, Any]
 Group = tuple[tuple[str, str], ...]
@@ -39,7 +40,7 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
     for record in by:
         group, choice = place(record, over)
         searches.setdefault(group, {}).setdefault(choice, []).append(record)
-    of_paper = {name: printed(study, name, over) for name in cells.unique(record.experiment for record in by)}
+    of_paper = {name: printed(study, name, over) for name in wording.unique(record.experiment for record in by)}
     found: dict[Group, tuple[Group | None, str, list[str]]] = {}
     for group, choices in searches.items():
         run = {choice: own for choice, own in choices.items() if all(record.done for record in own)}
@@ -47,7 +48,7 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
         theirs = of_paper[dict(group)["experiment"]]
         of = len(set(choices).union(*(own for rest, own in theirs.items() if set(rest) <= set(group))))
         told = f"best of {len(run)}" if len(run) == of else f"best of {len(run)} of {of}"
-        values = ", ".join(f"{cells.spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
+        values = ", ".join(f"{wording.spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
         lacking = [] if len(run) == of else [f"{told} choices of {listed(over)}"]
         found[group] = best, f"{values} ({told}, {HOW})" if best else "", lacking
     kept = []
@@ -64,7 +65,7 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
 
 def listed(over: Sequence[str]) -> str:
     """Axes in words."""
-    return ", ".join(map(cells.spoken, over))
+    return ", ".join(map(wording.spoken, over))
 
 
 def place(record: cells.Record, over: Sequence[str]) -> tuple[Group, Group]:
@@ -73,7 +74,7 @@ def place(record: cells.Record, over: Sequence[str]) -> tuple[Group, Group]:
     return tuple((axis, record.field(axis)) for axis in axes), tuple((axis, record.field(axis)) for axis in over)
 
 
-def first_best(run: Mapping[Group, Sequence[cells.Record]], statistic: cells.Statistic) -> Group | None:
+def first_best(run: Mapping[Group, Sequence[cells.Record]], statistic: Statistic) -> Group | None:
     """The choice with the largest mean over its seeds; one that diverged has none, and is chosen where all did."""
     means = {}
     for choice, records in run.items():
@@ -87,7 +88,7 @@ def printed(study: cells.Study, experiment: str, over: Sequence[str]) -> dict[Gr
     """The choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
     for point in grid.grid(study.spec["experiments"][experiment], {}, experiment):
-        values = {axis: cells.text(value) for axis, value in point.items()}
+        values = {axis: wording.text(value) for axis, value in point.items()}
         rest = tuple(sorted((axis, value) for axis, value in values.items() if axis not in over))
         found.setdefault(rest, set()).add(tuple((axis, values.get(axis, "")) for axis in over))
     return found
@@ -100,7 +101,7 @@ def words(search: Search) -> str:
 
 def chosen(records: Iterable[cells.Record]) -> str:
     """What was chosen for the records of a cell, seeds of one search; "" where nothing was."""
-    return "; ".join(cells.unique(record.chosen for record in records if record.chosen))
+    return "; ".join(wording.unique(record.chosen for record in records if record.chosen))
 
 
 def counts(records: Iterable[cells.Record]) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import breakdown, cells, csvfile, search
+from bayesfed.results import breakdown, cells, csvfile, join, search, wording
+from bayesfed.results.statistic import Statistic
 
 BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget", "chosen")  # columns beside those of a table's YAML
 
@@ -19,9 +20,9 @@ class Cell:
     column: str
     records: list[cells.Record]
     metric: str
-    statistic: cells.Statistic
+    statistic: Statistic
 
-    def score(self, statistic: cells.Statistic | None = None) -> cells.Score:
+    def score(self, statistic: Statistic | None = None) -> cells.Score:
         """The cell's value over seeds, in [0, 1]; another statistic than the table's on request."""
         return cells.score(self.records, statistic or self.statistic)
 
@@ -30,7 +31,7 @@ def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
     """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
     if "title" in keys:
         return str(keys["title"])
-    words = [study.labelled(key, cells.text(value)) for key, value in keys_of(keys).items() if key != "client"]
+    words = [study.labelled(key, wording.text(value)) for key, value in keys_of(keys).items() if key != "client"]
     client = f"client {keys['client']}" if "client" in keys else ""
     return ": ".join(part for part in (client, ", ".join(words)) if part)
 
@@ -46,13 +47,13 @@ def rows(study: cells.Study, table: Mapping[str, Any]) -> Iterator[tuple[dict[st
     records = search.choose(study, records, table.get("search"))
     own = study.spec.get("statistics", {})
     for values in itertools.product(*table["rows"].values()):
-        keys = dict(zip(table["rows"], map(cells.text, values), strict=True))
+        keys = dict(zip(table["rows"], map(wording.text, values), strict=True))
         of_row = cells.select(records, keys)
         found = []
         for column in table["columns"]:
             metric, asked = column.get("metric", table.get("metric")), keys_of(column)
             of_column, statistic = cells.of_metric(cells.select(of_row, asked), metric, own)
-            named = {**keys, **{key: cells.text(value) for key, value in asked.items()}}
+            named = {**keys, **{key: wording.text(value) for key, value in asked.items()}}
             found.append(Cell(named, title(study, column), of_column, metric, statistic))
         yield keys, found
 
@@ -70,7 +71,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
     """
     whole = list(rows(study, table))
     titles = [title(study, column) for column in table["columns"]]
-    scored = cells.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
+    scored = wording.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
     header = [
         *table["rows"],
         *titles,
@@ -102,12 +103,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def budget(records: list[cells.Record], field: str) -> str:
     """The records' value of a budget field; several are joined by ` or `."""
-    return " or ".join(cells.unique(str(getattr(record, field)) for record in records))
+    return " or ".join(wording.unique(str(getattr(record, field)) for record in records))
 
 
 def used(study: cells.Study, records: list[cells.Record]) -> str:
     """The dataset trained on, in the paper's writing where it is the paper's."""
-    return " or ".join(cells.unique(study.labels(record.used) for record in records))
+    return " or ".join(wording.unique(study.labels(record.used) for record in records))
 
 
 def _common(values: Mapping[str, str]) -> str:
@@ -123,7 +124,7 @@ def write(plan: Path, out: Path) -> list[Path]:
     Returns the files written. Raises InputError for a missing plan, a damaged run folder or a table that asks for what does not exist.
     """
     written = []
-    for study in cells.studies(plan):
+    for study in join.studies(plan):
         folder = out / study.paper
         for name, table in study.spec.get("tables", {}).items():
             written.append(csvfile.write(folder / f"{name}.csv", *layout(study, table)))
