@@ -304,7 +304,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("networks/mine.py", "NETWORKS = {'convolutions': len}", "networks/mine.py: NETWORKS 'convolutions': this word means"),
         ("networks/mine.py", "NETWORKS = {3: len}", "networks/mine.py: '3' is no name; it has letters"),
         ("networks/mine.py", "NETWORKS = {'one': 1}", "networks/mine.py: NETWORKS 'one': expected a function"),
-        ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: division by zero ("),
+        ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: ZeroDivisionError: division by zero ("),
         ("preparations/mine.py", "PREPARATIONS = {'pad': len}", "preparations/mine.py: the preparation 'pad' is there already"),
         ("preparations/halved.py", "PREPARATIONS = {'halved': lambda images, side: images}", "preparations/halved.py: preparation 'halved': expected uint8 (1, 1, 14, 14), found uint8 (1, 1, 28, 28)"),
         ("preparations/halved.py", "def halved(images, side):\n    return images[side:, 9, 9, 9, 9]\n\nPREPARATIONS = {'halved': halved}", "preparations/halved.py, line 2: IndexError: too many indices"),
@@ -317,6 +317,12 @@ def test_a_faulty_part_is_told_in_one_line(
 ) -> None:
     put(name, content)
     assert message in planned(capsys)
+
+
+def test_only_shapes_that_do_not_fit_are_put_down_to_the_images(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    for body, blamed in (("1 / 0", False), ("torch.nn.Linear(3, classes)", True)):
+        put("networks/tiny.py", f"import torch\n\nNETWORKS = {{'tiny': lambda classes, channels, size: {body}}}")
+        assert ("`images: {prepare: resize}`" in planned(capsys)) is blamed
 
 
 def test_a_link_to_nowhere_is_told_in_one_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:

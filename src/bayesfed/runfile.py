@@ -17,7 +17,7 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec, check_room
 from bayesfed.data.sources import Source
-from bayesfed.errors import InputError, nearest
+from bayesfed.errors import InputError, UnfitImages, nearest
 from bayesfed.methods.base import GLOBAL, Ground, Method
 from bayesfed.models import weights as pretraining
 from bayesfed.models.module import ModuleNetwork
@@ -451,10 +451,10 @@ def check_counts(run: Run) -> None:
 
 @contextlib.contextmanager
 def a_way_out(dataset: Source) -> Iterator[None]:
-    """An InputError inside, about a network and the images of a dataset, ends with what can be done."""
+    """What a network says inside of the images of a dataset ends with what can be done."""
     try:
         yield
-    except InputError as error:
+    except UnfitImages as error:
         place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
         raise InputError(
             f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "

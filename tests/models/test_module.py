@@ -318,7 +318,10 @@ def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
             lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.AlphaDropout()),
             "in training it draws random numbers",
         ),
-        (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "built for images of 3x32x32: mat1 and mat2"),
+        (
+            lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
+            "built for images of 3x32x32: RuntimeError: mat1 and mat2",
+        ),
         (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 7)), r"shape \(images, 10\), found \(4, 7\)"),
         (lambda *_: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), r"expected logits|no parameters"),
     ],

@@ -28,7 +28,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from bayesfed.errors import InputError, out_of_memory
+from bayesfed.errors import InputError, UnfitImages, out_of_memory, words
 from bayesfed.models.network import at_least_fp32, channels_first, layout_for
 
 Build = Callable[[int, int, int], nn.Module]
@@ -234,19 +234,20 @@ class ModuleNetwork:
 @contextlib.contextmanager
 def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
     """Whatever a user's code raises inside becomes an InputError that names the network and the user's line, but for memory
-    that ran out."""
+    that ran out; what shapes raise that do not fit, UnfitImages."""
     try:
         yield
     except Exception as error:
         if out_of_memory(error):
             raise
-        what = " ".join(str(error).split()) or type(error).__name__
+        ours = isinstance(error, InputError)
+        kind = UnfitImages if isinstance(error, RuntimeError | ValueError) else InputError
         frames = traceback.extract_tb(error.__traceback__)
         at = [
             f" ({one.filename}, line {one.lineno})" for one in frames if not LIBRARIES & {*Path(one.filename).parents}
         ]
         built = f"model '{name}', built for images of {'x'.join(map(str, shape))}"
-        raise InputError(f"{built}: {what}{''.join(at[-1:])}") from None
+        raise kind(f"{built}: {error if ours else words(error)}{''.join(at[-1:])}") from None
 
 
 def elsewhere() -> tuple[object, ...]:

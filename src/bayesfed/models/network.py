@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import InputError
+from bayesfed.errors import UnfitImages
 from bayesfed.models import convolution
 from bayesfed.models.convolution import relu_backward
 
@@ -92,7 +92,7 @@ class Network:
     def __init__(self, name: str, chain: Chain, channels: int, size: int) -> None:
         """Lay out the parameters for `channels` x `size` x `size` images.
 
-        Raises InputError when the images are too small for the layers.
+        Raises UnfitImages when the images are too small for the layers.
         """
         self.name = name
         self.chain = chain
@@ -111,7 +111,7 @@ class Network:
                 self.operations += math.prod(self.shapes[-2]) * max(side, 0) ** 2
                 side //= layer.pool
                 if side < 1:
-                    raise InputError(
+                    raise UnfitImages(
                         f"model '{name}' does not fit images of {size}x{size}: its convolutions need at least "
                         f"{smallest_size(layers)}x{smallest_size(layers)}"
                     )
