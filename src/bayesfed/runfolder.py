@@ -15,6 +15,7 @@ from bayesfed import files
 from bayesfed.errors import InputError
 
 SUMMARY = "summary.json"
+NO_GLOBAL = "no global model"  # why there is no accuracy of one: the server has no whole network
 SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a later call may go on with
 
 

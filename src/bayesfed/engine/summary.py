@@ -9,6 +9,7 @@ from typing import Any
 
 from bayesfed.engine.rounds import Row
 from bayesfed.methods.base import GLOBAL, SAMPLED
+from bayesfed.runfolder import NO_GLOBAL
 
 LAST = 5  # rounds of the mean that stands beside the best round
 ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
@@ -17,7 +18,6 @@ Curves = dict[int, dict[int, float]]  # per client: round -> accuracy
 
 # Why a client has no accuracy.
 NO_PREDICTORS = "no client predictors"  # the method evaluates nothing of its clients
-NO_GLOBAL = "no global model"  # the server has no whole network
 NO_IMAGES = "no test images"
 ABSENT = "never took part"
 

@@ -30,7 +30,6 @@ BUDGET = ("rounds", "local_epochs", "batch_size")
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
-NO_GLOBAL = "no global model"  # what a cell says whose server has no whole network
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 NEVER = "never reached"
 TOO_SHORT = "no such rounds"  # what a run says that ended before them

@@ -8,8 +8,9 @@ from typing import Any
 
 from bayesfed.errors import InputError
 from bayesfed.results import runs
-from bayesfed.results.cells import NO_GLOBAL, UNRECORDED, Record, Study
+from bayesfed.results.cells import UNRECORDED, Record, Study
 from bayesfed.results.wording import text
+from bayesfed.runfolder import NO_GLOBAL
 
 NOT_TESTED = "no local model on the full test set"
 
