@@ -78,10 +78,20 @@ def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):
     lab.cell("heterogeneous", "FML")
     written = tables.write(lab.plan, tmp_path)
     assert {path.name for path in written} == {
-        "table1.csv", "table2.csv", "table3.csv", "table4.csv", "client_means.csv", "ablation.csv", "falling_rate.csv", "by_adam.csv",
+        "table1.csv", "table2.csv", "table3.csv", "table4.csv", "client_means.csv", "equal_models.csv", "ablation.csv", "falling_rate.csv", "by_adam.csv",
         "clients.csv", "uncertainty.csv",
     }  # fmt: skip
-    for name in ("table1", "table2", "table3", "table4", "client_means", "ablation", "falling_rate", "by_adam"):
+    for name in (
+        "table1",
+        "table2",
+        "table3",
+        "table4",
+        "client_means",
+        "equal_models",
+        "ablation",
+        "falling_rate",
+        "by_adam",
+    ):
         table = rows(tmp_path / f"hbfl/{name}.csv")
         printed = [key for key in table[0] if key.endswith("last5") or f"{key} last5" in table[0]]
         assert {row[key] for row in table for key in printed} == {""}
