@@ -93,16 +93,15 @@ def readings() -> str:
 
 
 def by_seed() -> str:
-    """HBFL and FML on CIFAR-10 at alpha 0.05, as the paper has them and otherwise, run by run, beside print."""
+    """HBFL and FML at alpha 0.05, as the paper has them and otherwise, run by run, beside print."""
     with (HERE.parent / plan.PAPERS / "hbfl.published.csv").open() as file:
-        printed = [row for row in csv.DictReader(file) if row["item"] == "table1"]
-    found = gain.by_seed("CIFAR-10, Non-IID")
-    found += [
-        (row["method"], "print", row["value"])
-        for row in printed
-        if (row["dataset"], row["alpha"]) == ("CIFAR10", "0.05")
-    ]
-    return pivot("CIFAR-10, Non-IID, global model, %", found)
+        printed = [row for row in csv.DictReader(file) if (row["item"], row["alpha"]) == ("table1", "0.05")]
+    found = []
+    for name in ("CIFAR-10", "CIFAR-100"):
+        found += [(row, f"{name}, {column}", value) for row, column, value in gain.by_seed(f"{name}, Non-IID")]
+        of_one = [row for row in printed if row["dataset"] == name.replace("-", "")]
+        found += [(row["method"], f"{name}, print", row["value"]) for row in of_one]
+    return pivot("Non-IID, global model, %", found)
 
 
 def pairs() -> str:
