@@ -263,7 +263,7 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
     }  # fmt: skip
     (place / "config.yaml").write_text(yaml.safe_dump(config))
     plan = ["plan", "config.yaml", "--out", "results/small/plan"]  # elsewhere: it needs what a GPU node may lack
-    assert python(place, "from bayesfed.cli import main; main()", *plan).returncode == 0
+    assert python(place, "import sys; from bayesfed.cli import main; sys.exit(main())", *plan).returncode == 0
     rows = make("real", "--plan", "results/small/plan/plan.json", "--jobs", "2", "--precision", "bf16")
     assert [rows[0][key] for key in ("waiting", "without_data", "of")] == [2, 2, 4]  # no CIFAR-10 there
     assert [row["exit_code"] for row in rows[1:]] == [0, 0]

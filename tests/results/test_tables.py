@@ -78,7 +78,7 @@ def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):
     lab.cell("heterogeneous", "FML")
     written = tables.write(lab.plan, tmp_path)
     assert {path.name for path in written} == {
-        "table1.csv", "table2.csv", "table3.csv", "table4.csv", "client_means.csv", "equal_models.csv", "ablation.csv", "falling_rate.csv", "by_adam.csv",
+        "table1.csv", "table2.csv", "table3.csv", "table4.csv", "client_means.csv", "figure3_mlp.csv", "figure3_lenet5.csv", "figure3_cnn1.csv", "figure3_cnn2.csv", "ablation.csv", "falling_rate.csv", "by_adam.csv",
         "clients.csv", "uncertainty.csv",
     }  # fmt: skip
     for name in (
@@ -87,7 +87,10 @@ def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):
         "table3",
         "table4",
         "client_means",
-        "equal_models",
+        "figure3_mlp",
+        "figure3_lenet5",
+        "figure3_cnn1",
+        "figure3_cnn2",
         "ablation",
         "falling_rate",
         "by_adam",
