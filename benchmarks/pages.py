@@ -245,6 +245,11 @@ def on_gpu(rows: list[dict[str, Any]]) -> str:
     return f"{rows[0]['hardware']}, torch {rows[0]['torch']}"
 
 
+def earlier(row: dict[str, Any]) -> str:
+    """A mark for what was measured before rows had the code that they are of."""
+    return "" if "code" in row else "†"
+
+
 def gpu_rounds() -> str:
     """Seconds a round of the paper on a GPU."""
     rows = of_gpu("smoke", "rounds")
@@ -258,7 +263,7 @@ def gpu_methods() -> str:
     rows = of_gpu("smoke", "recorded", "noise", "kernels", "method-")
     for row in rows:
         name, _, precision = row["case"].partition(" ")
-        facts = found.setdefault(name, {"same": []})
+        facts = found.setdefault(name, {"same": [], "title": name + earlier(row)})
         if precision:
             facts["same"] += [precision] * row["equals_unrecorded"]
         facts |= {"eager": row["difference_to_eager"]} if precision == "fp64" else {}
@@ -274,12 +279,12 @@ def gpu_methods() -> str:
         head,
         [
             [
-                name,
+                of["title"],
                 ", ".join(of["same"]),
                 *(f"{of[key]:.0e}" if key in of else "" for key in ("eager", "difference")),
                 of.get("kernels", ""),
             ]
-            for name, of in found.items()
+            for of in found.values()
         ],
     )
 
@@ -287,11 +292,26 @@ def gpu_methods() -> str:
 def gpu_found() -> str:
     """All that the calls for a GPU measured."""
     out = gpu_methods() + gpu_rounds()
-    layouts, ceilings, profiles, jobs = (of_gpu("speed", part) for part in ("layouts", "ceilings", "profile", "jobs"))
+    layouts, fused, ceilings, profiles, jobs = (
+        of_gpu("speed", part) for part in ("layouts", "fused", "ceilings", "profile", "jobs")
+    )
     out += "A training step of CNN2 on 128 images, recorded, microseconds:\n\n"
     out += pivot(
         "images and weights",
         ((r["case"].split()[2], r["case"].split()[1], f"{r['microseconds_a_step']:.0f}") for r in layouts),
+    )
+    out += "CNN2's second convolution, bias and ReLU, microseconds:\n\n"
+    out += table(
+        ["", "apart", "in cuDNN's one call", "relative difference", "the same bits again"],
+        [
+            [
+                r["case"].split()[-1],
+                *(f"{r[f'microseconds_{how}']:.0f}" for how in ("apart", "in_one")),
+                f"{r['difference']:.0e}" if r["difference"] else "0",
+                "yes" if r["repeats_itself"] else "no",
+            ]
+            for r in fused
+        ],
     )
     out += "What the GPU does at best:\n\n"
     rates = [[r["case"], f"{r[unit]:.0f} {told}"] for r in ceilings for unit, told in
@@ -302,14 +322,20 @@ def gpu_found() -> str:
     out += table(
         head,
         [
-            [r["case"], f"{r['wall_seconds']:.3f}", r["kernels"], f"{r['kernel_seconds']:.3f}", f"{r['at_once']:.1f}"]
+            [
+                r["case"] + earlier(r),
+                f"{r['wall_seconds']:.3f}",
+                r["kernels"],
+                f"{r['kernel_seconds']:.3f}",
+                f"{r['at_once']:.1f}",
+            ]
             for r in profiles
         ],
     )
     out += "Jobs that share the GPU, rounds at alpha 0.05:\n\n"
     return out + table(
         ["", "seconds a round of each", "rounds a second of all"],
-        [[r["case"], f"{r['seconds_a_round_of_each']:.2f}", f"{r['rounds_a_second']:.2f}"] for r in jobs],
+        [[r["case"] + earlier(r), f"{r['seconds_a_round_of_each']:.2f}", f"{r['rounds_a_second']:.2f}"] for r in jobs],
     )
 
 

@@ -181,6 +181,25 @@ def test_memory_that_runs_out_is_told_of_and_the_run_goes_on(
     assert "round 1 of 2 done" in (tmp_path / "out/run.log").read_text()
 
 
+def test_a_gpu_that_takes_no_further_process_is_told_of_in_a_line(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As NVIDIA's MPS refuses a job too many, in words of an H200's."""
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg")))
+    told = "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel errors might be reported later."
+
+    def refused(*_: object) -> None:
+        raise torch.AcceleratorError(told)
+
+    monkeypatch.setattr(training, "assemble", refused)
+    assert cli.main(["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)]) == 1
+    assert re.fullmatch(
+        r"bayesfed: the GPU takes no further process \(CUDA error: [^\n]*\); [^\n]*with fewer jobs at once\n",
+        capsys.readouterr().err,
+    )
+
+
 @pytest.mark.parametrize("where", ["preparation", "network"])
 def test_memory_that_runs_out_before_training_is_told_of_once(
     where: str, mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

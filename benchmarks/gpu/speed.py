@@ -1,5 +1,6 @@
 """`speed`: where the time of a round goes, and whole runs in rounds a second beside eager rounds and the floor."""
 
+import contextlib
 import functools
 import gc
 import math
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -307,7 +309,7 @@ def jobs(task: Task) -> None:
     seconds in which all have done a round each."""
     if task.device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = lease.visible_devices()[0]
-    how = "under MPS" if lease.under_mps() else "in turns"
+    how = "under MPS" if mps_runs() else "in turns"
     forks = multiprocessing.get_context("fork")
     for count in task.scale.jobs:
         ready, (theirs, ours) = forks.Barrier(count), forks.Pipe(duplex=False)
@@ -323,6 +325,15 @@ def jobs(task: Task) -> None:
             raise Failed(f"{count} jobs {how}: exit codes {[child.exitcode for child in children]}")
         took = max(theirs.recv() for _ in children)
         task.row(f"hbfl mixed, {count} jobs {how}", seconds_a_round_of_each=took, rounds_a_second=count / took)
+
+
+def mps_runs() -> bool:
+    """Whether a daemon of NVIDIA's Multi-Process Service runs here; the name of a process is cut at 15 letters."""
+    names = set[str]()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended
+            names.add(path.read_text().strip())
+    return "nvidia-cuda-mps" in names
 
 
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:

@@ -34,6 +34,11 @@ def told(error: BaseException) -> tuple[str, int] | None:
     if out_of_memory(error):
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "allocation failed"
         return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once", 1
+    if "busy or unavailable" in str(error):  # CUDA's words; under MPS for a job too many
+        return (
+            f"the GPU takes no further process ({str(error).splitlines()[0][:200]}); {again}, with fewer jobs at once",
+            1,
+        )
     if place := in_own_part(error):
         traceback.print_exception(error)
         return f"{place}: {words(error)}", 1

@@ -33,7 +33,7 @@ def test_the_jobs_of_a_gpu_fit_into_it(gib: int, slots: int) -> None:
 def test_the_estimate_holds_what_ten_lanes_took() -> None:
     rows = [json.loads(line) for line in (ROWS / "smoke.jsonl").read_text().splitlines()]
     took = [row["gpu_mib_of_all"] * 2**20 for row in rows if row["part"] == "rounds"]
-    assert 0.5 * GIB < sharing.RESERVE + 10 * sharing.LANE - max(took) < 2 * GIB
+    assert 0.5 * GIB < sharing.RESERVE + 10 * sharing.LANE - max(took) < 2.5 * GIB
 
 
 def test_a_gpu_too_small_for_any_job_is_tried() -> None:

@@ -40,7 +40,7 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
     """
     if device != "cpu":
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # CUDA numbers by speed, but nvidia-smi by bus
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(sharing.queues(slots, under_mps())))
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(sharing.queues(slots)))
     if visible is None:
         visible = visible_devices() if device != "cpu" else []
     if not visible:
@@ -169,11 +169,6 @@ def nvidia_smi(*arguments: str) -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def under_mps() -> bool:
-    """Whether NVIDIA's Multi-Process Service has been started here: its control daemon keeps a pipe in a folder of its own."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
 
 
 def visible_devices() -> list[str]:
