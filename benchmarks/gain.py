@@ -57,10 +57,16 @@ def finished() -> Runs:
 
 
 def by_seed(where: str) -> list[tuple[str, str, str]]:
-    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last five's, %."""
+    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last five's, %.
+
+    Of methods that have a run on a seed of the paper's tables; what has fewer rounds alone is the search's.
+    """
+    ours = {method for (_, column), methods in finished().items() if "rounds" not in column for method in methods}
     shown = []
     for (at, column), methods in finished().items():
         for method, folder in methods.items() if at == where else ():
+            if method not in ours:
+                continue
             reached = (runs.summary(folder) or {})["global"]
             numbers = (f"{100 * reached[name]:.1f}" for name in ("accuracy_best", "accuracy_last5"))
             shown.append((method, column, " / ".join(numbers)))

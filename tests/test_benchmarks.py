@@ -13,7 +13,7 @@ from bayesfed.data.schemes import Partition
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.models import convolution, network
 from bayesfed.results import runs
-from benchmarks import augment, bins, classes, common, cores, draws, gain, kernels, pages, shards
+from benchmarks import augment, bins, classes, common, cores, draws, gain, kernels, pages, search, shards
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -199,3 +199,14 @@ def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -
         "+5.0",
         "-5.0",
     ]
+
+
+def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "readings.csv"
+    lines = ["FML,54.4,1 of 3", '"FML, no momentum",38.3,1 of 3', "HBFL,48.8,1 of 3", "HBFL SGD,62.2,1 of 3", "FedAvg,62.8,1 of 3", "HBFL plain,,0 of 3"]  # fmt: skip
+    table.write_text("\n".join(["method,best last5,seeds", *lines]))
+    monkeypatch.setattr(search, "TABLE", table)
+    found = search.readings()
+    assert list(found["method"]) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
+    search.draw(found, tmp_path / "made.png")
+    assert (tmp_path / "made.png").stat().st_size > 10_000

@@ -118,6 +118,20 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
     assert sizes[0] < 20 <= sizes[1]
 
 
+def test_which_of_hbfl_s_draws_are_redrawn_for_small_clients():
+    """Of the seeds of its tables and of the search for its readings, CIFAR-10 at alpha 0.05 (docs/readings.md, A17)."""
+    train, test = (np.repeat(np.arange(10), count) for count in (5000, 1000))
+    ours, any_size = (PartitionSpec(alpha=0.05, **least) for least in ({}, {"min_train": 0, "min_test": 0}))
+    redrawn = [
+        seed
+        for seed in (0, 1, 2, 97, 98, 99, *range(80, 90))
+        if not np.array_equal(*(divide(train, test, spec, seed).train_offsets for spec in (ours, any_size)))
+    ]
+    assert redrawn == [82]
+    first = divide(train, test, any_size, 82)
+    assert min(zip(np.diff(first.train_offsets), np.diff(first.test_offsets), strict=True)) == (3, 0)
+
+
 # Schemes that deal training images alone
 
 trained = st.builds(
