@@ -306,10 +306,13 @@ def gpu_found() -> str:
         ["", "apart", "in cuDNN's one call", "relative difference", "the same bits again"],
         [
             [
-                r["case"].split()[-1],
-                *(f"{r[f'microseconds_{how}']:.0f}" for how in ("apart", "in_one")),
-                f"{r['difference']:.0e}" if r["difference"] else "0",
-                "yes" if r["repeats_itself"] else "no",
+                r["case"],
+                *(
+                    f"{r[f'microseconds_{how}']:.0f}" if "refused" not in r else r["refused"]
+                    for how in ("apart", "in_one")
+                ),
+                f"{r['difference']:.0e}" if r.get("difference") else "0",
+                "yes" if r.get("repeats_itself") else "no",
             ]
             for r in fused
         ],

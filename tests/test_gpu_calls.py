@@ -182,13 +182,22 @@ def test_layouts_compares_channels_last_with_channels_first(tmp_path: Path, monk
 
 
 def test_fused_compares_one_call_with_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a GPU has the call: here one that leaves out ReLU stands in."""
-    monkeypatch.setattr(torch, "cudnn_convolution_relu", lambda x, weight, bias, *rest: F.conv2d(x, weight, bias))
+    """Only a GPU has the call: here one that leaves out ReLU stands in, and refuses large kernels."""
+
+    def one_call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *rest: object) -> torch.Tensor:
+        if weight.shape[-1] > 3:
+            raise RuntimeError("no engine\nfor it")
+        return F.conv2d(x, weight, bias)
+
+    monkeypatch.setattr(torch, "cudnn_convolution_relu", one_call)
     speed.fused(call.Task("speed", tmp_path, "cpu", call.SMALL, None, math.inf))
-    (row,) = [json.loads(line) for line in (tmp_path / "speed.jsonl").read_text().splitlines()]
-    assert row["difference"] == pytest.approx(1, rel=0.1)
-    assert row["finite"]
-    assert row["microseconds_in_one"] > 0
+    rows = {row["case"]: row for row in map(json.loads, (tmp_path / "speed.jsonl").read_text().splitlines())}
+    assert rows["cnn1 1 fp32"]["refused"] == "no engine"
+    assert set(rows) > {"cnn2 1 fp32", "cnn2 2 fp32"}
+    for row in (rows["cnn2 1 fp32"], rows["cnn2 2 fp32"]):
+        assert 0.01 < row["difference"] < 2
+        assert row["finite"]
+        assert row["microseconds_in_one"] > 0
 
 
 def test_seconds_on_a_gpu_are_those_of_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:

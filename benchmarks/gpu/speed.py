@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -104,35 +104,65 @@ def training_step(model: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callab
     return step
 
 
+FUSED = ("cnn1", "cnn2")  # networks whose convolutions are tried; LeNet5 has those of CNN1
+
+
+def convolutions(name: str) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], int]]:
+    """A network's convolutions on a batch of CIFAR-10: what each is called, the shapes of its images and weights, its pooling."""
+    side, channels = 32, 3
+    for number, layer in enumerate(build(name, 10, channels, side).layers, 1):
+        if isinstance(layer, network.Conv):
+            yield (
+                f"{name} {number}",
+                (128, channels, side, side),
+                (layer.out, channels, layer.kernel, layer.kernel),
+                layer.pool,
+            )
+            side, channels = (side - layer.kernel + 1) // layer.pool, layer.out
+
+
+def pooled(x: Tensor, pool: int) -> Tensor:
+    """The maxima, found as for a gradient, over windows of that size."""
+    return F.max_pool2d(x, pool, return_indices=True)[0] if pool > 1 else x
+
+
 def fused(task: Task) -> None:
-    """CNN2's second convolution with its bias and ReLU, in cuDNN's one call and apart: microseconds, how far they lie apart,
-    whether what lay in the memory of the result shows (cuDNN is handed that memory as an addend times 0, and 0 NaN is NaN), and
-    whether it gives the same bits again (PyTorch asks cuDNN for no deterministic algorithm there)."""
+    """Each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where ReLU comes last. Microseconds, how
+    far they lie apart, whether what lay in the memory of the result shows (cuDNN is handed that memory as an addend times 0,
+    and 0 NaN is NaN), and whether it gives the same bits again (PyTorch asks cuDNN for no deterministic algorithm there)."""
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
-        x, weight = (
-            torch.randn(shape, device=task.device, dtype=where.cast).contiguous(memory_format=layout)
-            for shape in ((128, 32, 15, 15), (64, 32, 3, 3))
-        )
-        bias = torch.randn(64, device=task.device, dtype=where.cast)
+        for name, *shapes, pool in (one for of in FUSED for one in convolutions(of)):
+            x, weight = (
+                torch.randn(shape, device=task.device, dtype=where.cast).contiguous(memory_format=layout)
+                for shape in shapes
+            )
+            bias = torch.randn(len(weight), device=task.device, dtype=where.cast)
 
-        def apart(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias) -> Tensor:
-            return F.conv2d(x, weight, bias).relu_()
+            def apart(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias, pool: int = pool) -> Tensor:
+                return pooled(F.conv2d(x, weight, bias), pool).relu_()
 
-        def in_one(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias) -> Tensor:
-            return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], [0, 0], [1, 1], 1)
+            def one_call(x: Tensor = x, weight: Tensor = weight, bias: Tensor = bias) -> Tensor:
+                return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], [0, 0], [1, 1], 1)
 
-        expected = apart().double()
-        place = apart().fill_(math.nan).data_ptr()  # memory that the allocator gives out again
-        found = in_one()
-        repeats = all(torch.equal(in_one(), found) for _ in range(CALLS))
-        task.row(
-            f"convolution, bias and ReLU {precision}", difference=float((found - expected).norm() / expected.norm()),
-            finite=bool(found.isfinite().all()), in_memory_of_nan=found.data_ptr() == place, repeats_itself=repeats,
-            microseconds_in_one=1e6 * seconds(as_timed(in_one, task), task.device),
-            microseconds_apart=1e6 * seconds(as_timed(apart, task), task.device),
-        )  # fmt: skip
+            def in_one(one_call: Callable[[], Tensor] = one_call, pool: int = pool) -> Tensor:
+                return pooled(one_call(), pool)
+
+            place = F.conv2d(x, weight, bias).fill_(math.nan).data_ptr()  # memory that the allocator gives out again
+            try:
+                first = one_call()
+            except RuntimeError as error:  # cuDNN has it not for all shapes
+                task.row(f"{name} {precision}", refused=str(error).partition("\n")[0])
+                continue
+            expected, found = apart().double(), in_one()
+            task.row(
+                f"{name} {precision}", difference=float((found - expected).norm() / expected.norm()),
+                finite=bool(first.isfinite().all()), in_memory_of_nan=first.data_ptr() == place,
+                repeats_itself=all(torch.equal(one_call(), first) for _ in range(CALLS)),
+                microseconds_in_one=1e6 * seconds(as_timed(in_one, task), task.device),
+                microseconds_apart=1e6 * seconds(as_timed(apart, task), task.device),
+            )  # fmt: skip
 
 
 def as_timed(step: Callable[[], Any], task: Task) -> Callable[[], Any]:
