@@ -41,6 +41,14 @@ def test_global_curves_in_panels(lab, stored):
     }
 
 
+@pytest.mark.parametrize(("lowest", "common"), [(0.5, True), (0.9, False)])
+def test_panels_of_a_row_have_one_scale_unless_that_presses_curves_flat(lab, stored, lowest, common):
+    stored(lab.cell("heterogeneous", "HBFL", alpha="100"), [lowest, 0.95])
+    stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.2, 0.8])
+    iid, non_iid = figures.draw(study_of(lab), lab.spec["figures"]["figure4"]).axes[:2]
+    assert (iid.get_ylim() == non_iid.get_ylim()) == common
+
+
 def test_a_clients_curve_is_the_larger_of_its_models(lab, stored):
     stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[k / 10, 0.5] for k in range(10)])
     study = study_of(lab)

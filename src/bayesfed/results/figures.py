@@ -286,7 +286,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         total = height + top + bottom
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
         # Datasets side by side have scales of their own.
-        share: Any = False if flat or "dataset" in figure["columns"] else "row"
+        apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not is_scatter(figure))
+        share: Any = False if apart else "row"
         axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
         few, log = has_few(figure, data.curves["round"]), is_logarithmic(figure, data.curves["round"])
         below, upright = axis_titles(figure)
@@ -330,6 +331,13 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         )
         made.text(0.1 / width, 0.08 / total, small, fontsize=6.5, color=MUTED, va="bottom", linespacing=1.35)
     return made
+
+
+def flattens(curves: pd.DataFrame) -> bool:
+    """Whether a scale common to all panels of a row would press the curves of one into less than a seventh of its height."""
+    span = curves.groupby(["row", "column"])["accuracy"].agg(lambda values: values.max() - values.min())
+    of_row = curves.groupby("row")["accuracy"].agg(lambda values: values.max() - values.min())
+    return bool((span < of_row.reindex(span.index, level="row") / 7).any())
 
 
 def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int]:
