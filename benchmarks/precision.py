@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--against", choices=["bf16", "tf32"], default="bf16")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, one thread each on a CPU")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, one thread each on a CPU; on a GPU they share it")
     parser.add_argument("--out", type=Path, default=Path("results/precision"))
     args = parser.parse_args()
 
@@ -62,6 +62,7 @@ def main() -> None:
         run = out / "wanted.yaml"
         run.write_text(yaml.safe_dump(runfile.resolve(mapping(method, alpha, seed, args.rounds)).to_dict()))
         options = ["--data", args.data, "--out", out, "--device", args.device, "--precision", precision]
+        options += ["--gpu-slots", args.jobs] * (args.device == "cuda")
         threads = {"OMP_NUM_THREADS": "1"} if args.device == "cpu" else {}
         command = [sys.executable, "-m", "bayesfed", "train", run, *options]
         subprocess.run([*map(str, command)], check=True, env=os.environ | threads)
