@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument("--against", choices=["bf16", "tf32"], default="bf16")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once, one thread each on a CPU; on a GPU they share it")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs at once, one thread each on a CPU; on a GPU they share it"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/precision"))
     args = parser.parse_args()
 

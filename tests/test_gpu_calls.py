@@ -283,6 +283,53 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
     assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
 
 
+def scripted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], scripts: dict[str, str]
+) -> tuple[dict[str, Any], call.Task]:
+    """A plan whose runs are shell scripts, or else refused input, and a task for `real`, in a folder that is the current one."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data/digits/dataset.json"
+    data.parent.mkdir(parents=True)
+    data.touch()
+    (tmp_path / "out").mkdir()
+    started = lambda plan, run, *rest: subprocess.Popen(["sh", "-c", scripts.get(run["folder"], "exit 2")])  # noqa: E731
+    monkeypatch.setattr(real, "start", started)
+    plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in names]}
+    return plan, call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
+
+
+def outcomes() -> list[tuple[str, int | None]]:
+    """The runs of `real` and their exit codes, as they ended."""
+    rows = [json.loads(line) for line in Path("out/real.jsonl").read_text().splitlines()]
+    return [(row["case"], row.get("exit_code")) for row in rows[1:]]
+
+
+def test_real_tries_a_run_once_more_that_found_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU that takes no third process: the run waits, and from then on two are begun at once."""
+    beside = "until grep -q crowded out/real.jsonl; do sleep 0.05; done; sleep 0.3"
+    crowded = "test -e tried && exit 0; touch tried; exit 1"
+    late = "test -e tried && exit 0; exit 1"
+    scripts = {"first": beside, "second": beside, "crowded": crowded, "late": late}
+    plan, task = scripted(tmp_path, monkeypatch, ["first", "second", "crowded", "late"], scripts)
+    real.train(plan, 3, "auto", task)
+    told = outcomes()
+    assert told[0] == ("crowded", 1)
+    assert sorted(told[1:]) == [("crowded", 0), ("first", 0), ("late", 0), ("second", 0)]
+
+
+def test_real_tries_no_run_a_third_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = "until [ $(grep -c broken out/real.jsonl) = 2 ]; do sleep 0.05; done"
+    scripts = {
+        "first": beside,
+        "second": "until grep -q broken out/real.jsonl; do sleep 0.05; done",
+        "broken": "exit 1",
+    }
+    plan, task = scripted(tmp_path, monkeypatch, ["first", "second", "broken"], scripts)
+    with pytest.raises(call.Failed, match="real: 1 runs failed"):
+        real.train(plan, 3, "auto", task)
+    assert sorted(outcomes()) == [("broken", 1), ("broken", 1), ("first", 0), ("second", 0)]
+
+
 @pytest.mark.parametrize(
     ("jobs", "names", "message", "told"),
     [
@@ -304,20 +351,12 @@ def test_real_begins_no_further_run_while_all_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on a GPU that has no room for another; the one that has goes on, and when it is done there is room."""
-    monkeypatch.chdir(tmp_path)
-    data = tmp_path / "data/digits/dataset.json"
-    data.parent.mkdir(parents=True)
-    data.touch()
-    scripts = {"good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done"}
-    started = lambda plan, run, *rest: subprocess.Popen(["sh", "-c", scripts.get(run["folder"], "exit 2")])  # noqa: E731
-    monkeypatch.setattr(real, "start", started)
-    plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in names]}
-    (tmp_path / "out").mkdir()
-    task = call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
+    plan, task = scripted(
+        tmp_path, monkeypatch, names, {"good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done"}
+    )
     with pytest.raises(call.Failed, match=message):
         real.train(plan, jobs, "auto", task)
-    rows = [json.loads(line) for line in Path("out/real.jsonl").read_text().splitlines()]
-    assert sorted((row["case"], row.get("exit_code")) for row in rows[1:]) == sorted(told)
+    assert sorted(outcomes()) == sorted(told)
 
 
 def test_real_says_where_a_plan_comes_from(place: Path) -> None:

@@ -16,6 +16,7 @@ from bayesfed.errors import InputError
 from benchmarks.gpu.call import Failed, Part, Task, bring_home, rounds_done
 
 GRACE = 15  # seconds that trainings have to write a checkpoint before they are killed
+FAULT = 1  # the exit code of a training that the machine has ended; wrong input has another
 
 
 def open_runs(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -30,7 +31,11 @@ def folder(plan: dict[str, Any], run: dict[str, Any]) -> Path:
 
 
 def train(plan: dict[str, Any], jobs: int, precision: str, task: Task) -> None:
-    """Train the open runs of a plan, `jobs` at once, until the time is over; every record is brought home at once."""
+    """Train the open runs of a plan, `jobs` at once, until the time is over; every record is brought home at once.
+
+    A run that ends beside others by a fault of the machine, as where a GPU takes no further process, is tried once more, and
+    from then on no more are begun at once than have gone on.
+    """
     data = task.data or Path("data")
     waiting, without = [], []
     for run in open_runs(plan):
@@ -41,17 +46,22 @@ def train(plan: dict[str, Any], jobs: int, precision: str, task: Task) -> None:
         raise Failed(f"real: no run of {plan['config']} is open whose data are in {data}")
     running: dict[subprocess.Popen[bytes], tuple[dict[str, Any], float]] = {}
     done = failed = 0
-    hopeless = False
+    hopeless, slots, again = False, jobs, set[str]()
     last = task.until - GRACE
     with memory_log(task):
         try:
             while running or (waiting and not hopeless):
                 while waiting and not hopeless and len(running) < jobs and time.monotonic() < last:
                     run = waiting.pop(0)
-                    running[start(plan, run, data, jobs, precision, task)] = run, time.monotonic()
+                    running[start(plan, run, data, slots, precision, task)] = run, time.monotonic()
                 for trainer in [one for one in running if one.poll() is not None]:
                     run, began = running.pop(trainer)
                     note(plan, run, task, seconds=time.monotonic() - began, exit_code=trainer.returncode)
+                    if trainer.returncode == FAULT and running and run["folder"] not in again:
+                        again.add(run["folder"])
+                        waiting.insert(0, run)
+                        jobs = len(running)
+                        continue
                     done, failed = done + (trainer.returncode == 0), failed + (trainer.returncode != 0)
                 hopeless = failed >= jobs and not done  # none is begun until one is done
                 if time.monotonic() >= last:
