@@ -9,7 +9,7 @@ from __future__ import annotations
 LANES = 16  # clients that a job trains at once, at most
 LANE = 9 * 2**30 // 10  # 0.9 GiB: a lane's chunk of images, activations of training and of evaluation, recorded steps
 # Between host and GPU, for a job's streams to share: the most that CUDA gives a process, which has 8 unless it asks; and the most
-# of a job beside others, and of all together. Under MPS an H200 took five jobs that asked for 16, and three of eight that asked for 32.
+# of a job beside others, and of all together. Under MPS an H200 took five jobs that asked for 16, and refused most of eight that asked for 32.
 QUEUES, SHARED_QUEUES, ALL_QUEUES = 32, 16, 80
 RESERVE = 3 * 2**30 // 2  # 1.5 GiB of a job beside its lanes: CUDA's context, libraries, and all images
 
