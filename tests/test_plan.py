@@ -173,7 +173,7 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
-        ("hbfl-readings", 28 * 3 + 2 * 2 * 10),
+        ("hbfl-readings", 28 * 3 + 2 * 10),
         ("fola-reduced", 7),
         ("fedppd-reduced", 6),
         ("pfedbayes-reduced", 25),
