@@ -1,4 +1,4 @@
-"""How values and names are written."""
+"""How values, names and lists of them are written."""
 
 from collections.abc import Iterable
 
