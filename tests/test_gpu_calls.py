@@ -317,6 +317,16 @@ def test_real_tries_a_run_once_more_that_found_no_place(tmp_path: Path, monkeypa
     assert sorted(told[1:]) == [("crowded", 0), ("first", 0), ("late", 0), ("second", 0)]
 
 
+def test_real_tries_alone_what_found_no_place_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = "test -e tried && exit 0; sleep 0.5; touch tried; exit 1"
+    plan, task = scripted(
+        tmp_path, monkeypatch, ["first", "second", "third"], dict.fromkeys(["first", "second", "third"], alone)
+    )
+    with pytest.raises(call.Failed, match="real: 1 runs failed"):  # the last to end had nobody beside it
+        real.train(plan, 3, "auto", task)
+    assert sorted(code for _, code in outcomes()) == [0, 0, 1, 1, 1]
+
+
 def test_real_tries_no_run_a_third_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = "until [ $(grep -c broken out/real.jsonl) = 2 ]; do sleep 0.05; done"
     scripts = {

@@ -504,6 +504,29 @@ def test_mistakes_are_named(config: dict[str, Any], change: dict[Any, Any], word
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize("place", ["run", "experiment"])
+@pytest.mark.parametrize(
+    ("asked", "metric"),
+    [
+        ({"tasks": {"mistakes": True}}, "global_auroc_mistakes_last"),
+        ({"clients_on_test": "round"}, "local_accuracy_last"),
+    ],
+)
+def test_what_a_config_asks_of_runs_can_be_shown(
+    config: dict[str, Any], place: str, asked: dict[str, Any], metric: str
+) -> None:
+    table = {
+        "title": "Mine",
+        "experiment": "first",
+        "rows": {"method": ["FedAvg"]},
+        "columns": [{"alpha": 100, "metric": metric}],
+    }
+    config["tables"] = {"mine": table}
+    with pytest.raises(InputError, match="does not"):
+        plan.make(config)
+    made(config | ({"run": asked} if place == "run" else {"experiments": {"first": {"run": asked}}}))
+
+
 @pytest.mark.parametrize(
     ("own", "words"),
     [

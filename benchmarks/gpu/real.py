@@ -63,7 +63,8 @@ def train(plan: dict[str, Any], jobs: int, precision: str, task: Task) -> None:
                         jobs = len(running)
                         continue
                     done, failed = done + (trainer.returncode == 0), failed + (trainer.returncode != 0)
-                hopeless = failed >= jobs and not done  # none is begun until one is done
+                # None is begun until one is done, but for what has found no place at first.
+                hopeless = failed >= jobs and not done and not any(run["folder"] in again for run in waiting)
                 if time.monotonic() >= last:
                     break
                 time.sleep(0.1)

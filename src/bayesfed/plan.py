@@ -130,7 +130,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     cells: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
     for paper, spec in papers.items():
-        check_paper(paper, spec)
+        check_paper(paper, spec, config)
         for cell, run in paper_cells(paper, spec, config):
             runs.setdefault(run.folder, run)
             cells.append(cell)
@@ -290,9 +290,13 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     return whole, {**config, **left}
 
 
-def check_paper(paper: str, spec: Tree) -> None:
+ASKS = ("tasks", "active", "clients_on_test")  # what of a run decides what can be shown of it
+
+
+def check_paper(paper: str, spec: Tree, config: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained. Each claim gets
-    `cells`, in how many of that grid it can be tested, since a config may plan fewer."""
+    `cells`, in how many of that grid it can be tested, since a config may plan fewer. Of the config counts what its runs are
+    asked for beside."""
     from bayesfed.results import check, claims, join
 
     places = {
@@ -313,10 +317,19 @@ def check_paper(paper: str, spec: Tree) -> None:
                     raise InputError(f"{where}.where.{axis}: no cell has {value!r}; {right}")
         check_mapping(rule.get("run", {}), f"{where}.run")
         check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
-    once: Tree = {"seeds": [0], "experiments": {name: {"seeds": [0]} for name in spec["experiments"]}}
+
+    def asked_for(change: object, where: str) -> Tree:
+        run = check_mapping(check_mapping(change, where).get("run", {}), f"{where}.run")
+        return {key: value for key, value in run.items() if key in ASKS}
+
+    once: Tree = {"seeds": [0], "experiments": {}}
+    for name in spec["experiments"]:
+        change = config.get("experiments", {}).get(name) or {}
+        asks = {**asked_for(config, "config"), **asked_for(change, f"config.experiments.{name}")}
+        once["experiments"][name] = {"seeds": [0], "run": {} if change.get("skip") else asks}
     # Whether it is as shipped says nothing about its items.
     asked = {key: value for key, value in spec.items() if key != "shipped"}
-    # The config's own experiments are here without what its `run` says, and are counted with it.
+    # The config's own experiments are here without all else that its `run` says, and are counted with it.
     whole = [cell for cell, _ in paper_cells(paper, asked, once, counted=False)]
     study = join.study(paper, spec, "", whole, Path())
     check.paper(study, published_file(paper, spec))

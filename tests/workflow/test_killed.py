@@ -1,6 +1,6 @@
 """Killed without warning, and started again plainly: Snakemake and DVC go on and train no finished run again.
 
-Once each, when one run is done or is being trained; `make test-long` does it fifty times, from there at random moments.
+Once each, when one run is done or is being trained; `make test-kills` does it fifty times, from there at random moments.
 """
 
 from __future__ import annotations

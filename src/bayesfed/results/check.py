@@ -279,7 +279,7 @@ def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], key
         other = once.setdefault((record.seed, *map(record.field, over)), record)
         if other.folder != record.folder:
             fields = (*search.FIELDS, "setting", *cells.BUDGET, *record.axes)
-            apart = search.listed([field for field in fields if record.field(field) != other.field(field)])
+            apart = ", ".join(wording.unique(field for field in fields if record.field(field) != other.field(field)))
             raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")
 
 
