@@ -483,6 +483,17 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
             "experiments.first.axes.alpha: expected a list, found 0.05",
         ),
         ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
+        (
+            {
+                "experiments": {
+                    "mine": {
+                        "cases": [{"dataset": "cifar10", "model": "mlp", "method": "FML", "alpha": 1}],
+                        "axes": {"seed": [0, 1]},
+                    }
+                }
+            },
+            "axis 'seed': seeds stand under `seeds`",
+        ),
         ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
         ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),
         (

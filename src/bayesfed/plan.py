@@ -596,6 +596,8 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     places |= {f"models.{name}": ("models", name) for name in method.networks}
     places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
     places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
+    if axis in ELSEWHERE:
+        raise InputError(f"axis '{axis}': {ELSEWHERE[axis]}")
     if axis not in places:
         raise InputError(f"axis '{axis}': no key of a run file of method '{method.name}'; {nearest(axis, places)}")
     return places[axis]
