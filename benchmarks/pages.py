@@ -1,8 +1,8 @@
 """Puts what commands have measured into the pages, between their markers: `python -m benchmarks.pages`.
 
 README.md shows each paper's first table and the few figures of speed that matter, docs/results.md all tables that have a run and
-how far they agree with print, docs/readings.md what the printed numbers themselves settle, docs/speed.md all tables of the
-benchmarks, docs/gpu.md what the calls for a GPU found.
+how far they agree with print, docs/hbfl.md why HBFL's do not, docs/readings.md what the printed numbers themselves settle,
+docs/speed.md all tables of the benchmarks, docs/gpu.md what the calls for a GPU found.
 """
 
 import csv
@@ -20,8 +20,8 @@ from bayesfed.results.tables import markdown
 from benchmarks import gain
 
 HERE = Path(__file__).parent
-PAGE_NAMES = ("README.md", "docs/results.md", "docs/readings.md", "docs/speed.md", "docs/gpu.md")
-README, RESULTS, READINGS, SPEED, GPU = (HERE.parent / name for name in PAGE_NAMES)
+PAGE_NAMES = ("README.md", "docs/results.md", "docs/hbfl.md", "docs/readings.md", "docs/speed.md", "docs/gpu.md")
+README, RESULTS, HBFL, READINGS, SPEED, GPU = (HERE.parent / name for name in PAGE_NAMES)
 RUNS = HERE.parent / "results"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
@@ -380,14 +380,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "speed:": ratios,
         "gpu:": gpu_rounds,
     },
-    RESULTS: {
-        **{f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
-        "draws:": draws,
-        "classes:": classes,
-        "seeds:": by_seed,
-        "pairs:": pairs,
-        "readings:": readings,
-    },
+    RESULTS: {f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
+    HBFL: {"seeds:": by_seed, "pairs:": pairs, "readings:": readings, "classes:": classes, "draws:": draws},
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
     GPU: {"found:": gpu_found},

@@ -1,4 +1,4 @@
-"""HBFL's and FML's readings side by side: the picture to the table of `docs/results.md`'s search.
+"""HBFL's and FML's readings side by side: the picture to the table of `docs/hbfl.md`'s search.
 
     python -m benchmarks.search [--out docs/images/readings.png]
 

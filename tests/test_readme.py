@@ -1,8 +1,11 @@
-"""README's table of methods has every method, by its label and its file; docs/design.md what a run file can name."""
+"""README's table of methods has every method, by its label and its file; docs/design.md what a run file can name; every link
+between the pages leads somewhere."""
 
 import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 from bayesfed import methods
 from bayesfed.data.schemes import SCHEMES, WHOLE
@@ -10,6 +13,7 @@ from bayesfed.data.sources import SOURCES
 from bayesfed.models import NETWORKS
 
 PROJECT = Path(__file__).parents[1]
+PAGES = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *PROJECT.glob("config/*.md")]
 
 
 def test_every_method_stands_in_the_table_with_its_file() -> None:
@@ -36,6 +40,22 @@ def test_what_a_run_file_can_name() -> None:
     )
     options = {option for scheme in SCHEMES.values() for option in scheme.options}
     assert named["partition.scheme"] == {*SCHEMES, WHOLE, *options, "alpha"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        name, _, heading = link.partition("#")
+        if "://" not in link:
+            target = (page.parent / name).resolve() if name else page
+            assert target.exists(), link
+            assert not heading or heading in headings(target), link
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def methods_files() -> list[Path]:
