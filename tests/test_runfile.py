@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import methods, revision, runfile
+from bayesfed import methods, plan, revision, runfile
 from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
@@ -91,9 +91,11 @@ def test_refuses_in_one_line(changes: dict[str, Any], message: str, mapping: Mak
     assert "\n" not in str(refused.value)
 
 
-def test_a_config_is_no_run_file() -> None:
+def test_a_config_or_a_papers_file_is_no_run_file() -> None:
     with pytest.raises(InputError, match="run file: this is a config, which has papers; `bayesfed plan` makes"):
         runfile.resolve({"name": "demo", "papers": ["hbfl"]})
+    with pytest.raises(InputError, match="run file: this is a paper's file; a config names it, `papers: "):
+        runfile.load(plan.PAPERS / "hbfl.yaml")
 
 
 @pytest.mark.parametrize("key", ["dataset", "partition", "method", "models", "rounds", "seed"])

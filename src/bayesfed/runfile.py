@@ -228,6 +228,10 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "parts"]
     if "papers" in mapping:
         raise InputError("run file: this is a config, which has papers; `bayesfed plan` makes its run files")
+    if {"paper", "reference"} <= mapping.keys():
+        raise InputError(
+            "run file: this is a paper's file; a config names it, `papers: [NAME]`, and `bayesfed plan` makes run files"
+        )
     for key in mapping:
         if key not in valid:
             raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
