@@ -120,8 +120,9 @@ def test_threads_change_nothing(mapping: Make, data_dir: Any) -> None:
         assert all(torch.allclose(found[name], tensor) for name, tensor in eager.items())
 
 
-def test_results_come_for_every_client_and_the_largest_starts_first(mapping: Make, data_dir: Any) -> None:
-    of = federation(mapping(partition={"alpha": 0.3, "clients": 4}), data_dir, torch.float32)
+def test_results_come_for_every_client_and_the_one_with_most_work_starts_first(mapping: Make, data_dir: Any) -> None:
+    models = {"global": "mlp", "local": ["mlp", "lenet5", "mlp", "lenet5"]}
+    of = federation(mapping("fml", partition={"alpha": 0.3, "clients": 4}, models=models), data_dir, torch.float32)
     begun: list[int] = []
 
     class Noting(EagerExecutor):
@@ -134,9 +135,10 @@ def test_results_come_for_every_client_and_the_largest_starts_first(mapping: Mak
     trainer = Trainer(of, "eager")
     trainer.executor = Noting(of)
     trainer.play(begin(of))
-    sizes = [len(of.shards[k].train) for k in begun]
+    work = [len(of.shards[k].train) * sum(model.operations for model in of.networks[k].values()) for k in begun]
     assert sorted(begun) == [0, 1, 2, 3]
-    assert sizes == sorted(sizes, reverse=True)
+    assert work == sorted(work, reverse=True)
+    assert begun != sorted(begun, key=lambda k: -len(of.shards[k].train))
 
 
 def test_chunks_hold_each_image_once_an_epoch(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,9 @@ class Trainer:
 
         visits: dict[int, Visit] = {}
         images = {k: n[k] * epochs[k] or budget.local_batches * min(budget.batch_size, n[k]) for k in n}
-        for visit in self.executor.run(sorted(n, key=lambda k: -images[k]), begin, end):
+        # Most work first, lest one core, or lane, still has a large client when the others are done.
+        work = {k: images[k] * sum(network.operations for network in federation.networks[k].values()) for k in n}
+        for visit in self.executor.run(sorted(n, key=lambda k: -work[k]), begin, end):
             visits[visit.update.client] = visit
             self.tick()
         readings = [reading for k in participants for reading in visits[k].readings]

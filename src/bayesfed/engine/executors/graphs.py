@@ -105,7 +105,7 @@ class Lane:
     """Fixed buffers that recorded steps read and write, and the stream that they run on."""
 
     def __init__(self, federation: Federation, ahead: bool) -> None:
-        """`ahead`: the lane of the largest client, whose chain of steps bounds the round, so that no other may hold it up."""
+        """`ahead`: the lane of the client with most work, whose chain of steps bounds the round, so that no other may hold it up."""
         compute = federation.compute
         self.federation = federation
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
