@@ -1,5 +1,6 @@
 """Runs in Python: trained from a mapping, and loaded with networks whose accuracy is the recorded one."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save
 from torch import Tensor, nn
 
 import bayesfed
@@ -117,6 +119,41 @@ def test_a_module_comes_back_with_its_statistics(
     for k in (0, 3):
         value = accuracy(run.client(k)["local"], *run.images("test", client=k))
         assert value == pytest.approx(recorded(run, str(k), "local", "shard_accuracy"), rel=1e-5)
+
+
+class Frozen(nn.Module):
+    """Features that are not trained, and a layer that is."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(channels, 4, 3).requires_grad_(False)
+        self.last = nn.Linear(4 * 6 * 6, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.features(x).relu().flatten(1))  # type: ignore[no-any-return]
+
+
+def test_what_is_not_trained_is_that_of_the_weights_file(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(models.NETWORKS, "frozen", lambda classes, channels, size: Frozen(classes, channels))
+    torch.manual_seed(7)
+    given = Frozen(10, 1)
+
+    content = save(given.state_dict())
+    name = f"mine-{hashlib.sha256(content).hexdigest()[:8]}.safetensors"
+    (tmp_path / name).write_bytes(content)
+    wanted = mapping("fedavg", models={"global": "frozen"}, images={"prepare": "none"}, weights={"global": name})
+    run = bayesfed.train(wanted, tmp_path / "out", data=data_dir, precision="fp32", weights=tmp_path)
+    network = run.server["global"].network
+    assert isinstance(network, Frozen)
+    assert torch.equal(network.features.weight, given.features.weight)
+    value = accuracy(run.server["global"], *run.images("test"))
+    assert value == pytest.approx(recorded(run, "global", "global", "test_accuracy"), rel=1e-5)
+    elsewhere = bayesfed.load_run(tmp_path / "out", data=data_dir, weights=tmp_path / "nowhere")
+    assert len(elsewhere.metrics) == len(run.metrics)
+    with pytest.raises(InputError, match=f"weights: there is no file .*nowhere/{name}"):
+        elsewhere.server  # noqa: B018
 
 
 @pytest.mark.parametrize(("method", "kept"), [("pfedbayes", {"personal"}), ("perfedavg", set())])

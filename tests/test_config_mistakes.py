@@ -80,6 +80,20 @@ def test_what_every_config_has(config: Path, text: str, words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("short_runs: {together: 5.0}", "config.short_runs.together: expected a whole number, found 5.0"),
+        ("gpu_slots: 2.0", "config.gpu_slots: expected a whole number, found 2.0"),
+    ],
+)
+def test_a_fraction_is_no_whole_number(config: Path, text: str, words: str) -> None:
+    config.write_text(f"name: mine\npapers: [fola]\nseeds: [0]\n{text}\n")
+    with pytest.raises(InputError) as error:
+        plan.write(config)
+    assert words in str(error.value)
+
+
 def test_where_there_are_no_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"fola\.yaml: there is no such file; run this in the project's folder"):

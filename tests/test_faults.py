@@ -25,6 +25,7 @@ from bayesfed import cli, models
 from bayesfed.data import prepare
 from bayesfed.engine import checkpoint, rounds
 from bayesfed.engine import train as training
+from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
 FAULTS = {"a full disk": errno.ENOSPC, "no inodes left": errno.EDQUOT, "a disk that is read only": errno.EROFS}
@@ -179,6 +180,34 @@ def test_memory_that_runs_out_is_told_of_and_the_run_goes_on(
     assert checkpoint.found(tmp_path / "out" / checkpoint.FILE)
     assert cli.main(command) == 0
     assert "round 1 of 2 done" in (tmp_path / "out/run.log").read_text()
+
+
+def test_finished_rounds_are_kept_when_memory_runs_out_before_a_checkpoint(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runfile = tmp_path / "run.yaml"
+    runfile.write_text(yaml.safe_dump(mapping("fedavg", rounds=3)))
+    command = ["train", str(runfile), "--out", str(tmp_path / "out"), "--data", str(data_dir)]
+    play = rounds.Trainer.play
+
+    def failing_with(error: Exception) -> Callable[..., rounds.Progress]:
+        def played(self: rounds.Trainer, progress: rounds.Progress) -> rounds.Progress:
+            if progress.round == 2:
+                raise error
+            return play(self, progress)
+
+        return played
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            rounds.Trainer, "play", failing_with(InputError("a mistake of the user's, whose mending makes another run"))
+        )
+        assert cli.main(command) == 2
+        assert not checkpoint.found(tmp_path / "out" / checkpoint.FILE)
+        patch.setattr(rounds.Trainer, "play", failing_with(MemoryError()))
+        assert cli.main(command) == 1
+    assert cli.main(command) == 0
+    assert "round 2 of 3 done" in (tmp_path / "out/run.log").read_text()
 
 
 def test_a_gpu_that_takes_no_further_process_is_told_of_in_a_line(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import grid, plan, runfile
+from bayesfed import files, grid, plan, runfile
 from bayesfed.errors import InputError
 from bayesfed.results import compare
 
@@ -113,6 +113,27 @@ def test_check_fills_tables_1_to_4_from_the_papers_datasets(monkeypatch: pytest.
     assert Counter(cell["experiment"] for cell in check["cells"]) == {"heterogeneous": 8, "multitask": 3}
     assert {name for run in check["runs"] for name in run["datasets"]} == {"cifar10", "cifar100"}
     assert all(cell["changes"] for cell in check["cells"])
+
+
+def test_run_files_are_there_while_a_plan_is_made_anew(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of a sweep that goes on read them."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(config))
+    first = {Path(run["runfile"]) for run in plan.write(path)["runs"]}
+    there: list[bool] = []
+    written = files.write_yaml
+    monkeypatch.setattr(
+        files, "write_yaml", lambda *a, **k: (there.append(all(one.exists() for one in first)), written(*a, **k))
+    )
+    path.write_text(yaml.safe_dump(config | {"seeds": [0]}))
+    second = {Path(run["runfile"]) for run in plan.write(path)["runs"]}
+    assert second < first
+    assert there == [True] * len(second)
+    assert (
+        set(next(iter(second)).parent.glob("*.yaml")) == second
+    )  # what is not planned any more is not trained by hand
 
 
 def test_cells_share_runs(config: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ def mapping(mapping: Make) -> Make:
     [
         ({"round": 3}, "round: unknown key; did you mean 'rounds'?"),
         ({"rounds": 0}, "rounds: 0 is out of range; it must be at least 1"),
+        ({"rounds": 10**20}, "rounds: 100000000000000000000 is out of range; it must be at most 2147483647"),
+        ({"seed": 10**300}, r"seed: 1000.*\.\.\..*000 is out of range; it must be at least 0 and at most 9223372036854775807"),
         ({"rounds": "ten"}, "rounds: expected a whole number, found 'ten'"),
         ({"rounds": 2.5}, "rounds: expected a whole number, found 2.5"),
         ({"rounds": True}, "rounds: expected a whole number, found True"),
@@ -71,6 +73,9 @@ def mapping(mapping: Make) -> Make:
         ({"method": {"name": "hbfl", "entropy_weight": 1}}, "method.entropy_weight: 1 is a choice as text; write it in quotes, '1'"),
         ({"method": {"name": "hbfl", "optimizer": "sgd", "decay": "decoupled"}}, "method.decay: decoupled is Adam's"),
         ({"method": {"name": "fola", "ridge": 1}, "partition": {"alpha": 1, "clients": 2}}, "method.ridge: 1, but a line has two ends"),
+        ({"method": {"name": "fednova", "optimizer": "adam"}}, "method.optimizer: adam, but FedNova's a_i are those of SGD; take sgd"),
+        ({"method": {"name": "fednova", "momentum": 0.9, "optimizer_state": "kept"}}, "method.optimizer_state: kept, but FedNova's a_i begin without momentum"),
+        ({"method": {"name": "perfedavg", "adapt": "test"}, "partition": {"alpha": 1, "clients": 4, "min_test": 0}}, "partition.min_test: 0, but with adapt: test a client trains on its test images; set it to 1"),
         ({"method": {"name": "pfedbayes", "loss": "code"}}, "method.loss: the code's KL weight is zeta / local_batches"),
         ({"method": {"name": "independent"}, "active": {"start": 9, "add": 9, "every": 1}}, "active.by: method 'independent' has no global model to judge images; take 'random'"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]}, "server_images": 5}, "server_images: 5 images for the server need clients with a common dataset"),

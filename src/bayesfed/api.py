@@ -27,6 +27,7 @@ from bayesfed.engine.train import Place, Process, assemble
 from bayesfed.engine.train import train as train_run
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, LOCAL, Bound, Predictor, State
+from bayesfed.models import weights as pretraining
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     with Process() as process:
         place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights))
         train_run(runfile.resolve(plain(run), data), place, process)
-    return load_run(folder, checkpoint=where, data=data)
+    return load_run(folder, checkpoint=where, data=data, weights=weights)
 
 
 def run_folder(given: object, name: str) -> Path:
@@ -71,19 +72,22 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
-def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data") -> LoadedRun:
+def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
+             weights: AnyPath = parts.WEIGHTS) -> LoadedRun:  # fmt: skip
     """The finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
-    networks need it. `data`: the data folder, which `images` needs. Raises InputError for a folder without a finished
-    run and for a record that was changed.
+    networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
+    started from, which those with layers that were not trained need. Raises InputError for a folder without a finished run
+    and for a record that was changed.
     """
     folder = run_folder(folder, "folder")
     summary = runfolder.read(folder)
     if summary is None:
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
     run = runfile.load(folder / "run.yaml", Path(data))
-    return LoadedRun(folder, run, summary, Path(data), Path(checkpoint) if checkpoint is not None else None)
+    given = Path(checkpoint) if checkpoint is not None else None
+    return LoadedRun(folder, run, summary, Path(data), given, Path(weights))
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ class LoadedRun:
     run: runfile.Run
     summary: Mapping[str, Any]
     data: Path
-    given: Path | None = None
+    given: Path | None
+    weights: Path
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self.folder)!r})"
@@ -227,9 +232,12 @@ class LoadedRun:
 
     @cached_property
     def _nodes(self) -> Federation:
-        """The federation without images."""
+        """The federation without images. No checkpoint holds what is not trained: a network has that from its file."""
         self._take_parts()
-        return Federation(self.run, [], None, HOST)
+        of = Federation(self.run, [], None, HOST)
+        constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
+        files = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
+        return Federation(self.run, [], None, HOST, weights=files) if files else of
 
     @cached_property
     def _federation(self) -> Federation:

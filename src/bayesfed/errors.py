@@ -52,6 +52,12 @@ def told(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
+def of_machine(error: BaseException) -> bool:
+    """Whether a run may go on where the error came: not after refused input or a fault of a user's own part, whose mending
+    makes another run of it."""
+    return out_of_memory(error) or not (isinstance(error, InputError) or in_own_part(error))
+
+
 def in_own_part(error: BaseException) -> str | None:
     """The file and the innermost line of a user's own part that an error went through."""
     frames = [

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,12 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def left_behind(path: Path) -> list[Path]:
+    """What `replacing` has left beside `path` where its process was killed."""
+    name = re.compile(rf"\.{re.escape(path.stem)}\.\d+{re.escape(path.suffix)}")
+    return [one for one in path.parent.glob(".*") if name.fullmatch(one.name)]
 
 
 def read_yaml(path: Path) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import re
+import reprlib
 import sys
 import types
 import typing
@@ -77,6 +78,7 @@ def readable(kind: Any) -> bool:
 
 
 UNIONS = (types.UnionType, typing.Union)
+LARGEST = 2**31 - 1  # of whole numbers without another bound: more would fit neither memory nor torch's counters
 
 
 def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
@@ -109,13 +111,15 @@ def check(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         raise InputError(f"{key}: expected {PLAIN[kind]}, found {value!r}{hint}")
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{key}: expected a finite number, found {value}")
+    if isinstance(value, int) and value > LARGEST and bounds.get("high") is None:
+        raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be at most {LARGEST}")
     low, above, high = bounds.get("low"), bounds.get("above"), bounds.get("high")
     wanted = [f"at least {low:g}"] if low is not None else []
     wanted += [f"above {above:g}"] if above is not None else []
-    wanted += [f"at most {high:g}"] if high is not None else []
+    wanted += [f"at most {high:g}" if isinstance(high, float) else f"at most {high}"] if high is not None else []
     inside = (low is None or value >= low) and (above is None or value > above) and (high is None or value <= high)
     if wanted and not inside:
-        raise InputError(f"{key}: {value} is out of range; it must be {' and '.join(wanted)}")
+        raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be {' and '.join(wanted)}")
     return value
 
 

@@ -100,12 +100,13 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     config = read_mapping(config_file)
     plan, runs = make(config)
     into = out or folder(config["name"])
-    for older in (into / "runs").glob("[0-9a-f]" * 12 + ".yaml"):  # of a plan that was here before
-        older.unlink()
     for entry, run in zip(plan["runs"], runs, strict=True):
         run_file = into / "runs" / f"{run.key}.yaml"
         files.write_yaml(run_file, run.to_dict())
         entry["runfile"] = run_file.as_posix()
+    # Those of a plan that was here before, whose runs may be waiting for them, and beside planners of the same config.
+    for older in set((into / "runs").glob("[0-9a-f]" * 12 + ".yaml")) - set(run_files(plan)):
+        older.unlink(missing_ok=True)
     plan["runfiles"] = digest("", run_files(plan))
     files.write_json(into / "plan.json", plan)
     return plan
@@ -658,7 +659,7 @@ def products_hash(plan: Tree) -> str:
     """
     content = {key: plan[key] for key in ("title", "notice", "cells", "papers", "logs")}
     published = [published_file(name, spec) for name, spec in plan["papers"].items()]
-    return digest(json.dumps(content), [*published, *source_files(PACKAGE / "results")])
+    return digest(json.dumps(content), [*published, *source_files(PACKAGE / "results"), PACKAGE / "grid.py"])
 
 
 def source_files(package: Path) -> list[Path]:

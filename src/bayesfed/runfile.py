@@ -38,7 +38,7 @@ class Budget:
     rounds: int = option(low=1)
     local_epochs: int = option(low=0)
     batch_size: int = option(low=1)
-    seed: int = option(low=0)
+    seed: int = option(low=0, high=2**63 - 1)
     stragglers: float = option(0.0, low=0, high=1)
     participation: float = option(1.0, above=0, high=1)
     server_images: int = option(0, low=0)  # set aside for the server, whatever the method needs at least
@@ -410,7 +410,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
     source = sources[0]
     ground = Ground(travels, source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
-                    run.budget.local_batches, run.budget.participation)  # fmt: skip
+                    run.budget.local_batches, run.budget.participation, run.partition.min_test)  # fmt: skip
     if why := run.build_method().unfit(ground):
         raise InputError(why)
     judged = method.server_predictors is not Method.server_predictors and not shared

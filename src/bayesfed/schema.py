@@ -38,7 +38,9 @@ def check(value: object, kind: str, where: str) -> None:
     schemas = {
         path.name: referencing.Resource.from_contents(files.read_yaml(path)) for path in sorted(SCHEMAS.glob("*.yaml"))
     }
-    validator = jsonschema.Draft202012Validator(
+    base = jsonschema.Draft202012Validator  # to JSON 2.0 is a whole number, to what reads it then it is none
+    whole = base.TYPE_CHECKER.redefine("integer", lambda _, found: type(found) is int)
+    validator = jsonschema.validators.extend(base, type_checker=whole)(
         schemas[f"{kind}.schema.yaml"].contents, registry=referencing.Registry().with_resources(schemas.items())
     )
     if wrong := jsonschema.exceptions.best_match(validator.iter_errors(value)):

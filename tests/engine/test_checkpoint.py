@@ -35,9 +35,11 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
     (tmp_path / ".one.999999.safetensors").write_bytes(b"half")
-    (tmp_path / ".two.999999.safetensors").write_bytes(b"another's")
+    others = {".two.999999.safetensors", ".one.seed1.999999.safetensors", ".one.notes.safetensors"}
+    for name in others:
+        (tmp_path / name).write_bytes(b"another's")
     checkpoint.save(tmp_path / "one.safetensors", progress(1), RECORD)
-    assert {path.name for path in tmp_path.iterdir()} == {"one.safetensors", ".two.999999.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {"one.safetensors", *others}
 
 
 def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:

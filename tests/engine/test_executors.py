@@ -1,6 +1,7 @@
 """Every executor leaves behind what the eager one does, for every method, and so does every number of threads."""
 
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ from playing import federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.engine import sharing
-from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
+from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job, tape
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.executors.base import CHUNK, Mixer, Result
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Node, Phase
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State
+from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -139,6 +141,47 @@ def test_results_come_for_every_client_and_the_one_with_most_work_starts_first(m
     assert sorted(begun) == [0, 1, 2, 3]
     assert work == sorted(work, reverse=True)
     assert begun != sorted(begun, key=lambda k: -len(of.shards[k].train))
+
+
+class Noisy(FedAvg):
+    """Draws when a round begins, and in each step."""
+
+    def start(self, c: Node, message: State) -> State:
+        state = super().start(c, message)
+        state["theta"].add_(0.01 * c.noise(state["theta"]))
+        return state
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        c["theta"].add_(0.01 * c.noise(c["theta"]))
+        super().step(c, batch)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_noise_goes_on_from_what_was_drawn_before_the_steps(executor: str, mapping: Make, data_dir: Any) -> None:
+    of = federation(mapping("fedavg", rounds=1), data_dir)
+    of.method = Noisy(FedAvg.Options())
+    assert_same(on(executor, of, 1), on("eager", of, 1), BOUNDS[torch.float64])
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_message_that_draws_is_refused(executor: str, mapping: Make, data_dir: Any) -> None:
+    of = federation(mapping("fedavg", rounds=1), data_dir)
+    of.method.message = lambda server, client: {"theta": server["theta"] + server.noise(server["theta"])}  # type: ignore[method-assign]
+    with pytest.raises(
+        InputError, match="'fedavg': message drew from the server's generator, and clients come in any order"
+    ):
+        on(executor, of, 1)
+
+
+def test_states_of_many_shapes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "MEMORY", 1000)
+    desk = tape.Desk()
+    for entries in range(50, 60):
+        node = SimpleNamespace(state={"theta": torch.ones(entries)}, n=torch.ones(()), generator=torch.Generator(),
+                               learner=lambda: SimpleNamespace())  # fmt: skip
+        desk.load(node, ())  # type: ignore[arg-type]
+        assert torch.equal(node.state["theta"], torch.ones(entries))
+        assert sum(kind.state["theta"].nbytes for kind in desk.kinds.values()) <= 1000
 
 
 def test_chunks_hold_each_image_once_an_epoch(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:

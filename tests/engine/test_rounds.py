@@ -1,5 +1,6 @@
 """Who is trained, tested and kept in a round."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,13 +15,29 @@ from bayesfed import runfile
 from bayesfed.data import partition
 from bayesfed.engine import checkpoint
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.engine.rounds import DETAILED_CLIENTS, DETAILED_EVERY, Progress, Trainer
+from bayesfed.engine.rounds import (
+    DETAILED_CLIENTS,
+    DETAILED_EVERY,
+    Divergence,
+    Progress,
+    Trainer,
+    divergence,
+    finiteness,
+)
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Node, Predictor, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
 MANY = {"alpha": 100.0, "clients": 45, "min_train": 1, "min_test": 0}
+
+
+def test_the_tensor_that_diverged_is_the_same_in_any_order() -> None:
+    """A checkpoint gives tensors back in another order than they came."""
+    state = {"phi": torch.tensor([math.nan]), "mu.m": torch.tensor([math.inf]), "t": torch.tensor(3)}
+    found = finiteness(state)
+    assert list(found) == list(finiteness(dict(reversed(state.items())))) == ["mu.m", "phi"]
+    assert divergence(4, {("0", name): flag for name, flag in found.items()}) == Divergence(4, "0", "mu.m")
 
 
 def test_of_many_clients_some_are_tested_on_the_full_set(mapping: Make, data_dir: Path) -> None:

@@ -577,7 +577,7 @@ def test_a_run_begun_on_another_device_goes_on_by_this_ones_executor(
 ) -> None:
     with monkeypatch.context() as patch:
         machine = training.machine
-        patch.setattr(training, "machine", lambda on: machine(on) | {"device": "cuda"})
+        patch.setattr(training, "machine", lambda *on: machine(*on) | {"device": "cuda"})
         stop_in_round(2, patch)
         with pytest.raises(SystemExit):
             train(mapping(rounds=3), "out", "--executor", "graphs")

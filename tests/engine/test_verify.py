@@ -152,6 +152,35 @@ def test_other_code_and_versions_are_named(run: Path, verified: Callable[..., st
     assert verified(str(run)).endswith("recorded ones; otherwise than in the record: code, versions\n0")
 
 
+def test_first_rounds_are_trained_by_the_executor_of_their_device(
+    run: Path, verified: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions of an earlier version do not name theirs, and the record has the last one's."""
+    found: list[str] = []
+
+    class Noting(verify.Trainer):
+        def __init__(self, federation: Any, executor: str) -> None:
+            found.append(executor)
+            super().__init__(federation, executor)
+
+    monkeypatch.setattr(verify, "Trainer", Noting)
+
+    def went_on(text: str) -> str:
+        made = json.loads(text) | {"device": "cuda", "executor": "graphs"}
+        by = {
+            key: value
+            for key, value in json.loads(text).items()
+            if key in ("code", "versions", "device", "hardware", "threads")
+        }
+        return json.dumps(
+            made | {"sessions": [{"by": by, "rounds": 1, "seconds": 1.0}, {"by": by | {"device": "cuda"}}]}
+        )
+
+    edit(run, "provenance.json", went_on)
+    assert "values are the recorded ones" in verified(str(run))
+    assert found == ["threads"]
+
+
 def test_what_only_one_of_the_two_has_is_told(run: Path, verified: Callable[..., str]) -> None:
     edit(run, "metrics.csv", lambda text: re.sub(r"^1,0,local.*\n", "", text, flags=re.M))
     assert re.search(r"all \d+ values are the recorded ones; 1 more are not in the record\n0$", verified(str(run)))

@@ -43,7 +43,10 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
         "3 of 5 planned runs stand. Of 94 printed percentages 33 are run: 1 within 1, 2 within 3, 2 within 5 points"
         in text
     )
-    assert "The paper's 17 claims: 2 not held, 2 level, 11 not in this plan, 2 waiting for runs.\n" in text
+    assert (
+        "The paper's 17 claims: 2 not held, 2 level, 11 not in this plan, 2 without a number in the runs that stand.\n"
+        in text
+    )
 
 
 def test_what_is_not_the_papers_run_is_not_counted(lab, stored, told, tmp_path):
@@ -75,7 +78,10 @@ def test_a_claim_of_other_runs_than_the_papers_is_not_held(lab, stored, told, tm
         told(small, train_seconds=1800)
     text = glance.write(lab.plan, tmp_path, papers=PAPERS)[0].read_text()
     assert "Of 94 printed percentages 0 are run." in text
-    assert "The paper's 17 claims: 4 of other runs than the paper's, 11 not in this plan, 2 waiting for runs.\n" in text
+    assert (
+        "The paper's 17 claims: 4 of other runs than the paper's, 11 not in this plan, 2 without a number in the runs that stand.\n"
+        in text
+    )
 
 
 @pytest.mark.parametrize("pairs", [[], [(1.0, 2.0), (3.0, 1.0)], [(1.0, 5.0), (2.0, 5.0), (3.0, 5.0)]])

@@ -1,6 +1,11 @@
 """Claims worked out by hand, one a kind."""
 
-from bayesfed.results import claims, join
+from dataclasses import replace
+
+import pytest
+
+from bayesfed.results import cells, claims, join
+from bayesfed.results.statistic import Statistic
 
 HIGHER = {
     "claim": "above", "by": "paper", "kind": "higher", "experiments": ["heterogeneous"],
@@ -90,10 +95,10 @@ def test_ablations_stand_in_another_experiment(lab, stored):
 
 
 def test_lower_on_the_stability_of_a_curve(lab, stored):
-    stored(lab.cell("homogeneous", "HBFL", model="mlp", alpha="0.05"), [0.5, 0.6] * 5)
-    stored(lab.cell("homogeneous", "FedAvg", model="mlp", alpha="0.05"), [0.3, 0.6] * 5)
-    stored(lab.cell("homogeneous", "HBFL", model="mlp"), [0.3, 0.6] * 5)
-    stored(lab.cell("homogeneous", "FedAvg", model="mlp"), [0.5, 0.6] * 5)
+    stored(lab.cell("homogeneous", "HBFL", model="mlp", alpha="0.05", rounds=10), [0.5, 0.6] * 5)
+    stored(lab.cell("homogeneous", "FedAvg", model="mlp", alpha="0.05", rounds=10), [0.3, 0.6] * 5)
+    stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=10), [0.3, 0.6] * 5)
+    stored(lab.cell("homogeneous", "FedAvg", model="mlp", rounds=10), [0.5, 0.6] * 5)
     claim = {
         **HIGHER, "kind": "lower", "experiments": ["homogeneous"], "metric": "global_accuracy_jitter",
         "than": ["FedAvg"], "where": {"setting": "Non-IID"},
@@ -101,6 +106,26 @@ def test_lower_on_the_stability_of_a_curve(lab, stored):
     total, cell = outcome(lab, claim)
     assert counts(total)[:2] == ("1", "1")
     assert cell["alpha"] == "0.05"
+
+
+def test_of_clients_that_sit_rounds_out_rounds_are_counted(lab, stored, monkeypatch):
+    stored(lab.cell("homogeneous", "HBFL", model="mlp"), [0.5])
+    found = next(r for study in join.studies(lab.plan) for r in study.records if r.level == "global")
+    monkeypatch.setattr(cells.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
+    short, long = replace(found, rounds=20), replace(found, rounds=100)
+    assert short.value(Statistic("early")) is None  # no value in rounds 1 and 2
+    assert cells.score([short], Statistic("early")).missing == {"no such rounds": 1}
+    assert long.value(Statistic("early")) == pytest.approx((0.25 + 0.5) / 2)
+    assert replace(found, rounds=8).value(Statistic("jitter")) == pytest.approx(0, abs=1e-9)
+    assert long.value(Statistic("jitter")) is None
+
+
+def test_a_claim_on_rounds_that_no_run_has_waits_for_none(lab, stored):
+    lab.spec["statistics"] = {"late": {"best_within": [50, 60]}}
+    for method in ("HBFL", "FML"):
+        stored(lab.cell("heterogeneous", method), [0.1, 0.2])
+    total, cell = outcome(lab, {**HIGHER, "metric": "global_accuracy_late"})
+    assert total["verdict"] == cell["verdict"] == "no such rounds"
 
 
 def test_higher_at_a_value_of_an_axis(lab, stored):

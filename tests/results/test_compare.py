@@ -43,6 +43,15 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
     ]  # fmt: skip
 
 
+def test_a_point_away_is_within_a_point(lab, stored, rows, tmp_path):
+    """As shown: in floating-point numbers 81.71 - 80.71 is more than 1."""
+    stored(lab.cell("heterogeneous", "FML"), [0.8171], [[0.8]] * 10)
+    compare.write(lab.plan, tmp_path, papers=PAPERS)
+    found = rows(tmp_path / "hbfl/table1.compare.csv")[0]
+    assert (found["difference"], found["verdict"]) == ("+1.00", "within 1 point")
+    assert 100 * 0.8171 - 80.71 > 1
+
+
 def test_seeds_and_spread(lab, stored, rows, tmp_path):
     for seed, best in enumerate([0.80, 0.82, 0.84]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [best, 0.1], [[0.8]] * 10)

@@ -57,7 +57,7 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
     compare.write(lab.plan, tmp_path / "out", papers=tmp_path)
     found = {(row["method"], row["metric"]): row for row in rows(tmp_path / "out/hbfl/two.compare.csv")}
     steps = found["HBFL", "global_accuracy_to_half"]
-    assert (steps["published"], steps["mean"], steps["difference"], steps["verdict"]) == ("5.00", "3", "-2.00", "lower")
+    assert (steps["published"], steps["mean"], steps["difference"], steps["verdict"]) == ("5", "3", "-2.0", "lower")
     assert steps["last5"] == ""
     assert found["HBFL", "global_accuracy_best"]["verdict"] == "within 1 point"
     assert found["FML", "global_accuracy_to_half"]["verdict"] == "never reached"

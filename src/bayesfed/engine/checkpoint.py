@@ -8,7 +8,6 @@ on from that one.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import json
 import os
@@ -81,7 +80,7 @@ def save(path: Path, progress: Progress, record: Record) -> None:
     metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record)), "digest": NO_DIGEST}
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
-    for half_written in path.parent.glob(f".{glob.escape(path.stem)}.*{path.suffix}"):  # its process was killed
+    for half_written in files.left_behind(path):  # its process was killed
         half_written.unlink(missing_ok=True)
     with files.replacing(path) as scratch:
         scratch.touch()

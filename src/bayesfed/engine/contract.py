@@ -151,6 +151,16 @@ def refused(method: Method, part: str, given: object, expected: str) -> InputErr
     return InputError(f"method '{method.name}': {part} gave {found:.80}; expected {expected}")
 
 
+def check_messages(method: Method, before: Tensor, now: Tensor) -> None:
+    """Raise InputError where `message` has drawn from the server's generator, whose states are given: who is sent what would
+    depend on the order of the clients."""
+    if not torch.equal(before, now):
+        raise InputError(
+            f"method '{method.name}': message drew from the server's generator, and clients come in any order; draw in "
+            "init_server or aggregate and keep it in the state, or in the client's start"
+        )
+
+
 def shared_generators() -> list[bytes]:
     """The states of the generators that a process shares. No seed of a run sets them, so nothing in a round may draw from
     them: for each there is one of its node (`Learner.noise`)."""

@@ -175,12 +175,14 @@ class Trainer:
             return Visit(update, readings, kept, finite)
 
         visits: dict[int, Visit] = {}
+        drawn = server.generator.get_state()
         images = {k: n[k] * epochs[k] or budget.local_batches * min(budget.batch_size, n[k]) for k in n}
         # Most work first, lest one core, or lane, still has a large client when the others are done.
         work = {k: images[k] * sum(network.operations for network in federation.networks[k].values()) for k in n}
         for visit in self.executor.run(sorted(n, key=lambda k: -work[k]), begin, end):
             visits[visit.update.client] = visit
             self.tick()
+        contract.check_messages(method, drawn, server.generator.get_state())
         readings = [reading for k in participants for reading in visits[k].readings]
         logged = contract.diagnostics(method, method.aggregate(server, [visits[k].update for k in participants]))
         contract.state(method, "aggregate", server.state)
@@ -355,7 +357,8 @@ def rows(round: int, readings: list[Reading]) -> list[Row]:
 
 def finiteness(state: State) -> State:
     """For each tensor of numbers that can be other than finite, whether all of them are: a tensor () on its device."""
-    return {name: tensor.isfinite().all() for name, tensor in state.items() if tensor.is_floating_point()}
+    # Sorted, since a checkpoint gives tensors back in another order: the first that is not is named.
+    return {name: tensor.isfinite().all() for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
 
 
 def divergence(round: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:

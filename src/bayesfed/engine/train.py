@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import hashlib
 import json
@@ -32,7 +33,7 @@ from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.stop import Stop, Stopped
 from bayesfed.engine.summary import summarise
-from bayesfed.errors import InputError, file_on, told, words
+from bayesfed.errors import InputError, file_on, of_machine, told, words
 from bayesfed.methods.base import GLOBAL
 from bayesfed.models import weights
 from bayesfed.models.weights import SCRATCH
@@ -62,6 +63,7 @@ class Process:
     """What runs that are trained one after another in a process share: a GPU, leased once, and the last run's datasets."""
 
     def __enter__(self) -> Process:
+        code_hash()  # of the sources that run from now on: they may change while a process trains one run after another
         self.held = contextlib.ExitStack()
         self.leased = False
         self.seen: Any = None
@@ -241,7 +243,9 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         own_partition(run, place)  # the results name it
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
-            progress = rounds(federation, progress or begin(federation), place, record, machine(on), report)
+            progress = rounds(
+                federation, progress or begin(federation), place, record, machine(on, record.executor), report
+            )
         assert progress is not None
         write_results(run, place, on, progress, record)
         checkpoint.done(place.checkpoint)
@@ -269,11 +273,13 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
            by: dict[str, Any], report: Reporter) -> Progress:  # fmt: skip
     """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
     total = federation.run.budget.rounds
-    saving = threading.Lock()
+    kept, saving = progress.round, threading.Lock()
 
     def save() -> None:
+        nonlocal kept
         with saving:
             checkpoint.save(place.checkpoint, progress, record)
+            kept = progress.round
 
     def leave() -> str:
         save()
@@ -301,6 +307,11 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
             if not stop.raised:
                 raise
             raise Stopped(leave()) from None
+        except Exception as error:
+            if of_machine(error) and progress.round > kept:
+                with contextlib.suppress(Exception):  # of a GPU or a disk that does no more: what was kept before stays
+                    save()
+            raise
     return progress
 
 
@@ -311,12 +322,13 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
     files.write_text(place.out / "metrics.csv", header + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method = run.build_method()
-    by = record.sessions[-1]["by"] if record.sessions else machine(on)
+    by = record.sessions[-1]["by"] if record.sessions else machine(on, record.executor)
     provenance = {
         "key": run.key,
         "method_revision": method.revision,
         "engine_revision": ENGINE_REVISION,
-        **facts(run, place.data, by, record.precision, record.executor),
+        "executor": record.executor,  # where sessions of an earlier version do not say it
+        **facts(run, place.data, by, record.precision),
         "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
         "train_seconds": round(record.seconds, 3),
@@ -344,18 +356,17 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
     runfolder.seal(place.out, summary)
 
 
-def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, executor: str) -> dict[str, Any]:
+def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str) -> dict[str, Any]:
     """What a result depends on beside its key, as provenance.json has it and `bayesfed verify` compares it."""
     return {
         **by,
         "precision": precision,
-        "executor": executor,
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
         "partition_fingerprint": partition_fingerprint(run, data),
     }
 
 
-def machine(on: str) -> dict[str, Any]:
+def machine(on: str, executor: str) -> dict[str, Any]:
     """What of these facts may change when a run is resumed."""
     return {
         "code": code_hash(),
@@ -363,6 +374,7 @@ def machine(on: str) -> dict[str, Any]:
         "device": on,
         "hardware": device.hardware(on),
         "threads": torch.get_num_threads(),
+        "executor": executor,
     }
 
 
@@ -381,8 +393,9 @@ def partition_fingerprint(run: Run, data: Path) -> str | None:
     return hashlib.sha256(b"".join(array.tobytes() for array in vars(shares).values())).hexdigest()
 
 
+@functools.cache
 def code_hash() -> str:
-    """sha256 over the package's source files, by path."""
+    """sha256 over the package's source files, by path, as they were when it was first asked for."""
     root = Path(bayesfed.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

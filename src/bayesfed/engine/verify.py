@@ -103,6 +103,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
     run = runfile.load(folder / "run.yaml", data)
     then = runfolder.provenance(folder)
+    last = then["device"]
     then |= then.get("sessions", [{"by": {}}])[0]["by"]  # the first rounds are its first session's
     check_key(folder, run, summary, then)
     asked = then["device"] if asked == "auto" and then["device"] == "cpu" else asked
@@ -111,6 +112,8 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     on = device.choose_device(asked)
     as_then = on == then["device"]
     precision = device.choose_precision(then["precision"] if as_then else "auto", on)
+    if "sessions" in then and then["device"] != last and "executor" not in then["sessions"][0]["by"]:
+        then["executor"] = DEFAULT[then["device"]]  # sessions of an earlier version have the last one's alone
     executor = then["executor"] if as_then else DEFAULT[on]
     compute, datasets = device.compute(on, precision), process.load(run, data)
 
@@ -124,7 +127,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
 
     values = again()
-    now = facts(run, data, machine(on), precision, executor)
+    now = facts(run, data, machine(on, executor), precision)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(round) for round, *_ in values), default=0)
     verdict = compare(recorded(folder / "metrics.csv", last), values, differs)

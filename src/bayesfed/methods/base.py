@@ -307,7 +307,7 @@ class Ground:
 
     sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
     alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted. participation: the
-    share of the clients that take part in a round.
+    share of the clients that take part in a round. min_test: how many test images every client has at least.
     """
 
     sizes: Sequence[int]
@@ -317,6 +317,7 @@ class Ground:
     rounds: int
     batches: int
     participation: float
+    min_test: int
 
 
 class Method:

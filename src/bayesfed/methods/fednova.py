@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Node, State, Update
+from bayesfed.methods.base import Batch, Ground, Learner, Node, State, Update
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -37,6 +37,13 @@ class FedNova(FedAvg):
 
         momentum: float = option(0.0, low=0, high=0.999)
         weight_decay: float = option(0.0, low=0)
+
+    def unfit(self, ground: Ground) -> str:
+        if self.options.optimizer != "sgd":
+            return f"method.optimizer: {self.options.optimizer}, but FedNova's a_i are those of SGD; take sgd"
+        if self.options.momentum and self.options.optimizer_state == "kept":
+            return "method.optimizer_state: kept, but FedNova's a_i begin without momentum; take fresh, or momentum 0"
+        return super().unfit(ground)
 
     def start(self, c: Node, message: State) -> State:
         return super().start(c, message) | {"tau": torch.zeros_like(c.n)}

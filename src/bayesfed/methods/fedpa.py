@@ -50,7 +50,7 @@ class FedPA(FedAvg):
 
     def sampling(self, c: Node) -> bool:
         """Whether clients sample their posterior in this round."""
-        return c.round > self.options.start * c.rounds
+        return c.round > self.options.start * c.rounds + 1e-9  # 0.29 of 100 is 28.999...
 
     def start(self, c: Node, message: State) -> State:
         state = super().start(c, {"theta": message["theta"]}) | {"start": message["theta"].clone()}

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Ground, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient, clip
 from bayesfed.options import option
@@ -139,6 +140,11 @@ class FOLA(Method):
         server["mu"], server["omega"] = mu.to(thetas.dtype), omega.to(omegas.dtype)
         diagnostics = self.diagnostics(omega)
         if self.options.ridge:
+            if len(updates) != 2:
+                raise InputError(
+                    "method.ridge: it is a line between two clients, and one of them has no images; set partition.min_train to 1, or "
+                    "ridge to 0"
+                )
             diagnostics["precision_cosine"] = similarity(*omegas.double().flatten(1))
             if server.round in (1, server.rounds):
                 line = torch.linspace(0, 1, self.options.ridge, dtype=pi.dtype, device=pi.device)

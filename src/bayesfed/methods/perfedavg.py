@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Ground, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
 from bayesfed.methods.steps import ce_gradient
 from bayesfed.options import option
 
@@ -46,6 +46,11 @@ class PerFedAvg(Method):
 
     def leak(self) -> str:
         return "adapts on test images and their labels" if self.options.adapt == "test" else ""
+
+    def unfit(self, ground: Ground) -> str:
+        if self.options.adapt == "test" and not ground.min_test:
+            return "partition.min_test: 0, but with adapt: test a client trains on its test images; set it to 1"
+        return ""
 
     def init_server(self, server: Node) -> State:
         return {"w": server.initial()}

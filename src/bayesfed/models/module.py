@@ -89,7 +89,7 @@ class ModuleNetwork:
 
     `theta` holds every trainable parameter in the order of `named_parameters()`, shared ones once. Parameters that
     need no gradient, and buffers that training leaves alone, are constants: those of a module built under seed 0.
-    `statistics` are the buffers that training changes, as they are before it. `scaling`: which entries of theta are scales
+    `constants`: their names, in a state dict. `statistics` are the buffers that training changes, as they are before it. `scaling`: which entries of theta are scales
     and shifts of normalisation, (parameters,) bool. `batchwise`: whether an image's logits
     depend on the other images of its mini-batch in training.
     """
@@ -138,6 +138,7 @@ class ModuleNetwork:
                 )
             self.operations = counter.get_total_flops() // 2 // len(images)
             self.statistics = changing(module, images)
+            self.constants = module.state_dict().keys() - self.shapes.keys() - self.statistics.keys()
             self._last_linear = called[-1] if called else None
             self._skeleton = module
             self._examine(vector(parameters.values()), images, generator)

@@ -9,7 +9,7 @@ see `convolution`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -129,6 +129,7 @@ class Network:
 
     # What a module may have, and a chain has not: see `ModuleNetwork`.
     statistics: ClassVar[dict[str, Tensor]] = {}
+    constants: ClassVar[Set[str]] = frozenset()
     batchwise: ClassVar[bool] = False
     random: ClassVar[bool] = False  # whether it draws in training
     scaling: ClassVar[np.ndarray] = np.zeros(0, dtype=bool)

@@ -115,8 +115,11 @@ def where(row: Mapping[str, str]) -> str:
 
 def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test) -> str:
     """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
-    size, difference = amount(row["difference"], test.statistic), float(row["difference"] or 0)
-    up, equal = difference > 0, difference == 0
+    size = amount(row["difference"], test.statistic)
+    mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
+    up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
+    if row["difference"] and not equal and not float(row["difference"]):  # too small to be shown, but for a 1 as its last digit
+        size = f"less than {amount(row['difference'][:-1] + '1', test.statistic)}"
     if not row["difference"]:
         never = "both" if row["level"] == row["of"] else "one of them"
         words = f"{row['method']} and {row['than']}: {never} never there, or diverged"

@@ -102,7 +102,7 @@ def printing(study: cells.Study) -> list[tuple[str, Mapping[str, Any]]]:
 
 def distance(row: Mapping[str, str]) -> float:
     """How many points a row of the comparison is from print."""
-    return abs(float(row["mean"]) - float(row["published"]))
+    return abs(float(row["difference"]))
 
 
 def of_far(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
@@ -135,7 +135,8 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], totals:
     many["tested in a part of their cells"] = sum("(in " in verdict for verdict in verdicts)
     many["of other runs than the paper's"] = sum("(" in verdict and "(in " not in verdict for verdict in verdicts)
     many["not in this plan"] = sum(row["planned"] == "0" for row in own)
-    many["waiting for runs"] = len(verdicts) - sum(many.values())
+    many["waiting for runs"] = sum(row["verdict"] == "not run" and row["planned"] != "0" for row in own)
+    many["without a number in the runs that stand"] = len(verdicts) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
     told = ", ".join(f"{count} {words}" for words, count in many.items() if count)
     return f"{out} The paper's {len(verdicts)} claims: {told}." if verdicts else out

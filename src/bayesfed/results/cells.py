@@ -89,7 +89,7 @@ class Record:
 
         best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
         early: mean over the first tenth of the rounds, at least one.
-        jitter: standard deviation of the change from round to round over the second half (needs two changes).
+        jitter: standard deviation of the change from round to round over the second half of the rounds (needs two changes).
         labelled: mean over the numbers of labelled images of `along_labelled`, the height of a curve of active learning.
         """
         if not self.done or self.diverged:
@@ -112,8 +112,9 @@ class Record:
         if statistic.name in ("last", "last5"):
             return statistics.fmean(values[-1 if statistic.name == "last" else -5 :])
         if statistic.name == "early":
-            return statistics.fmean(values[: max(1, self.rounds // 10)])
-        half = values[len(values) // 2 :]
+            first = [value for round, value in curve.items() if round <= max(1, self.rounds // 10)]
+            return statistics.fmean(first) if first else None
+        half = [value for round, value in curve.items() if round > self.rounds // 2]
         changes = [after - before for before, after in itertools.pairwise(half)]
         return statistics.stdev(changes) if len(changes) > 1 else None
 
@@ -295,7 +296,9 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
         why = record.missing
         if value is None and record.done and not record.diverged:
-            known = {"first": NEVER, "best_within": TOO_SHORT, "labelled": ALL_LABELLED}
+            known = {"first": NEVER, "labelled": ALL_LABELLED} | dict.fromkeys(
+                ("best_within", "early", "jitter"), TOO_SHORT
+            )
             why = why or known.get(statistic.kind or statistic.name, "")
             why = UNRECORDED if statistic.of != "accuracy" else why
         reasons.setdefault(record.seed, []).extend([(record.client, why)] if why else [])

@@ -270,7 +270,8 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> d
     finite = [value for value in differences if math.isfinite(value)]
     holds, level, of = sum(sum(test.holds) for test in found), sum(test.level for test in found), len(differences)
     if not of:
-        why = wording.unique(record.missing for record in records if record.missing)
+        scores = [cells.score(test.records, test.statistic) for test in found]
+        why = wording.unique(reason for score in scores for reason in score.missing)
         verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of or level == of:
         verdict = "holds" if holds else "level"

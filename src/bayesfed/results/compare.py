@@ -102,8 +102,9 @@ def beside(
     printed = [row for row in published if prints(study, cell, row)]
     value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
     score, last5 = cell.score(), cell.score(cell.statistic.last5)
-    places = cell.statistic.decimals or 2
-    difference = None if score.mean is None or value is None else score.scale * score.mean - value
+    places = 1 if cell.statistic.decimals is None else cell.statistic.decimals
+    # As it is shown, lest a point away be more than a point by a rounding.
+    difference = None if score.mean is None or value is None else round(score.scale * score.mean - value, places)
     stand_in = any(record.used != record.dataset for record in cell.records)
     budget = study.budget(cell.records)
     notes = [
@@ -119,7 +120,7 @@ def beside(
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     return {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
-        "published": "" if value is None else f"{value:.{places}f}",
+        "published": "" if value is None else score.number(value / score.scale),
         "mean": score.number(score.mean),
         "sd": score.number(score.sd),
         "seeds": str(score.seeds),

@@ -153,8 +153,8 @@ class Lane:
         self.n.copy_(node.n)
         # A hook that puts a new tensor into the state would leave the recorded steps behind: it gets an error.
         node.state = cast(State, MappingProxyType(state))
+        self.generator.set_state(node.generator.get_state())
         node.generator = self.generator
-        node.reseed("noise")
 
     def prepare(self, job: Job) -> None:
         """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""

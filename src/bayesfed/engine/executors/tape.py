@@ -28,7 +28,7 @@ LAYOUT = {"dtype", "layout", "device", "pin_memory"}
 # What depends on the values of tensors, or on more than the arguments.
 LOOSE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
-MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings of a desk hold
+MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a desk hold
 Call = tuple[Callable[..., object], Any, dict[str, Any]]  # a function and its arguments
 
 
@@ -214,8 +214,13 @@ class Desk:
         # Sorted, since a checkpoint gives a client's tensors back in another order.
         layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
         if (networks, layout) not in self.kinds:
+            size = sum(tensor.nbytes for tensor in node.state.values())
+            if size > self.room:  # clients whose states differ in shape would fill the memory
+                self.kinds.clear()
+                self.room = MEMORY
             state = {name: torch.empty_like(tensor) for name, tensor in node.state.items()}
             self.kinds[networks, layout] = Kind(torch.empty_like(node.n), state)
+            self.room -= size
         self.kind = self.kinds[networks, layout]
         for name, tensor in node.state.items():
             self.kind.state[name].copy_(tensor)

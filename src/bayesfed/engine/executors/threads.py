@@ -31,7 +31,10 @@ class ThreadExecutor(Executor):
     ) -> Iterator[Result]:
 
         def visit(client: int) -> Result:
-            desk = self.desks.pop() if self.desks else Desk()
+            try:
+                desk = self.desks.pop()
+            except IndexError:
+                desk = Desk()
             job = begin(client)
             desk.load(job.node, tuple(self.federation.networks[client].items()))
             run_plainly(self.federation, job, desk.step)
