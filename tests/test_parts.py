@@ -226,6 +226,66 @@ def test_a_run_of_own_parts_in_python(put: Put) -> None:
         _ = bayesfed.load_run("out").server
 
 
+def test_a_runs_records_need_no_parts(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook lies in another folder than its runs, and parts move."""
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    bayesfed.train(run(parts="my_parts"), "out", device="cpu")
+    Path("my_parts").rename("moved")
+    monkeypatch.chdir(put("notebooks/one", "").parent)
+    there = Path("../..").resolve()
+    done = bayesfed.load_run(there / "out", data=there / "data")
+    assert len(done.metrics)
+    assert done.summary["method"] == "sign"
+    with pytest.raises(InputError, match="parts: there is no folder 'my_parts'; it is looked for from"):
+        _ = done.server
+    assert bayesfed.load_run(there / "out", data=there / "data", parts=there / "moved").server.keys() == {"global"}
+
+
+def test_networks_that_are_not_there_are_told(put: Put) -> None:
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    done = bayesfed.train(run(parts="my_parts"), "out", device="cpu")
+    with pytest.raises(KeyError, match="no network 'globl': the server of this run of sign has global"):
+        _ = done.server["globl"]
+    with pytest.raises(
+        KeyError, match="no network 'local': client 0 of this run of sign keeps no network between rounds"
+    ):
+        _ = done.client(0)["local"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('server["theta"] = server["theta"] + ', 'server["theta"] = server["theta"][:3] + 0 * ',
+         "method 'sign': 3 numbers for model 'tiny', which has "),
+        ('server["theta"] = server["theta"]', 'server["theta"] = server["thta"]',
+         r"my_parts/methods/sign.py, line 20: LookupError: no 'thta' in the state, which has theta"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_round_are_named(
+    old: str, new: str, message: str, put: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sign = METHOD.replace("torch.sign(change)", "torch.sign(change)[:3]") if "[:3]" in new else METHOD
+    put("methods/sign.py", sign.replace(old, new))
+    Path("run.yaml").write_text(yaml.safe_dump(run()))
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) in (1, 2)
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_folder_of_another_kind_is_refused(put: Put) -> None:
+    put("empty/methodes/sign.py", METHOD)
+    with pytest.raises(
+        InputError, match="parts: my_parts/empty has none of the folders methods, networks, datasets, prep"
+    ):
+        parts.use("my_parts/empty")
+    parts.use(None)
+    with pytest.raises(
+        InputError,
+        match=r"no method is named 'sign'; .*\(one of your own is in `methods/` of the folder that `parts` names\)",
+    ):
+        runfile.resolve(run(dataset="digits") | {"parts": None})
+
+
 def test_a_package_folder_is_one_part(put: Put) -> None:
     put("methods/both/__init__.py", "from .inner import METHOD")
     put("methods/both/inner.py", METHOD.replace('"sign"', '"both"'))
@@ -296,6 +356,8 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/hint.py", METHOD.replace('"sign"', '"hint"') + "\n@dataclass(frozen=True)\nclass Options:\n    sizes: list[int] = (1,)\n\nSign.Options = Options\n", "methods/hint.py: METHOD: its option 'sizes' has the type list[int], which no run file can give; take int, float"),
         ("methods/comma.py", METHOD.replace('"sign"', '"comma"') + "\nSign.networks = ('student')\n", "methods/comma.py: METHOD: its `networks` are 'student'; expected a tuple of names, of one with a comma: ('student',)"),
         ("methods/words.py", METHOD.replace('"sign"', '"words"') + "\nSign.logs = ('flips',)\n", "methods/words.py: METHOD: its `logs` are ('flips',); expected what each name means: {'sigma_mean': 'mean of sigma'}"),
+        ("methods/mute.py", METHOD.replace('"sign"', '"mute"').replace("(FedAvg)", "(Method)", 1).replace("methods.fedavg import FedAvg", "methods.base import Method\nfrom bayesfed.methods.fedavg import FedAvg").replace("def aggregate", "step, finish = FedAvg.step, FedAvg.finish\n\n    def agregate"), "methods/mute.py: METHOD: the class defines `finish` and no `aggregate`, so what clients send would change nothing; is `agregate` meant to be it?"),
+        ("methods/low.py", METHOD.replace('"sign"', '"low"').replace("step: float = 0.01", "step: float = option(-1.0, above=0)").replace("import torch\n", "import torch\n\nfrom bayesfed.options import option\n"), "methods/low.py: METHOD: its default of step: -1.0 is out of range; it must be above 0"),
         ("methods/idle.py", IDLE, "methods/idle.py: METHOD: the class defines neither `step` nor `phases`"),
         ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),
         ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_parts/methods/sign.py); rename yours"),

@@ -593,7 +593,7 @@ def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own
         ({"run": {"partition": {"min_train": 100000}}}, "3 clients with at least 100000 training images need 300000"),
         ({"run": {"active": {"start": 5000, "add": 1, "every": 1}}}, "active.start: no client has more than 5000 images"),
         ({"run": {"server_images": 720}}, "server_images: 720 for the server, but dataset 'digits' has 1438 for training"),
-        ({"methods": {"Mine": {"name": "fedbe"}}}, "method 'fedbe' has 10000 images for the server, by an option of its own, but dataset 'digits' has 1438"),
+        ({"methods": {"Mine": {"name": "fedbe"}}}, "method 'fedbe' has 10000 images for the server, by its option `server_set`, but dataset 'digits' has 1438"),
     ],
 )  # fmt: skip
 def test_more_images_than_a_dataset_has_are_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:

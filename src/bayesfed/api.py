@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesfed import parts, runfile, runfolder
+from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, prepare, store
 from bayesfed.data.augment import Images
 from bayesfed.data.records import SPLITS
@@ -73,21 +73,21 @@ def plain(value: Any) -> Any:
 
 
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
-             weights: AnyPath = parts.WEIGHTS) -> LoadedRun:  # fmt: skip
+             weights: AnyPath = parts.WEIGHTS, parts: AnyPath | None = None) -> LoadedRun:  # fmt: skip
     """The finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
-    started from, which those with layers that were not trained need. Raises InputError for a folder without a finished run
-    and for a record that was changed.
+    started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not where
+    its run file says, from the working folder; `run`, networks and images need them. Raises InputError for a folder without a
+    finished run and for a record that was changed.
     """
     folder = run_folder(folder, "folder")
     summary = runfolder.read(folder)
     if summary is None:
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
-    run = runfile.load(folder / "run.yaml", Path(data))
     given = Path(checkpoint) if checkpoint is not None else None
-    return LoadedRun(folder, run, summary, Path(data), given, Path(weights))
+    return LoadedRun(folder, summary, Path(data), given, Path(weights), None if parts is None else str(Path(parts)))
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,20 @@ class LoadedRun:
     """
 
     folder: Path
-    run: runfile.Run
     summary: Mapping[str, Any]
     data: Path
     given: Path | None
     weights: Path
+    parts: str | None
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self.folder)!r})"
+
+    @cached_property
+    def run(self) -> runfile.Run:
+        """The run file; raises InputError where the run's own parts are not where it says."""
+        mapping = files.read_yaml(self.folder / "run.yaml")
+        return runfile.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -170,7 +176,7 @@ class LoadedRun:
         node = self._nodes.node(SERVER, self._progress.round)
         node.state = self._progress.server
         predictors = self._nodes.method.server_predictors(node) if node.predicts else []
-        return {one.name: one for predictor in predictors for one in self._trained(node, predictor)}
+        return self._named("the server", [one for predictor in predictors for one in self._trained(node, predictor)])
 
     def client(self, client: int) -> dict[str, TrainedModel]:
         """A client's networks as it left them in the last round that it took part in, by the names of its predictors.
@@ -184,7 +190,13 @@ class LoadedRun:
             predictors = self._nodes.method.client_predictors(node)
         except RuntimeError:  # torch: a tensor that is not there, computed with one that is
             predictors = []
-        return {one.name: one for predictor in predictors for one in self._trained(node, predictor)}
+        return self._named(
+            f"client {client}", [one for predictor in predictors for one in self._trained(node, predictor)]
+        )
+
+    def _named(self, owner: str, found: list[TrainedModel]) -> Networks:
+        """Networks by the names of their predictors."""
+        return Networks(f"{owner} of this run of {self.summary['method']}", {one.name: one for one in found})
 
     def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
@@ -236,8 +248,8 @@ class LoadedRun:
         self._take_parts()
         of = Federation(self.run, [], None, HOST)
         constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
-        files = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
-        return Federation(self.run, [], None, HOST, weights=files) if files else of
+        begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
+        return Federation(self.run, [], None, HOST, weights=begun) if begun else of
 
     @cached_property
     def _federation(self) -> Federation:
@@ -275,6 +287,18 @@ class LoadedRun:
             return []
         source = self._source(max(node.client, 0) if self.run.multi_task else 0)
         return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source)]
+
+
+class Networks(dict[str, TrainedModel]):
+    """Networks by name, of an owner in words; a name that is not there is told with those that are."""
+
+    def __init__(self, owner: str, found: Mapping[str, TrainedModel]) -> None:
+        super().__init__(found)
+        self.owner = owner
+
+    def __missing__(self, name: str) -> TrainedModel:
+        kept = f"has {', '.join(self)}" if self else "keeps no network between rounds"
+        raise KeyError(f"no network '{name}': {self.owner} {kept}")
 
 
 class Kept(State):

@@ -193,9 +193,11 @@ def plan(args: argparse.Namespace) -> None:
 
 def tell_of_runs(plan: Path) -> None:
     """Say where a plan's runs are looked for, if none stands there and so all that was written is empty."""
-    folder = plan.parent.parent / "runs"
-    if not any(folder.rglob("summary.json")):
-        print(f"bayesfed: no finished run in {folder}, where this plan's runs belong: all is empty", file=sys.stderr)
+    import json
+
+    folder, planned = plan.parent.parent / "runs", json.loads(plan.read_text(encoding="utf-8"))["runs"]
+    if not any((folder / run["folder"] / "summary.json").exists() for run in planned):
+        print(f"bayesfed: none of this plan's {len(planned)} runs stands in {folder}: all is empty", file=sys.stderr)
 
 
 def tables(args: argparse.Namespace) -> None:

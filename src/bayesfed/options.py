@@ -56,7 +56,13 @@ def fault(cls: type) -> str:
         hints = hints_of(cls)
     except NameError as error:
         return f"a type of its options is not known: {error}"
+    defaults = {field.name: field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING}
     for name, kind in hints.items():
+        if readable(kind) and name in defaults:
+            try:
+                check(defaults[name].default, kind, defaults[name].metadata, name)
+            except InputError as error:
+                return f"its default of {error}"
         if not readable(kind):
             return (
                 f"its option '{name}' has the type {cls.__annotations__.get(name, kind)}, which no run file can give; take int, "

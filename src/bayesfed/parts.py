@@ -68,6 +68,8 @@ def use(folder: object, data: Path = DATA) -> None:
     if folder is not None and not (folder and isinstance(folder, str | Path) and Path(folder).is_dir()):
         raise InputError(f"parts: there is no folder {str(folder)!r}; it is looked for from {Path.cwd()}")
     path = None if folder is None else Path(str(folder))
+    if path and not any((path / kind).is_dir() for kind in (*KINDS, PAPERS)):
+        raise InputError(f"parts: {path} has none of the folders {', '.join((*KINDS, PAPERS))}")
     looked = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in own_files(path)]
     state = (path and path.resolve(), data, looked)
     if state != in_use.state:
@@ -87,7 +89,8 @@ class Registry(ABC):
             return Part("bayesfed", lambda: ours[name], lambda: "")
         if isinstance(name, str) and name in own:
             return own[name]
-        raise InputError(f"{where}: no {self.noun} is named '{name}'; {nearest(name, [*ours, *own])}")
+        hint = "" if in_use.folder else f" (one of your own is in `{self.kind}/` of the folder that `parts` names)"
+        raise InputError(f"{where}: no {self.noun} is named '{name}'; {nearest(name, [*ours, *own])}{hint}")
 
     def own(self) -> dict[str, Part]:
         """The parts that are not ours. Raises InputError for a name that is taken, or no name."""

@@ -430,7 +430,12 @@ def server_images(run: Run) -> tuple[int, str]:
     own, of_method = run.budget.server_images, run.build_method().server_images()
     if own >= of_method:
         return own, f"server_images: {own} for the server"
-    return of_method, f"method '{run.method}' has {of_method} images for the server, by an option of its own"
+    options = vars(run.build_method().options).items()
+    named = " or ".join(f"`{name}`" for name, value in options if value == of_method and value is not True)
+    return (
+        of_method,
+        f"method '{run.method}' has {of_method} images for the server, by its option {named or 'for them'}",
+    )
 
 
 def check_counts(run: Run) -> None:

@@ -64,8 +64,12 @@ def other_accuracy(by: float) -> Callable[[str], str]:
 
 def test_a_record_holds(run: Path, verified: Callable[..., str]) -> None:
     before = {path: path.read_bytes() for path in run.iterdir()}
-    assert re.search(r"out: all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "2"))
-    assert re.search(r"all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "99"))
+    assert re.search(
+        r"out: rounds 1 to 2 of 3: all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "2")
+    )
+    assert re.search(
+        r"rounds 1 to 3 of 3: all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "99")
+    )
     assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
@@ -125,7 +129,7 @@ def test_it_explains_what_it_does_to_such_a_run(run: Path, verified: Callable[..
 def test_every_kind_of_accuracy_has_a_bound_of_its_own() -> None:
     record = {("1", "global", "global", "test_accuracy"): "0.5", ("1", "0", "local", "shard_accuracy"): "0.3"}
     now = {key: f"{float(value) + 0.04:.6g}" for key, value in record.items()}
-    verdict = verify.compare(record, now, ("hardware",))
+    verdict = verify.compare("round 1 of 3", record, now, ("hardware",))
     server, clients = (True, "global", "test_accuracy"), (False, "local", "shard_accuracy")
     assert not verdict.holds
     far, near = verify.Apart(0.03), verify.Apart(0.001)
@@ -193,7 +197,7 @@ def test_a_partition_that_is_missing_is_made(run: Path, verified: Callable[..., 
     partition = data_dir / json.loads((run / "provenance.json").read_text())["partition"]
     content = partition.read_bytes()
     partition.unlink()
-    assert re.search(r"out: all \d+ values are the recorded ones\n0$", verified(str(run)))
+    assert re.search(r"out: round 1 of 3: all \d+ values are the recorded ones\n0$", verified(str(run)))
     assert partition.read_bytes() == content
 
 
@@ -202,7 +206,7 @@ def test_runs_that_could_not_be_checked_are_counted_apart(
 ) -> None:
     nothing = str(tmp_path / "nothing")
     found = verified(str(run), nothing)
-    assert re.search(r"out: all \d+ values are the recorded ones\n", found)
+    assert re.search(r"out: round 1 of 3: all \d+ values are the recorded ones\n", found)
     assert found.endswith(f"bayesfed: 1 of 2 runs could not be checked: {nothing}\n2")
     found = verified(str(run), "--data", nothing)
     assert re.search(rf"dataset.json is missing: run `bayesfed fetch few .*--data {nothing}`", found)

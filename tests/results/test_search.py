@@ -153,7 +153,7 @@ def test_figures_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> 
     [
         ({"over": []}, "search: over: expected the axes to choose the best over"),
         ({"over": "lr"}, "search: over: expected a list, found 'lr'"),
-        ({"over": ["rl"]}, "search: no axis is named 'rl'; did you mean 'lr'"),
+        ({"over": ["lrs"]}, "search: no axis is named 'lrs'; did you mean 'lr'"),
         ({"over": ["alpha"]}, "search: over: 'alpha' tells cells apart here"),
         ({"by": "global_acuracy_last"}, "search: unknown metric 'global_acuracy_last'"),
         ({"by": "global_accuracy_to_half"}, "search: by: 'global_accuracy_to_half' is no accuracy"),

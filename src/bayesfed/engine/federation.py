@@ -209,6 +209,11 @@ class Federation:
             # An ensemble goes through many networks for one batch; what is recorded for a GPU must not end midway.
             if not torch.is_grad_enabled() and (theta.is_cpu or not torch.cuda.is_current_stream_capturing()):
                 self.check()
+            if len(theta) != network.parameters:
+                raise InputError(
+                    f"method '{self.method.name}': {len(theta)} numbers for model '{network.name}', which has {network.parameters} "
+                    "parameters"
+                )
             statistics = {name: c.state[prefix + name] for name in network.statistics}
             return network.logits(theta, x, statistics, c.generator).to(dtype)
 

@@ -46,10 +46,11 @@ Kind = tuple[bool, str, str]  # of accuracies that are alike: the server's or th
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one run. `same`: of so many `values`, how many have the recorded digits; `more` is measured now and
+    """What was found of one run, in words which of its rounds. `same`: of so many `values`, how many have the recorded digits; `more` is measured now and
     was not then. `found`: how far accuracies are off, by their kind, and `twins` the same between runs that begin a rounding
     apart, where that was asked. `differs`: what was otherwise when the record was made."""
 
+    rounds: str
     values: int
     same: int
     more: int
@@ -89,6 +90,7 @@ class Verdict:
             text += f", in runs that begin a rounding apart by {self.twins[kind].far:.4f}" if self.twins else ""
             text += "; within rounding" if self.holds else "; DIFFERENT"
         text += f"; {self.more} more are not in the record" if self.more else ""
+        text = f"{self.rounds}: {text}"
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
 
@@ -130,7 +132,8 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     now = facts(run, data, machine(on, executor), precision)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(round) for round, *_ in values), default=0)
-    verdict = compare(recorded(folder / "metrics.csv", last), values, differs)
+    words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
+    verdict = compare(words, recorded(folder / "metrics.csv", last), values, differs)
     if verdict.rounded and not verdict.close:
         unit = max(torch.finfo(device.PRECISIONS[name]).eps for name in (precision, then["precision"]))
         runs = [values, *(again(functools.partial(moved, unit, twin)) for twin in range(TWINS))]
@@ -178,10 +181,10 @@ def widest(found: Sequence[Mapping[Kind, Apart]]) -> dict[Kind, Apart]:
     return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
 
 
-def compare(then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
+def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
     """The verdict on what was trained again. A value of the record that is not measured now is not the same."""
     same = sum(now.get(key) == value for key, value in then.items())
-    return Verdict(len(then), same, len(now.keys() - then.keys()), apart(then, now), differs)
+    return Verdict(rounds, len(then), same, len(now.keys() - then.keys()), apart(then, now), differs)
 
 
 def verify_all(folders: list[Path], rounds: int, data: Path, asked: str,

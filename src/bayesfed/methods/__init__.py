@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -41,8 +42,18 @@ def fault(name: str, method: Any) -> str:
         isinstance(method.logs, Mapping) and all(isinstance(text, str) for pair in method.logs.items() for text in pair)
     ):
         return f"its `logs` are {method.logs!r}; expected what each name means: {{'sigma_mean': 'mean of sigma'}}"
-    idle = method.step is Method.step and method.phases is Method.phases
-    return "the class defines neither `step` nor `phases`, so a client would do nothing" if idle else ""
+    if method.step is Method.step and method.phases is Method.phases:
+        return "the class defines neither `step` nor `phases`, so a client would do nothing"
+    if method.aggregate is Method.aggregate and method.finish is not Method.finish:
+        return f"the class defines `finish` and no `aggregate`, so what clients send would change nothing{meant(method, 'aggregate')}"
+    return ""
+
+
+def meant(method: type[Method], part: str) -> str:
+    """The attribute of a class whose name is nearly that of a part, as the end of an error; "" where there is none."""
+    own = [name for name in vars(method) if not hasattr(Method, name)]
+    close = difflib.get_close_matches(part, own, n=1, cutoff=0.8)
+    return f"; is `{close[0]}` meant to be it?" if close else ""
 
 
 registry = parts.Modules("methods", "method", ours, "METHOD", fault)

@@ -77,7 +77,10 @@ class Learner:
         self.scaling = scaling  # which entries of the model that travels scale and shift what it normalises, (P,) bool
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.state[name]
+        try:
+            return self.state[name]
+        except KeyError:
+            raise LookupError(f"no '{name}' in the state, which has {', '.join(self.state) or 'nothing'}") from None
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         raise InputError(f"a step changes its tensors in place: c['{name}'].copy_(...), not c['{name}'] = ...")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bayesfed import parts
+from bayesfed.errors import InputError
 from bayesfed.models import fedppd
 from bayesfed.models import weights as pretraining
 from bayesfed.models.module import Build as ModuleBuilder
@@ -111,4 +112,6 @@ def built(name: str, builder: Builder, classes: int, channels: int, size: int, w
         made = Chain(made)
     if isinstance(made, Chain):
         return Network(name, made, channels, size)
+    if not isinstance(made, nn.Module):
+        raise InputError(f"model '{name}': expected a torch.nn.Module or a tuple of layers, found {made!r:.80}")
     return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)

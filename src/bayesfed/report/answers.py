@@ -118,7 +118,9 @@ def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test)
     size = amount(row["difference"], test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
-    if row["difference"] and not equal and not float(row["difference"]):  # too small to be shown, but for a 1 as its last digit
+    if (
+        row["difference"] and not equal and not float(row["difference"])
+    ):  # too small to be shown, but for a 1 as its last digit
         size = f"less than {amount(row['difference'][:-1] + '1', test.statistic)}"
     if not row["difference"]:
         never = "both" if row["level"] == row["of"] else "one of them"

@@ -310,8 +310,12 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         seeds=len(values),
         diverged=len(diverged),
         planned=len(by_seed),
-        missing=Counter(why for seed, all in reasons.items() if not by_seed[seed] for why in {why for _, why in all}),
-        left_out=Counter(why for _, why in {one for seed, all in reasons.items() if by_seed[seed] for one in all}),
+        missing=Counter(
+            why for seed, all in reasons.items() if not by_seed[seed] for why in unique(why for _, why in all)
+        ),
+        left_out=Counter(
+            why for _, why in dict.fromkeys(one for seed, all in reasons.items() if by_seed[seed] for one in all)
+        ),
         statistic=statistic,
     )
 

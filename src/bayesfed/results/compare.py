@@ -48,8 +48,10 @@ def read_published(path: Path) -> list[dict[str, str]]:
             finite = math.isfinite(float(row.get(column) or 0))
         except ValueError:
             finite = False
+        named = ", ".join(f"{key} {row[key]}" for key in ("item", *KEYS) if row[key])
+        if finite and "accuracy" in row["metric"] and not 0 <= float(row.get(column) or 0) <= 100:
+            raise InputError(f"{column} '{row[column]}' of {named}: expected a percentage, 0 to 100")
         if not finite:
-            named = ", ".join(f"{key} {row[key]}" for key in ("item", *KEYS) if row[key])
             raise InputError(
                 f"{column} '{row[column]}' of {named}: expected a number, or nothing where none is printed"
             )
