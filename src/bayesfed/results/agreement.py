@@ -75,18 +75,16 @@ def of_tables(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str
         if not printed:
             continue
         stand = as_in_print(printed)
-        alike = compared(stand)
-        pairs = [pair for each in alike for pair in each]
         away = [distance(row) for _, row in stand]
         found.append(
             [
                 name,
                 str(len(printed)),
-                str(len(pairs)),
-                *(str(sum(points <= limit for points in away)) if pairs else "" for limit in WITHIN),
-                f"{statistics.fmean(ours - theirs for theirs, ours in pairs):+.2f}" if pairs else "",
-                f"{statistics.fmean(away):.2f}" if pairs else "",
-                order(alike),
+                str(len(away)),
+                *(str(sum(points <= limit for points in away)) if away else "" for limit in WITHIN),
+                f"{statistics.fmean(float(row['difference']) for _, row in stand):+.2f}" if stand else "",
+                f"{statistics.fmean(away):.2f}" if away else "",
+                order(compared(stand)),
             ]
         )
     near = [f"within {limit}" for limit in WITHIN]
