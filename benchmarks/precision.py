@@ -67,7 +67,8 @@ def main() -> None:
         options += ["--gpu-slots", args.jobs] * (args.device == "cuda")
         threads = {"OMP_NUM_THREADS": "1"} if args.device == "cpu" else {}
         command = [sys.executable, "-m", "bayesfed", "train", run, *options]
-        subprocess.run([*map(str, command)], check=True, env=os.environ | threads)
+        if code := subprocess.run([*map(str, command)], env=os.environ | threads).returncode:
+            raise SystemExit(code)  # the command has said why
 
     tasks = [(m, a, seed, p) for seed in SEEDS for m, a in CELLS for p in (args.against, "fp32")]
     with ThreadPoolExecutor(args.jobs) as pool:

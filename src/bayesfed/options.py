@@ -138,6 +138,23 @@ def not_default(instance: Any) -> dict[str, Any]:
     }
 
 
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What tells two run files with different keys apart, all defaults written: the first value, or what stands in none."""
+    then, now = flat(then), flat(now)
+    for key in {**then, **now}:
+        if then.get(key) != now.get(key):
+            return f"{key}: {then.get(key)} there, {now.get(key)} here"
+    return "the same run file, but its data, its parts or a revision of the code are others"
+
+
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
     """The value, where it is a mapping; raises InputError otherwise."""
     if not isinstance(value, Mapping):

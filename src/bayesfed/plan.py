@@ -25,7 +25,7 @@ from bayesfed import files, parts, schema
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 from bayesfed.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, unprinted
-from bayesfed.options import check_keys, check_mapping
+from bayesfed.options import check_keys, check_mapping, flat
 
 if TYPE_CHECKING:
     from bayesfed.methods.base import Method
@@ -479,14 +479,6 @@ def differences(run: Run, printed: Run) -> list[str]:
             words = [none if one.get(key) is None else shown(one[key]) for one in (ours, theirs)]
             name = key.removeprefix("partition.").removeprefix("method.").replace("_", " ").replace(".", " ")
             found.append(f"{name} {words[0]} (paper {words[1]})")
-    return found
-
-
-def flat(mapping: Tree, prefix: str = "") -> dict[str, Any]:
-    """A nested mapping with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in mapping.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
 
 

@@ -27,6 +27,7 @@ from bayesfed.engine.labelling import Labelled
 from bayesfed.engine.rounds import Divergence, Progress, Row
 from bayesfed.errors import InputError
 from bayesfed.methods.base import State
+from bayesfed.options import difference
 
 FILE = "checkpoint.safetensors"  # its name in a run folder, unless it is kept elsewhere
 NO_DIGEST = "0" * 64
@@ -37,7 +38,7 @@ PIECE = 2**20  # bytes read at once
 @dataclass
 class Record:
     """What a checkpoint says beside the tensors. A resume keeps the precision, and on the same device the executor; seconds
-    and samples add up, and `sessions` say by what machine, code and versions, each with its rounds and seconds."""
+    and samples add up, `sessions` say by what machine, code and versions, each with its rounds and seconds, and `run` is the run file."""
 
     key: str
     precision: str
@@ -45,6 +46,7 @@ class Record:
     seconds: float = 0.0
     samples: int = 0
     sessions: list[dict[str, Any]] = field(default_factory=list)
+    run: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, by: Mapping[str, Any], seconds: float, samples: int) -> None:
         """Count a round, to the last session where that was `by` the same."""
@@ -136,8 +138,8 @@ def whole(path: Path) -> bool:
     return digest == own
 
 
-def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
-    """Read the checkpoint of the run `key`, the server's state to `device`, or, with a warning, the one before where that is
+def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | None = None) -> tuple[Progress, Record]:
+    """Read the checkpoint of the run `key`, whose run file is `run`, the server's state to `device`, or, with a warning, the one before where that is
     damaged or missing. Raises InputError where both are, and for another run's."""
     try:
         progress, record = load_one(path, device)
@@ -149,8 +151,9 @@ def load(path: Path, key: str, device: torch.device) -> tuple[Progress, Record]:
         path = older
         progress, record = load_one(path, device)
     if record.key != key:
+        apart = f" ({difference(record.run, run)})" if record.run and run else ""
         raise InputError(
-            f"{path}: this checkpoint belongs to run {record.key}, not to {key}; give another --out (or --checkpoint)"
+            f"{path}: this checkpoint belongs to run {record.key}, not to {key}{apart}; give another --out (or --checkpoint)"
         )
     return progress, record
 

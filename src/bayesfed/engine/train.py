@@ -37,6 +37,7 @@ from bayesfed.errors import InputError, file_on, of_machine, told, words
 from bayesfed.methods.base import GLOBAL
 from bayesfed.models import weights
 from bayesfed.models.weights import SCRATCH
+from bayesfed.options import difference
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.runfile import Run
 
@@ -180,33 +181,20 @@ def refuse_other_run(run: Run, out: Path) -> None:
         refuse_other_key(run, named[1], f"--out {out}")
     stored = runfolder.read(out)
     if stored and (key := stored["key"]) != run.key:
-        raise InputError(
-            f"--out {out}: this folder holds run {key}, not {run.key} ({difference(run, out)}); give another folder"
-        )
+        apart = difference(files.read_yaml(out / "run.yaml"), written(run))
+        raise InputError(f"--out {out}: this folder holds run {key}, not {run.key} ({apart}); give another folder")
 
 
-def difference(run: Run, out: Path) -> str:
-    """What tells a run from the finished one in a folder: the first key of the run file, or what stands in none."""
-    then, now = flat(files.read_yaml(out / "run.yaml")), flat(json.loads(json.dumps(run.to_dict())))
-    for key in {**then, **now}:
-        if then.get(key) != now.get(key):
-            return f"{key}: {then.get(key)} there, {now.get(key)} here"
-    return "the same run file, but its data, its parts or a revision of the code are others"
-
-
-def flat(tree: object, under: str = "") -> dict[str, object]:
-    """The leaves of a run file by their keys joined by dots."""
-    if not isinstance(tree, Mapping):
-        return {under: tree}
-    below = (flat(value, f"{under}.{key}" if under else str(key)) for key, value in tree.items())
-    return {key: value for one in below for key, value in one.items()}
+def written(run: Run) -> dict[str, Any]:
+    """A run file with all defaults, as it is read again."""
+    return json.loads(json.dumps(run.to_dict()))  # type: ignore[no-any-return]
 
 
 def refuse_own_file(run_file: Path, run: Run, out: Path) -> None:
     """Raise InputError where a user's run file would be replaced: it lies where the run's completed one will be written."""
     if (out / runfolder.SUMMARY).exists() or run_file.resolve() != (out / "run.yaml").resolve():
         return
-    if files.read_yaml(run_file) != json.loads(json.dumps(run.to_dict())):
+    if files.read_yaml(run_file) != written(run):
         raise InputError(
             f"--out {out}: {run_file} would be replaced by the completed run file; rename it, or give another folder"
         )
@@ -219,10 +207,10 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     if on == "cuda" and executor == DEFAULT["cpu"]:
         raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
-    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor)
+    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor, run=written(run))
     progress: Progress | None = None
     if stored := checkpoint.found(place.checkpoint):
-        progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on))
+        progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
         if record.sessions and record.sessions[-1]["by"]["device"] != on:
             device.choose_precision(record.precision, on)  # a CPU lacks one that a GPU has
             record.executor = executor
