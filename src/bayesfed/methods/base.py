@@ -393,7 +393,7 @@ class Method:
         """What the server sends to a client; by default all it has.
 
         Any named tensors, other ones for each client if need be. The client must not change them in place: they may be
-        the server's own, so `start` clones what will be trained.
+        the server's own, so `start` clones what will be trained. Nothing is drawn here, since clients come in any order.
         """
         return server.state
 
