@@ -89,6 +89,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def nearest(value: object, valid: Iterable[object]) -> str:
     """The words that end an error on a wrong name: the closest of `valid`, or all of them."""
-    names = {str(name).lower(): str(name) for name in valid}
-    close = difflib.get_close_matches(str(value).lower(), names, n=1)
-    return f"did you mean '{names[close[0]]}'?" if close else f"valid: {', '.join(sorted(names.values()))}"
+    names = {str(name) for name in valid}
+    small = {name.lower(): name for name in sorted(names)}
+    close = difflib.get_close_matches(str(value).lower(), small, n=1)
+    return f"did you mean '{small[close[0]]}'?" if close else f"valid: {', '.join(sorted(names))}"

@@ -105,7 +105,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
     run = runfile.load(folder / "run.yaml", data)
     then = runfolder.provenance(folder)
-    last = then["device"]
+    ended_on = then["device"]
     then |= then.get("sessions", [{"by": {}}])[0]["by"]  # the first rounds are its first session's
     check_key(folder, run, summary, then)
     asked = then["device"] if asked == "auto" and then["device"] == "cpu" else asked
@@ -114,7 +114,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     on = device.choose_device(asked)
     as_then = on == then["device"]
     precision = device.choose_precision(then["precision"] if as_then else "auto", on)
-    if "sessions" in then and then["device"] != last and "executor" not in then["sessions"][0]["by"]:
+    if "sessions" in then and then["device"] != ended_on and "executor" not in then["sessions"][0]["by"]:
         then["executor"] = DEFAULT[then["device"]]  # sessions of an earlier version have the last one's alone
     executor = then["executor"] if as_then else DEFAULT[on]
     compute, datasets = device.compute(on, precision), process.load(run, data)
