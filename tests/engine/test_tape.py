@@ -1,5 +1,6 @@
 """Steps that are recorded and replayed on a CPU do what they do as they are, to the last bit."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,34 @@ def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, m
     found, desks = on_desks(of, 2)
     assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
     assert_equal(found, play(of, 2))
+
+
+def test_one_thread_records_at_a_time(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that meet an operator at once, torch leaves one with an object that is freed."""
+    inside, most = list[int](), 0
+
+    class Watched(Tape):
+        def __enter__(self) -> Tape:
+            nonlocal most
+            inside.append(1)
+            time.sleep(0.02)  # for the other thread to come
+            most = max(most, len(inside))
+            return super().__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            inside.pop()
+
+    of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
+    monkeypatch.setattr(tape, "Tape", Watched)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        _, desks = on_desks(of, 1)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(desks) == 2
+    assert most == 1
 
 
 @pytest.mark.usefixtures("toys")
