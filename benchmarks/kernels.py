@@ -37,6 +37,7 @@ CASES = [
 PRECISIONS = ("fp32", "bf16")
 IMAGES, SIZE = 5120, 128
 aten = torch.ops.aten
+ONE_CALL = torch.ops.mkldnn._convolution_pointwise  # a CPU's convolution with bias and ReLU, in place of cuDNN's
 FREE = (aten._unsafe_view, aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided)
 
 
@@ -49,6 +50,8 @@ def kernels(operator: Any, args: tuple[Any, ...]) -> int:
     if operator.overloadpacket == aten.convolution:
         x, weight, bias = args[:3]
         return 1 + (bias is not None) + relayout(x, weight)
+    if operator.overloadpacket == ONE_CALL:
+        return 1 + relayout(*args[:2])
     if operator.overloadpacket == aten.convolution_backward:
         x, weight, wanted = args[1], args[2], args[10]
         return sum(wanted) + relayout(x, weight)
@@ -61,6 +64,11 @@ def relayout(x: Tensor, weight: Tensor) -> bool:
     """Whether a convolution copies its weights to the layout of its images."""
     layout = torch.channels_last
     return x.is_contiguous(memory_format=layout) and not weight.is_contiguous(memory_format=layout)
+
+
+def one_call(x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], *rest: Any) -> Tensor:
+    """ReLU(x * weight + bias) in one operator of a CPU."""
+    return ONE_CALL(x, weight, bias, padding, stride, *rest, "relu", [], "")  # type: ignore[no-any-return]
 
 
 class Counter(TorchDispatchMode):
@@ -89,6 +97,8 @@ def step_of(method: str, model: str, precision: str) -> Counter:
     c.state |= of.method.start(c, of.method.message(server, 0))
     network.layout_for = lambda device, dtype: network.gpu_layout(dtype)  # as on a GPU
     convolution.OWN_WAYS = set()
+    convolution.in_one_call = lambda x: True
+    torch.cudnn_convolution_relu = one_call
     (phase,) = of.method.phases(c)
     chunk, learner, counter = next(Mixer(of, c).epoch(of.shards[0])), c.learner(), Counter()
     images = chunk.x.contiguous(memory_format=network.gpu_layout(compute.cast))  # as a lane gives them

@@ -225,7 +225,7 @@ def tables_of_speed() -> str:
                 [
                     f"{r['method']}, {r['alpha']} ({r['device']})", "global model" if r["accuracy"] == "global" else "clients",
                     ", ".join(r[f"fp32_seed{s}"] for s in range(3)),
-                    ", ".join(r[f"{r['precision']}_seed{s}"] for s in range(3)),
+                    ", ".join(r[f"faster_seed{s}"] for s in range(3)),
                     f"**{r['mean_difference']}**", r["spread_of_seeds"],
                 ]
                 for r in precision
@@ -254,8 +254,13 @@ def earlier(row: dict[str, Any]) -> str:
 def gpu_rounds() -> str:
     """Seconds a round of the paper on a GPU."""
     rows = of_gpu("smoke", "rounds")
-    cells = [(*row["case"].rsplit(" ", 1), f"{row['round_seconds']:.2f}") for row in rows]
-    return pivot(f"seconds a round, {on_gpu(rows)}", cells)
+    return pivot(f"seconds a round, {on_gpu(rows)}", map(seconds_of_round, rows))
+
+
+def seconds_of_round(row: dict[str, Any], beside: str = "") -> tuple[str, str, str]:
+    """A cell of the table of rounds: case, precision and seconds."""
+    case, precision = row["case"].rsplit(" ", 1)
+    return case + beside, precision, f"{row['round_seconds']:.2f}"
 
 
 def gpu_methods() -> str:
@@ -293,15 +298,35 @@ def gpu_methods() -> str:
 def gpu_found() -> str:
     """All that the calls for a GPU measured."""
     out = gpu_methods() + gpu_rounds()
-    layouts, fused, ceilings, profiles, jobs = (
-        of_gpu("speed", part) for part in ("layouts", "fused", "ceilings", "profile", "jobs")
+    layouts, fused, ceilings, profiles, jobs, whole, lanes = (
+        of_gpu("speed", part) for part in ("layouts", "fused", "ceilings", "profile", "jobs", "run", "lanes")
     )
+    apart, together = of_gpu("smoke", "apart-rounds"), of_gpu("smoke", "rounds")
+    steps = [(r["case"], how, r["kernels"]) for how, part in (("apart", "apart-kernels"), ("in one", "kernels"))
+             for r in of_gpu("smoke", part)]  # fmt: skip
+    out += "Rounds of the same hour with convolution, bias and ReLU apart, as they were, and in cuDNN's one call, as they are; kernels of a step in fp32:\n\n"
+    out += pivot(
+        "seconds a round",
+        [seconds_of_round(r, beside) for two in zip(apart, together, strict=True)
+         for r, beside in zip(two, (", apart", ", in one"), strict=True)],
+    )  # fmt: skip
+    out += pivot("kernels a step", steps)
+    out += "Local training of HBFL by the number of lanes, a fifth of the images, one local epoch, fp32, seconds:\n\n"
+    out += pivot(
+        "", ((*r["case"].removeprefix("hbfl mixed ").split(", "), f"{r['seconds']:.3f}") for r in lanes),
+    )  # fmt: skip
+    out += "Whole rounds, evaluation included:\n\n"
+    out += table(
+        ["", "rounds", "seconds", "first round", "median round", "MiB of the GPU"],
+        [[r["case"], r["rounds"], *(f"{r[key]:.1f}" for key in ("seconds", "first_round_seconds")), f"{r['round_seconds']:.2f}",
+          r["device_mib"]] for r in whole],
+    )  # fmt: skip
     out += "A training step of CNN2 on 128 images, recorded, microseconds:\n\n"
     out += pivot(
         "images and weights",
         ((r["case"].split()[2], r["case"].split()[1], f"{r['microseconds_a_step']:.0f}") for r in layouts),
     )
-    out += "Convolutions with bias and ReLU, microseconds:\n\n"
+    out += "Convolutions with bias, ReLU and the pooling behind them, microseconds:\n\n"
     out += table(
         ["", "apart", "in cuDNN's one call", "relative difference", "the same bits again"],
         [

@@ -1,14 +1,15 @@
-"""Does bf16 cost accuracy? FML and HBFL on CIFAR-10 in fp32 and in a faster precision, three seeds, both alphas.
+"""Does bf16 cost accuracy? FML and HBFL on CIFAR-10 in fp32 and in faster precisions, three seeds, both alphas.
 
-    python -m benchmarks.precision [--data DIR] [--against bf16] [--device cpu] [--rounds 5] [--jobs 2]
+    python -m benchmarks.precision [--data DIR] [--against bf16 [tf32]] [--device cpu] [--rounds 5] [--jobs 2]
 
 Runs that are finished are left alone, so it can be stopped and started. Writes benchmarks/precision-<device>.csv: for
-each cell the last round's accuracy in both precisions, the mean of their differences over the seeds, and the spread
+each cell and precision the last round's accuracy in it and in fp32, the mean of their differences over the seeds, and the spread
 (standard deviation) between the seeds of the fp32 runs, which the difference should stay below.
 """
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import statistics
@@ -45,7 +46,7 @@ def main() -> None:
     """Train what is missing, then compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--against", choices=["bf16", "tf32"], default="bf16")
+    parser.add_argument("--against", choices=["bf16", "tf32"], nargs="+", default=["bf16"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
@@ -70,25 +71,24 @@ def main() -> None:
         if code := subprocess.run([*map(str, command)], env=os.environ | threads).returncode:
             raise SystemExit(code)  # the command has said why
 
-    tasks = [(m, a, seed, p) for seed in SEEDS for m, a in CELLS for p in (args.against, "fp32")]
+    tasks = [(m, a, seed, p) for seed in SEEDS for m, a in CELLS for p in (*args.against, "fp32")]
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(train, tasks))
 
     rows = []
-    for method, alpha in CELLS:
+    for precision, (method, alpha) in itertools.product(args.against, CELLS):
         for place, what in enumerate(("global", "clients")):
-            values = {
-                p: [100 * accuracies(folder(method, alpha, seed, p))[place] for seed in SEEDS]
-                for p in ("fp32", args.against)
-            }
-            difference = statistics.mean(b - a for a, b in zip(*values.values(), strict=True))
-            spread = statistics.stdev(values["fp32"])
+            fp32, faster = (
+                [100 * accuracies(folder(method, alpha, seed, p))[place] for seed in SEEDS] for p in ("fp32", precision)
+            )
+            difference = statistics.mean(b - a for a, b in zip(fp32, faster, strict=True))
+            spread = statistics.stdev(fp32)
             rows.append(
                 {
                     "method": method, "alpha": f"{alpha:g}", "accuracy": what, "rounds": args.rounds, "local_epochs": 1,
-                    "device": args.device, "precision": args.against,
-                    **{f"fp32_seed{seed}": f"{v:.2f}" for seed, v in zip(SEEDS, values["fp32"], strict=True)},
-                    **{f"{args.against}_seed{seed}": f"{v:.2f}" for seed, v in zip(SEEDS, values[args.against], strict=True)},
+                    "device": args.device, "precision": precision,
+                    **{f"fp32_seed{seed}": f"{value:.2f}" for seed, value in zip(SEEDS, fp32, strict=True)},
+                    **{f"faster_seed{seed}": f"{value:.2f}" for seed, value in zip(SEEDS, faster, strict=True)},
                     "mean_difference": f"{difference:.2f}", "spread_of_seeds": f"{spread:.2f}",
                     "verdict": "below the spread" if abs(difference) < spread else "above the spread",
                 }

@@ -58,7 +58,13 @@ def test_kernels_are_operators_that_are_no_views() -> None:
 @pytest.mark.parametrize(("method", "model"), [("hbfl", "cnn2"), ("fedavg", "mlp")])
 def test_the_table_of_kernels_is_todays(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a change of code or of torch makes another number: `python -m benchmarks.kernels`, and look at the difference."""
-    for module, name in ((network, "layout_for"), (convolution, "OWN_WAYS")):
+    patched = (
+        (network, "layout_for"),
+        (convolution, "OWN_WAYS"),
+        (convolution, "in_one_call"),
+        (torch, "cudnn_convolution_relu"),
+    )
+    for module, name in patched:
         monkeypatch.setattr(module, name, getattr(module, name))  # as they are, when the test is over
     table = pd.read_csv(kernels.PATH).query("version == 'now' and method == @method and model == @model")
     for precision, counted in zip(table.precision, table.kernels, strict=True):

@@ -1,6 +1,9 @@
 """Convolution, max-pooling and ReLU with their gradient, in oneDNN's order of memory and in PyTorch's, against autograd."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,14 +22,36 @@ def near(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
     return bool((found - wanted).abs().max() <= tolerance * wanted.abs().max() + 1e-6)
 
 
+def relu_too(x: Tensor, weight: Tensor, bias: Tensor, *rest: object) -> Tensor:
+    """In place of cuDNN's one call."""
+    return F.conv2d(x, weight, bias).relu()
+
+
+def refuse(*given: object) -> Tensor:
+    """As cuDNN, where it has no way for such images and weights."""
+    raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+
+@contextlib.contextmanager
+def cudnn(one_call: Callable[..., Tensor] | None) -> Iterator[None]:
+    """As on a GPU with this one call; None: as on a CPU."""
+    with contextlib.ExitStack() as changed:
+        if one_call:
+            changed.enter_context(mock.patch.object(convolution, "in_one_call", return_value=True))
+            changed.enter_context(mock.patch.object(torch, "cudnn_convolution_relu", one_call))
+            changed.enter_context(mock.patch.object(convolution, "REFUSED", set[object]()))
+        yield
+
+
 @given(
     batch=st.integers(1, 5), channels=st.integers(1, 17), out=st.integers(1, 33), height=st.integers(4, 11),
     width=st.integers(4, 11), kernel=st.sampled_from([1, 3]), pool=st.sampled_from([1, 2]),
-    dtype=st.sampled_from(list(TOLERANCE)), seed=st.integers(0, 2**31),
+    dtype=st.sampled_from(list(TOLERANCE)), seed=st.integers(0, 2**31), one_call=st.sampled_from([None, relu_too, refuse]),
 )  # fmt: skip
 def test_values_and_gradients_are_autograd_s(
-    batch: int, channels: int, out: int, height: int, width: int, kernel: int, pool: int, dtype: torch.dtype, seed: int
-) -> None:
+    batch: int, channels: int, out: int, height: int, width: int, kernel: int, pool: int, dtype: torch.dtype, seed: int,
+    one_call: Callable[..., Tensor] | None,
+) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(seed)
     shapes = (batch, channels, height, width), (out, channels, kernel, kernel), (out,)
     # Whole numbers: sums of them are exact, so in each precision the same value of a window is its first maximum.
@@ -39,10 +64,10 @@ def test_values_and_gradients_are_autograd_s(
 
     x, weight, bias = (tensor.detach().to(dtype) for tensor in (x, weight, bias))
     x = x.contiguous(memory_format=torch.channels_last)
-    inputs = [x, x.to_mkldnn()] if convolution.for_onednn(x) else [x]
+    inputs = [x, x.to_mkldnn()] if convolution.for_onednn(x) and not one_call else [x]
     for own in inputs:
         kept: list[Tensor] = []
-        with torch.no_grad():
+        with torch.no_grad(), cudnn(one_call):
             found = convolution.forward(own, weight, bias, pool, kept)
             at = (g * (wanted > 0)).to(dtype)
             at = at.to_mkldnn() if own.is_mkldnn else at
@@ -123,3 +148,18 @@ def test_a_gradient_lies_in_memory_as_the_convolution_s_result_did(
 def test_float64_and_other_devices_do_without_onednn() -> None:
     assert not convolution.for_onednn(torch.empty(1, dtype=torch.float64))
     assert not convolution.for_onednn(torch.empty(1, device="meta"))
+
+
+def test_cudnn_is_asked_again_only_for_what_it_has_not_refused_and_memory_is_no_refusal() -> None:
+    x, weight, bias = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
+    with cudnn(mock.Mock(side_effect=refuse)):
+        for _ in range(3):
+            convolution.with_relu(x, weight, bias)
+        assert torch.cudnn_convolution_relu.call_count == 1
+        convolution.with_relu(x[:1], weight, bias)
+        assert torch.cudnn_convolution_relu.call_count == 2
+    with cudnn(mock.Mock(side_effect=torch.OutOfMemoryError)):
+        with pytest.raises(torch.OutOfMemoryError):
+            convolution.with_relu(x, weight, bias)
+        assert not convolution.REFUSED
+    assert not convolution.in_one_call(x)

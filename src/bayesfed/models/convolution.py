@@ -3,7 +3,8 @@
 On an x86 CPU a pass that is to be differentiated runs on tensors in oneDNN's own order of memory (PyTorch calls them
 mkldnn tensors): its pooling is faster than PyTorch's, and gives the same bits. But that pooling, and that ReLU, take NaN
 for the least of numbers. So what is not differentiated, evaluation above all, runs on PyTorch's tensors, where a network
-that has diverged says so.
+that has diverged says so. On a GPU, likewise, cuDNN's convolution with bias and ReLU in one call is for what is
+differentiated.
 """
 
 from __future__ import annotations
@@ -28,12 +29,32 @@ OWN_WAYS = {"cpu"}  # devices with ways of their own: oneDNN's order of memory, 
 # In bf16 oneDNN has, in its own order of memory, a fast gradient of weights only for so many output channels and multiples
 # of them. For others (LeNet5's six) it takes six times as long as in channels-last order, copies there not counted.
 LANES = 16
+CUDNN = {torch.float32, torch.bfloat16}  # what its one call computes in
+REFUSED = set[tuple[object, ...]]()  # images and weights that it has no way for
 CONVOLUTION = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride 1, no padding, no dilation, not transposed, one group
 
 
 def for_onednn(x: Tensor) -> bool:
     """Whether a pass over images x that is to be differentiated is faster in oneDNN's order of memory."""
     return x.device.type in OWN_WAYS and x.dtype in ONEDNN
+
+
+def in_one_call(x: Tensor) -> bool:
+    """Whether a pass over images x that is to be differentiated is faster with cuDNN's convolution, bias and ReLU in one."""
+    return x.device.type == "cuda" and x.dtype in CUDNN
+
+
+def with_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """ReLU(x * weight + bias), in cuDNN's one call where it has one for such images and weights."""
+    what = x.dtype, x.shape, x.stride(), weight.shape
+    if what not in REFUSED:
+        try:
+            return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], [0, 0], [1, 1], 1)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            REFUSED.add(what)
+    return F.conv2d(x, weight, bias).relu_()
 
 
 def dense(x: Tensor) -> Tensor:
@@ -63,8 +84,11 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tenso
     input), the input and the weight.
     """
     keep = [x, weight]
-    x = F.conv2d(x, weight.to_mkldnn(), bias.to_mkldnn()) if x.is_mkldnn else F.conv2d(x, weight, bias)
-    # The maxima before ReLU: the same values from a quarter of the work.
+    if one_call := kept is not None and in_one_call(x):
+        x = with_relu(x, weight, bias)
+    else:
+        x = F.conv2d(x, weight.to_mkldnn(), bias.to_mkldnn()) if x.is_mkldnn else F.conv2d(x, weight, bias)
+    # The maxima before ReLU, where it is still to come: the same values from a quarter of the work.
     if pool > 1 and kept is None:
         x = maxima(x, pool)
     elif pool > 1 and x.is_mkldnn:
@@ -76,7 +100,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tenso
         keep = [places, *keep]
     if kept is not None:
         kept += keep
-    return x.relu_()
+    return x if one_call else x.relu_()
 
 
 def backward(
