@@ -328,15 +328,16 @@ def gpu_found() -> str:
     )
     out += "Convolutions with bias, ReLU and the pooling behind them, microseconds:\n\n"
     out += table(
-        ["", "apart", "in cuDNN's one call", "relative difference", "the same bits again"],
+        ["", "apart", "in cuDNN's one call", "relative difference", "the same bits again", "NaN stays"],
         [
-            [r["case"], "", r["refused"], "", ""]
+            [r["case"], "", r["refused"], "", "", ""]
             if "refused" in r
             else [
                 r["case"],
                 *(f"{r[f'microseconds_{how}']:.0f}" for how in ("apart", "in_one")),
                 f"{r['difference']:.0e}" if r["difference"] else "0",
                 "yes" if r["repeats_itself"] else "no",
+                {True: "yes", False: "no", None: ""}[r.get("passes_nan")],
             ]
             for r in fused
         ],

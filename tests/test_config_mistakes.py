@@ -46,6 +46,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (f"{MINE}\ntables: {{table2: {{title: x}}}}", "config.tables.table2: the paper has a table of that name; take"),
         (f"{MINE}\nfigures: {{figure3: {{}}}}", "config.figures.figure3: the paper has a figure of that name; take"),
+        (
+            f"{MINE}\nfigures: {{mine: {{experiment: mine, metric: global_accuracy, x: round, methods: []}}}}",
+            "config.figures.mine.methods: expected a list of 1 or more, found []",
+        ),
         ("paper: fola\nreference: x", "config: this is a paper's file; a config names it, `papers: [NAME]`"),
         ("runs: al", "config.runs: 'al' is not a choice; did you mean 'all'?"),
         ("gpu_slots: 0", "config.gpu_slots: expected 1 or more, found 0"),

@@ -197,6 +197,7 @@ def test_fused_compares_one_call_with_two(tmp_path: Path, monkeypatch: pytest.Mo
     for row in (rows["cnn2 1 fp32"], rows["cnn2 2 fp32"]):
         assert 0.01 < row["difference"] < 2
         assert row["finite"]
+        assert row["passes_nan"]
         assert row["microseconds_in_one"] > 0
 
 

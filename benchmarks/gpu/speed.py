@@ -129,7 +129,8 @@ def pooled(x: Tensor, pool: int) -> Tensor:
 def fused(task: Task) -> None:
     """Each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where ReLU comes last. Microseconds, how
     far they lie apart, whether what lay in the memory of the result shows (cuDNN is handed that memory as an addend times 0,
-    and 0 NaN is NaN), and whether it gives the same bits again (PyTorch asks cuDNN for no deterministic algorithm there)."""
+    and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks cuDNN for no deterministic algorithm there), and
+    whether a NaN in an image is still one behind its ReLU."""
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
@@ -156,10 +157,13 @@ def fused(task: Task) -> None:
                 task.row(f"{name} {precision}", refused=str(error).partition("\n")[0])
                 continue
             expected, found = apart().double(), in_one()
+            broken = x.clone()
+            broken[0, 0, 0, 0] = math.nan
             task.row(
                 f"{name} {precision}", difference=float((found - expected).norm() / expected.norm()),
                 finite=bool(first.isfinite().all()), in_memory_of_nan=first.data_ptr() == place,
                 repeats_itself=all(torch.equal(one_call(), first) for _ in range(CALLS)),
+                passes_nan=bool(one_call(broken).isnan().any()),
                 microseconds_in_one=1e6 * seconds(as_timed(in_one, task), task.device),
                 microseconds_apart=1e6 * seconds(as_timed(apart, task), task.device),
             )  # fmt: skip
