@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import yaml
 from damage import flip
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesfed import methods
@@ -494,6 +497,19 @@ def test_data_come_in_parts(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert {path.name for path in into.rglob("*") if path.is_file()} == {"train.npz", "test.npz", "dataset.json"}
     with pytest.raises(InputError, match="expected a part that `pack` has written"):
         parcel.unpack(into / "digits" / "train.npz", into)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 30), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)),
+    side=st.integers(1, 40), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_images_come_out_of_pictures_as_they_were(shape: tuple[int, ...], side: int, seed: int) -> None:
+    images = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    with mock.patch.object(parcel, "SIDE", side):
+        found = [np.atleast_3d(picture) for picture in parcel.pictures(images)]
+        coloured = [np.broadcast_to(picture, (*picture.shape[:2], 3)) for picture in found]
+        assert np.array_equal(parcel.from_pictures(coloured, shape), images)
+    assert max(len(picture) for picture in found) <= max(side, shape[2])
 
 
 def test_a_damaged_part_is_seen(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

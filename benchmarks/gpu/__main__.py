@@ -3,7 +3,7 @@
     python -m benchmarks.gpu smoke --data DIR         does the GPU path do what it should?
     python -m benchmarks.gpu speed [--data DIR]       where does the time go?
     python -m benchmarks.gpu real --data DIR          the paper's runs by priority
-    python -m benchmarks.gpu pack NAME... --data DIR --into FOLDER      datasets as parts of at most 44 MiB
+    python -m benchmarks.gpu pack NAME... --data DIR --into FOLDER      datasets as parts of at most 50 MiB
     python -m benchmarks.gpu unpack PART --into DIR                     a part in its place
 
 A call writes OUT/<call>.jsonl, a row as soon as it is known, OUT/<call>.log, and at its end OUT/<call>.tar.gz with both
@@ -19,7 +19,7 @@ from pathlib import Path
 from bayesfed.engine import device as devices
 from bayesfed.engine import lease
 from bayesfed.errors import InputError
-from benchmarks.gpu import call, parcel, real, smoke, speed
+from benchmarks.gpu import call, real, smoke, speed
 
 MINUTES = {"smoke": 7.0, "speed": 9.0, "real": 9.0}
 AROUND = 10  # seconds of a call for loading torch before its parts, and for the tar behind them
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("names", nargs="+", metavar="NAME")
     sub.add_argument("--data", type=Path, default=Path("data"))
     sub.add_argument("--into", type=Path, required=True)
-    sub.add_argument("--mib", type=int, default=44, help="of a part at most; default: 44")
+    sub.add_argument("--mib", type=int, default=50, help="of a part at most; default: 50")
     sub = commands.add_parser("unpack")
     sub.add_argument("part", type=Path)
     sub.add_argument("--into", type=Path, required=True)
@@ -79,6 +79,9 @@ def main() -> int:
     """Run the command line; gives the exit code."""
     args = parser().parse_args()
     try:
+        if args.command in ("pack", "unpack"):
+            from benchmarks.gpu import parcel  # needs pillow, the calls do not
+
         if args.command == "pack":
             print(*parcel.pack(args.names, args.data, args.into, args.mib), sep="\n")
         elif args.command == "unpack":
