@@ -1,5 +1,6 @@
 """What most tests need: real digits on disk, a small run file, and one thread so that results repeat."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bayesfed.data.sources import SOURCES
 from benchmarks.common import few_steps
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so it would be by the trainings of tests
 settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("long", deadline=5000, max_examples=2000)
 settings.load_profile("short")
