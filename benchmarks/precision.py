@@ -17,6 +17,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -55,31 +56,36 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/precision"))
     args = parser.parse_args()
 
-    def folder(method: str, alpha: float, seed: int, precision: str) -> Path:
-        return args.out / args.device / f"{method}-alpha~{alpha:g}-seed~{seed}-rounds~{args.rounds}-{precision}"
+    def run_of(method: str, alpha: float, seed: int) -> runfile.Run:
+        return runfile.resolve(mapping(method, alpha, seed, args.rounds))
 
-    def train(task: tuple[str, float, int, str]) -> None:
-        method, alpha, seed, precision = task
-        out = folder(*task)
-        out.mkdir(parents=True, exist_ok=True)
-        run = out / "wanted.yaml"
-        run.write_text(yaml.safe_dump(runfile.resolve(mapping(method, alpha, seed, args.rounds)).to_dict()))
-        options = ["--data", args.data, "--out", out, "--device", args.device, "--precision", precision]
+    def folder(precision: str, *of: Any) -> Path:
+        return args.out / args.device / precision / run_of(*of).folder
+
+    def train(task: tuple[str, int]) -> None:
+        """All cells of a precision and a seed, one after another."""
+        precision, seed = task
+        files = []
+        for method, alpha in CELLS:
+            files.append(args.out / f"{method}-alpha~{alpha:g}-seed~{seed}-rounds~{args.rounds}.yaml")
+            files[-1].parent.mkdir(parents=True, exist_ok=True)
+            files[-1].write_text(yaml.safe_dump(run_of(method, alpha, seed).to_dict()))
+        options = ["--data", args.data, "--runs", args.out / args.device / precision]
+        options += ["--device", args.device, "--precision", precision]
         options += ["--gpu-slots", args.jobs] * (args.device == "cuda")
         threads = {"OMP_NUM_THREADS": "1"} if args.device == "cpu" else {}
-        command = [sys.executable, "-m", "bayesfed", "train", run, *options]
+        command = [sys.executable, "-m", "bayesfed", "train", *files, *options]
         if code := subprocess.run([*map(str, command)], env=os.environ | threads).returncode:
             raise SystemExit(code)  # the command has said why
 
-    tasks = [(m, a, seed, p) for seed in SEEDS for m, a in CELLS for p in (*args.against, "fp32")]
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(train, tasks))
+        list(pool.map(train, itertools.product((*args.against, "fp32"), SEEDS)))
 
     rows = []
     for precision, (method, alpha) in itertools.product(args.against, CELLS):
         for place, what in enumerate(("global", "clients")):
             fp32, faster = (
-                [100 * accuracies(folder(method, alpha, seed, p))[place] for seed in SEEDS] for p in ("fp32", precision)
+                [100 * accuracies(folder(p, method, alpha, seed))[place] for seed in SEEDS] for p in ("fp32", precision)
             )
             difference = statistics.mean(b - a for a, b in zip(fp32, faster, strict=True))
             spread = statistics.stdev(fp32)
