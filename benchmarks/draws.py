@@ -6,10 +6,11 @@ RUN is a finished run at alpha 100 with its checkpoint, whose clients so have al
 draw: to its class probabilities of a client's test images the client's own class shares are given as the prior (Bayes' rule),
 and its accuracy on a client's shard is what as good a network reaches there that has learned no more of the client than which
 classes it has. Over many draws, and for the seeds of the tables and of `config/hbfl-readings.yaml`: the largest client's share
-of all training images, and the clients' mean accuracy by the judge.
+of all training images, how many classes the client of an image has, and the clients' mean accuracy by the judge.
 """
 
 import argparse
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import bayesfed
+from bayesfed import plan
 from bayesfed.data.schemes import Indices, Partition, PartitionSpec, divide
+from bayesfed.results import runs
 from benchmarks.common import HERE
 
 PATH = HERE / "draws.csv"
@@ -25,7 +28,11 @@ SEEDS = {"tables": (0, 1, 2), "readings": (97, 98, 99), "draws of five rounds": 
 FIRST = 1000  # the seed of the first of many draws: none that has a run
 ALPHA, DRAWS = 0.05, 2000
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-COLUMNS = {"largest_percent": "draws_with_a_smaller_percent", "judged_percent": "draws_with_lower_percent"}
+COLUMNS = {
+    "largest_percent": "draws_with_a_smaller_percent",
+    "classes": "draws_with_fewer_classes_percent",
+    "judged_percent": "draws_with_lower_percent",
+}
 
 
 def judged(log_p: NDArray[np.float64], train: Indices, test: Indices, partition: Partition) -> float:
@@ -43,11 +50,18 @@ def judged(log_p: NDArray[np.float64], train: Indices, test: Indices, partition:
     return float(np.mean(right))
 
 
+def classes(train: Indices, partition: Partition) -> float:
+    """How many classes the client of a training image has, in the mean over images: 1 / sum p^2 of the client's class shares p,
+    which is their number where all are alike."""
+    counts = [np.bincount(train[partition.train(k)]) for k in range(len(partition.train_offsets) - 1)]
+    return sum(n.sum() * n.sum() ** 2 / (n**2).sum() for n in counts) / len(train)  # type: ignore[no-any-return]
+
+
 def row(log_p: NDArray[np.float64], train: Indices, test: Indices, partition: Partition) -> dict[str, float]:
-    """A draw in percent: the largest client's share of training images, and the clients by the judge."""
+    """A draw: the largest client's share of training images, %, classes of an image's client, and the clients by the judge, %."""
     sizes = np.diff(partition.train_offsets)
     of_judge = judged(log_p, train, test, partition)
-    return dict(zip(COLUMNS, (100 * sizes.max() / sizes.sum(), 100 * of_judge), strict=True))
+    return dict(zip(COLUMNS, (100 * sizes.max() / sizes.sum(), classes(train, partition), 100 * of_judge), strict=True))
 
 
 def table(many: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
@@ -55,6 +69,23 @@ def table(many: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
     quantiles = many.quantile(list(QUANTILES)).rename(lambda q: f"{100 * q:g} % of {len(many)} draws are below")
     below = {there: [100 * (many[name] < value).mean() for value in named[name]] for name, there in COLUMNS.items()}
     return pd.concat([quantiles, named.assign(**below)]).round(1).rename_axis("draw")
+
+
+def goes_with() -> pd.DataFrame:
+    """Correlation, over the draws of five rounds, of each measure with the best accuracy of FML's and HBFL's global models and
+    with HBFL's lead; from the table here and the records under `results/`."""
+    config, reached = "hbfl-readings", dict[str, dict[str, float]]()
+    with contextlib.chdir(HERE.parent):
+        made, _ = plan.make(plan.read_mapping(Path("config", f"{config}.yaml")))
+    for cell in made["cells"]:
+        if cell["experiment"] == "draws":
+            summary = runs.summary(HERE.parent / "results" / config / "runs" / cell["folder"]) or {}
+            draw = f"seed {cell['seed']} (draws of five rounds)"
+            reached.setdefault(draw, {})[cell["method"]] = summary["global"]["accuracy_best"]
+    accuracies = pd.DataFrame.from_dict(reached, orient="index")
+    accuracies["HBFL less FML"] = accuracies["HBFL"] - accuracies["FML"]
+    measures = pd.read_csv(PATH, index_col="draw").loc[accuracies.index, list(COLUMNS)]
+    return pd.DataFrame({of: measures.corrwith(accuracies[of]) for of in accuracies}).round(2)
 
 
 def main() -> None:
@@ -77,6 +108,7 @@ def main() -> None:
     found.loc["the judge on all test images", "judged_percent"] = round(100 * right, 1)
     found.to_csv(PATH)
     print(found.to_string())
+    print(goes_with().to_string())
 
 
 if __name__ == "__main__":

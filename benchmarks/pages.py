@@ -17,6 +17,7 @@ import yaml
 from bayesfed import plan
 from bayesfed.results.glance import APART, CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
+from benchmarks import draws as measured
 from benchmarks import gain
 
 HERE = Path(__file__).parent
@@ -375,11 +376,19 @@ def written(name: str, heads: dict[str, str]) -> str:
 
 
 def draws() -> str:
-    """How usual the draws of HBFL's partition are."""
+    """How usual the draws of HBFL's partition are, and what goes with what of them."""
     heads = {"draw": "CIFAR-10, alpha 0.05, ten clients", "largest_percent": "largest client's share of the images, %",
-             "draws_with_a_smaller_percent": "of draws that are below, %", "judged_percent": "clients by the judge, %",
+             "draws_with_a_smaller_percent": "of draws that are below, %", "classes": "classes of an image's client",
+             "draws_with_fewer_classes_percent": "of draws that are below, %", "judged_percent": "clients by the judge, %",
              "draws_with_lower_percent": "of draws that are below, %"}  # fmt: skip
-    return written("draws.csv", heads)
+    found = measured.goes_with()
+    names = [heads[measure] for measure in found.index]
+    correlations = [
+        [name, *(f"{value:+.2f}" for value in row)] for name, row in zip(names, found.to_numpy(), strict=True)
+    ]
+    return written("draws.csv", heads) + table(
+        ["correlation over ten draws, five rounds", *found.columns], correlations
+    )
 
 
 def classes() -> str:

@@ -108,14 +108,17 @@ def test_the_judge_of_a_draw_knows_which_classes_a_client_has() -> None:
     assert draws.judged(sure_of_2, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
     found = draws.row(evens, train, test, partition)
     assert found["largest_percent"] == pytest.approx(400 / 6)
+    assert found["classes"] == pytest.approx((4 * 16 / 10 + 2 * 2) / 6)
 
 
 def test_a_draw_is_ranked_among_many() -> None:
-    many = pd.DataFrame({"largest_percent": [10.0, 20, 30, 40], "judged_percent": [90.0, 80, 70, 60]})
-    named = pd.DataFrame({"largest_percent": [25.0], "judged_percent": [95.0]}, index=["seed 0"])
+    many = pd.DataFrame(
+        {"largest_percent": [10.0, 20, 30, 40], "classes": [1.0, 2, 3, 4], "judged_percent": [90.0, 80, 70, 60]}
+    )
+    named = pd.DataFrame({"largest_percent": [25.0], "classes": [1.5], "judged_percent": [95.0]}, index=["seed 0"])
     found = draws.table(many, named)
     assert found.loc["50 % of 4 draws are below", "largest_percent"] == 25
-    assert list(found.loc["seed 0", list(draws.COLUMNS.values())]) == [50, 100]
+    assert list(found.loc["seed 0", list(draws.COLUMNS.values())]) == [50, 25, 100]
 
 
 def test_sizes_of_shards_are_found_again_from_accuracies() -> None:
