@@ -10,7 +10,6 @@ of all training images, how many classes the client of an image has, and the cli
 """
 
 import argparse
-import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import bayesfed
-from bayesfed import plan
 from bayesfed.data.schemes import Indices, Partition, PartitionSpec, divide
 from bayesfed.results import runs
+from benchmarks import gain
 from benchmarks.common import HERE
 
 PATH = HERE / "draws.csv"
-SEEDS = {"tables": (0, 1, 2), "readings": (97, 98, 99), "draws of five rounds": tuple(range(80, 90))}
+FIVE_ROUNDS = "draws of five rounds"
+SEEDS = {"tables": (0, 1, 2), "readings": (97, 98, 99), FIVE_ROUNDS: tuple(range(80, 90))}
 FIRST = 1000  # the seed of the first of many draws: none that has a run
 ALPHA, DRAWS = 0.05, 2000
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -71,17 +71,19 @@ def table(many: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([quantiles, named.assign(**below)]).round(1).rename_axis("draw")
 
 
+def named(seed: int, what: str) -> str:
+    """What a draw is called in the table."""
+    return f"seed {seed} ({what})"
+
+
 def goes_with() -> pd.DataFrame:
     """Correlation, over the draws of five rounds, of each measure with the best accuracy of FML's and HBFL's global models and
     with HBFL's lead; from the table here and the records under `results/`."""
-    config, reached = "hbfl-readings", dict[str, dict[str, float]]()
-    with contextlib.chdir(HERE.parent):
-        made, _ = plan.make(plan.read_mapping(Path("config", f"{config}.yaml")))
-    for cell in made["cells"]:
+    reached: dict[str, dict[str, float]] = {}
+    for cell, folder in gain.cells("hbfl-readings"):
         if cell["experiment"] == "draws":
-            summary = runs.summary(HERE.parent / "results" / config / "runs" / cell["folder"]) or {}
-            draw = f"seed {cell['seed']} (draws of five rounds)"
-            reached.setdefault(draw, {})[cell["method"]] = summary["global"]["accuracy_best"]
+            best = (runs.summary(folder) or {})["global"]["accuracy_best"]
+            reached.setdefault(named(cell["seed"], FIVE_ROUNDS), {})[cell["method"]] = best
     accuracies = pd.DataFrame.from_dict(reached, orient="index")
     accuracies["HBFL less FML"] = accuracies["HBFL"] - accuracies["FML"]
     measures = pd.read_csv(PATH, index_col="draw").loc[accuracies.index, list(COLUMNS)]
@@ -102,8 +104,8 @@ def main() -> None:
         return row(log_p, train, test, divide(train, test, spec, seed))
 
     many = pd.DataFrame([drawn(seed) for seed in range(FIRST, FIRST + DRAWS)])
-    named = {f"seed {seed} ({what})": drawn(seed) for what, seeds in SEEDS.items() for seed in seeds}
-    found = table(many, pd.DataFrame.from_dict(named, orient="index"))
+    ours = {named(seed, what): drawn(seed) for what, seeds in SEEDS.items() for seed in seeds}
+    found = table(many, pd.DataFrame.from_dict(ours, orient="index"))
     right = (log_p.argmax(1) == test).mean()
     found.loc["the judge on all test images", "judged_percent"] = round(100 * right, 1)
     found.to_csv(PATH)

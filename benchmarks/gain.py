@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from bayesfed import plan
 from bayesfed.results import runs
@@ -37,18 +38,25 @@ FIVE, TEN = 5, 10
 Runs = dict[tuple[str, str], dict[str, Path]]
 
 
+def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
+    """HBFL's cells of a config whose runs are finished, with their folders."""
+    with contextlib.chdir(HERE.parent):
+        asked = plan.read_mapping(Path("config", f"{config}.yaml"))
+        alone = {} if asked["papers"] == ["hbfl"] else {"papers": ["hbfl"], "experiments": {}}
+        made, _ = plan.make(asked | alone)
+    for cell in made["cells"]:
+        folder = HERE.parent / "results" / config / "runs" / cell["folder"]
+        if runs.summary(folder):
+            yield cell, folder
+
+
 @cache
 def finished() -> Runs:
     """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by method."""
     found: Runs = {}
     for config, experiments in CONFIGS.items():
-        with contextlib.chdir(HERE.parent):
-            asked = plan.read_mapping(Path("config", f"{config}.yaml"))
-            alone = {} if asked["papers"] == ["hbfl"] else {"papers": ["hbfl"], "experiments": {}}
-            made, _ = plan.make(asked | alone)
-        for cell in made["cells"]:
-            folder = HERE.parent / "results" / config / "runs" / cell["folder"]
-            if cell["experiment"] in experiments and runs.summary(folder):
+        for cell, folder in cells(config):
+            if cell["experiment"] in experiments:
                 rounds = f", {cell['rounds']} rounds" if cell["changes"] else ""
                 place = f"{NAMES[cell['dataset']]}, {NAMES[cell['alpha']]}", f"seed {cell['seed']}{rounds}"
                 falling = ", falling rate" if cell["experiment"].startswith("falling") else ""

@@ -302,6 +302,7 @@ def gpu_found() -> str:
     layouts, fused, ceilings, profiles, jobs, whole, lanes = (
         of_gpu("speed", part) for part in ("layouts", "fused", "ceilings", "profile", "jobs", "run", "lanes")
     )
+    # What was measured with the three apart lies under names of its own: no call writes it any more.
     apart, together = of_gpu("smoke", "apart-rounds"), of_gpu("smoke", "rounds")
     steps = [(r["case"], how, r["kernels"]) for how, part in (("apart", "apart-kernels"), ("in one", "kernels"))
              for r in of_gpu("smoke", part)]  # fmt: skip

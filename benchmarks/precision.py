@@ -65,12 +65,12 @@ def main() -> None:
     def train(task: tuple[str, int]) -> None:
         """All cells of a precision and a seed, one after another."""
         precision, seed = task
-        files = []
-        for method, alpha in CELLS:
-            files.append(args.out / f"{method}-alpha~{alpha:g}-seed~{seed}-rounds~{args.rounds}.yaml")
-            files[-1].parent.mkdir(parents=True, exist_ok=True)
-            files[-1].write_text(yaml.safe_dump(run_of(method, alpha, seed).to_dict()))
-        options = ["--data", args.data, "--runs", args.out / args.device / precision]
+        place = args.out / args.device / precision
+        place.mkdir(parents=True, exist_ok=True)
+        files = [place / f"{method}-alpha~{alpha:g}-seed~{seed}.yaml" for method, alpha in CELLS]
+        for file, (method, alpha) in zip(files, CELLS, strict=True):
+            file.write_text(yaml.safe_dump(run_of(method, alpha, seed).to_dict()))
+        options = ["--data", args.data, "--runs", place]
         options += ["--device", args.device, "--precision", precision]
         options += ["--gpu-slots", args.jobs] * (args.device == "cuda")
         threads = {"OMP_NUM_THREADS": "1"} if args.device == "cpu" else {}

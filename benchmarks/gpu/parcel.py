@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def unpack(part: Path, into: Path) -> str:
             for name in names:
                 unpack_dataset(tar, name, into)
                 store.check(source(name), into)
-    except (OSError, ValueError, KeyError, EOFError, tarfile.TarError, InputError) as error:
+    except (OSError, ValueError, KeyError, EOFError, tarfile.TarError, zipfile.BadZipFile, InputError) as error:
         raise InputError(f"{into}: the parts of {named[1]} are damaged ({error}); send them again") from None
     for one in (*parts, whole):
         one.unlink()
