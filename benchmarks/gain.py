@@ -1,9 +1,13 @@
-"""What HBFL's gain over FML is made of: finished runs of both and of FedAvg, as the paper has them and otherwise, side by side.
+"""What HBFL's gain over FML is made of: finished runs of both and of FedAvg, as the paper has them and otherwise, side by side,
+and what else docs/hbfl.md says of single runs.
 
 Nothing is trained: the records under `results/` are read, and `python -m benchmarks.pages` shows what comes out.
 """
 
 import contextlib
+import csv
+import itertools
+import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -34,7 +38,10 @@ PAIRS = (
     ("HBFL, decoupled decay", "HBFL unscaled"),
     ("HBFL, decoupled decay", "FML"),
 )
+OF_FIGURE_3 = tuple(("HBFL", other) for other in ("FML", "FedAvg", "FedProx", "ABAVG"))
 FIVE, TEN = 5, 10
+ENDS = (10, 20, 40, 100)
+FEW = 20  # test images of a client whose accuracy is one of a few numbers
 Runs = dict[tuple[str, str], dict[str, Path]]
 
 
@@ -81,34 +88,110 @@ def by_seed(where: str) -> list[tuple[str, str, str]]:
     return shown
 
 
+@cache
+def on_mnist() -> Runs:
+    """Figure 3's finished runs on MNIST: by alpha and seed, the folders by method."""
+    found: Runs = {}
+    for cell, folder in cells("paper"):
+        if cell["experiment"] == "homogeneous" and cell["dataset"] == "mnist":
+            found.setdefault((f"MNIST, alpha {cell['alpha']}", f"seed {cell['seed']}"), {})[cell["method"]] = folder
+    return found
+
+
+def five_round_means(values: dict[int, float]) -> dict[int, float]:
+    """By round, the mean of it and the four before it."""
+    each = [values[round] for round in sorted(values)]
+    return {end: fmean(each[end - FIVE : end]) for end in range(FIVE, len(each) + 1)}
+
+
 def compared(first: Path, second: Path) -> dict[str, str]:
     """How far the first run is ahead of the second, in points: its global model in the mean of the first and of the last ten
-    rounds; in how many rounds it is, and in which last by its five-round mean; its clients, by best rounds and by the last five."""
+    rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean, and how many of
+    them, by best rounds and by the last five."""
     ours, theirs = (runs.curves(folder)["global"] for folder in (first, second))
-    ahead = [ours[round] - theirs[round] for round in sorted(ours)]
-    means = [fmean(ahead[end - FIVE : end]) for end in range(FIVE, len(ahead) + 1)]
-    last = max((at for at, mean in enumerate(means, FIVE) if mean > 0), default=0)
-    clients = [(runs.summary(folder) or {})["clients"] for folder in (first, second)]
-    by_best, by_last5 = (
-        fmean(ours) - fmean(theirs)
-        for ours, theirs in ([of[name] for of in clients] for name in ("accuracy_best", "accuracy_last5"))
-    )
-    return {
-        "first ten rounds": f"{100 * fmean(ahead[:TEN]):+.1f}",
-        "last ten": f"{100 * fmean(ahead[-TEN:]):+.1f}",
-        "ahead in": f"{sum(each > 0 for each in ahead)} of {len(ahead)}",
+    ahead = {round: ours[round] - theirs[round] for round in sorted(ours)}
+    each = list(ahead.values())
+    last = max((at for at, mean in five_round_means(ahead).items() if mean > 0), default=0)
+    told = {
+        "first ten rounds": f"{100 * fmean(each[:TEN]):+.1f}",
+        "last ten": f"{100 * fmean(each[-TEN:]):+.1f}",
+        "ahead in": f"{sum(points > 0 for points in each)} of {len(each)}",
         "last ahead by five-round mean": str(last or "never"),
-        "clients, best": f"{100 * by_best:+.1f}",
-        "clients, last five": f"{100 * by_last5:+.1f}",
     }
+    clients = [(runs.summary(folder) or {})["clients"] for folder in (first, second)]
+    for when, name in (("best", "accuracy_best"), ("last five", "accuracy_last5")):
+        points = [mine - other for mine, other in zip(*(of[name] for of in clients), strict=True)]
+        told[f"clients, {when}"] = f"{100 * fmean(points):+.1f}"
+        told[f"clients ahead, {when}"] = f"{sum(point > 0 for point in points)} of {len(points)}"
+    return told
 
 
-def pairs() -> Iterator[dict[str, str]]:
-    """Every pair of runs on one seed that tells something apart, see `compared`."""
-    found = finished()
-    for first, second in PAIRS:
+def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str, str]]:
+    """Each wanted pair of runs on one seed, see `compared`."""
+    for first, second in wanted:
         for (where, column), methods in found.items():
             if first in methods and second in methods:
                 yield {"ahead of": f"{first} of {second}", "where": f"{where}, {column}"} | compared(
                     methods[first], methods[second]
                 )
+
+
+def along() -> Iterator[dict[str, str]]:
+    """Of every run of HBFL and FML as the paper has them the global model's five-round mean, %, at the end of some rounds, its
+    best less the last of them, and by how much it differs from round to round in the second half, in the mean."""
+    for (where, column), methods in finished().items():
+        for method in ("HBFL", "FML"):
+            if method in methods:
+                curve = runs.curves(methods[method])["global"]
+                means, late = five_round_means(curve), [curve[round] for round in sorted(curve)[len(curve) // 2 :]]
+                swings = [abs(after - before) for before, after in itertools.pairwise(late)]
+                reached = {f"round {end}": f"{100 * means[end]:.1f}" if end in means else "" for end in ENDS}
+                yield {"": f"{method}, {where}, {column}"} | reached | {
+                    "best less last": f"{100 * (max(curve.values()) - list(means.values())[-1]):.1f}",
+                    "from round to round, late": f"{100 * fmean(swings):.1f}",
+                }  # fmt: skip
+
+
+def precisions() -> Iterator[dict[str, str]]:
+    """How much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's mean sigma."""
+    for (where, column), methods in finished().items():
+        for method, folder in methods.items():
+            if spread := runs.diagnostic(folder, "log_precision_spread"):
+                sigma = runs.diagnostic(folder, "sigma_mean")
+                yield {"": f"{method}, {where}, {column}"} | {
+                    "last round": f"{math.exp(spread[max(spread)]):.3g}",
+                    "most in a round": f"{math.exp(max(spread.values())):.3g}",
+                    "mean sigma, last round": f"{sigma[max(sigma)]:.4f}",
+                }
+
+
+def clients(name: str) -> Iterator[dict[str, str]]:
+    """Of a dataset at alpha 0.05: each client's test images on each seed of Table 2 or 3, and how far FML and HBFL are from
+    print there, in points of the client's best round; then the means, of all and of those with more than a few images."""
+    where = f"{name}, {NAMES['0.05']}"
+    with (HERE.parent / plan.PAPERS / "hbfl.published.csv").open() as file:
+        printed = {
+            (row["method"], int(row["client"])): float(row["value"])
+            for row in csv.DictReader(file)
+            if row["client"] and (row["dataset"], row["alpha"]) == (name.replace("-", ""), "0.05")
+        }
+    number = max(client for _, client in printed)
+    titles = {str(k): f"client {k}" for k in range(1, number + 1)}
+    titles |= {"all": "mean", "many": f"mean of those with more than {FEW} test images"}
+    told = {row: {name: title} for row, title in titles.items()}
+    for (at, column), methods in finished().items():
+        if at != where or "rounds" in column:
+            continue
+        # Older records do not say it; some other of the same shards does.
+        images = next(of["test_images"] for of in map(runs.summary, methods.values()) if of and "test_images" in of)
+        for k in range(number):
+            told[str(k + 1)][f"{column}: test images"] = str(images[k])
+        for method in ("FML", "HBFL"):
+            best = (runs.summary(methods[method]) or {})["clients"]["accuracy_best"]
+            away = [100 * best[k] - printed[method, k + 1] for k in range(number)]
+            head = f"{column}: {method} less print"
+            for k in range(number):
+                told[str(k + 1)][head] = f"{away[k]:+.1f}"
+            told["all"][head] = f"{fmean(away):+.1f}"
+            told["many"][head] = f"{fmean(a for a, n in zip(away, images, strict=True) if n > FEW):+.1f}"
+    yield from told.values()

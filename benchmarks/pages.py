@@ -106,10 +106,27 @@ def by_seed() -> str:
     return pivot("global model, %", found)
 
 
+def listed(*tables: Iterable[dict[str, str]]) -> str:
+    """Tables of rows that have their heads with them, the first row all."""
+    made = [list(rows) for rows in tables]
+    return "".join(
+        table(heads := list(rows[0]), [[row.get(head, "") for head in heads] for row in rows]) for rows in made
+    )
+
+
 def pairs() -> str:
     """How far runs of HBFL, FML and FedAvg are ahead of each other."""
-    rows = list(gain.pairs())
-    return table(list(rows[0]), [list(row.values()) for row in rows])
+    return listed(gain.pairs(gain.finished(), gain.PAIRS))
+
+
+def mnist() -> str:
+    """How far HBFL is ahead of Figure 3's other methods on MNIST."""
+    return listed(gain.pairs(gain.on_mnist(), gain.OF_FIGURE_3))
+
+
+def clients() -> str:
+    """How far the clients of Tables 2 and 3 are from print at alpha 0.05."""
+    return listed(*map(gain.clients, ("CIFAR-10", "CIFAR-100")))
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -417,7 +434,17 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "gpu:": gpu_rounds,
     },
     RESULTS: {f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
-    HBFL: {"seeds:": by_seed, "pairs:": pairs, "readings:": readings, "classes:": classes, "draws:": draws},
+    HBFL: {
+        "seeds:": by_seed,
+        "along:": lambda: listed(gain.along()),
+        "pairs:": pairs,
+        "precisions:": lambda: listed(gain.precisions()),
+        "readings:": readings,
+        "classes:": classes,
+        "draws:": draws,
+        "mnist:": mnist,
+        "clients:": clients,
+    },
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
     GPU: {"found:": gpu_found},

@@ -206,8 +206,28 @@ def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -
         "12 of 20",
         "14",
         "+5.0",
+        "1 of 2",
         "-5.0",
+        "0 of 2",
     ]
+
+
+def test_clients_stand_beside_print_and_curves_along_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = {round: 0.3 + 0.2 * (round % 2) for round in range(1, 13)}  # 50 % in odd rounds, 30 in even ones
+    summary = {"clients": {"accuracy_best": [0.9] * 10}, "test_images": [21] * 9 + [20]}
+    monkeypatch.setattr(runs, "curves", lambda folder: {"global": curve})
+    monkeypatch.setattr(runs, "summary", lambda folder: summary)
+    methods = {"HBFL": Path("hbfl"), "FML": Path("fml")}
+    monkeypatch.setattr(gain, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
+    first, _ = gain.along()
+    reached = {"round 10": "38.0", "round 20": "", "round 40": "", "round 100": ""}
+    late = {"best less last": "12.0", "from round to round, late": "20.0"}
+    assert first == {"": "HBFL, CIFAR-10, Non-IID, seed 0"} | reached | late
+    *each, mean, many = gain.clients("CIFAR-10")
+    assert [row["seed 0: test images"] for row in each] == [*["21"] * 9, "20"]
+    away = [float(row["seed 0: HBFL less print"]) for row in each]
+    assert float(mean["seed 0: HBFL less print"]) == pytest.approx(sum(away) / 10, abs=0.1)
+    assert float(many["seed 0: HBFL less print"]) == pytest.approx(sum(away[:9]) / 9, abs=0.1)
 
 
 def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
