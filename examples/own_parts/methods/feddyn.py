@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of, stacked
 from bayesfed.methods.steps import grad, leaves, loss_gradient
 from bayesfed.options import option
 
@@ -60,7 +60,7 @@ class FedDyn(Method):
         return {"theta": c["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        thetas = torch.stack([update["theta"] for update in updates])
+        thetas = stacked(updates, "theta")
         server["h"] = server["h"] - self.options.alpha / server.clients * (thetas - server["theta"]).sum(0)
         server["theta"] = thetas.mean(0) - server["h"] / self.options.alpha
         return {}

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.methods.base import Node, Update, softmax_of
+from bayesfed.methods.base import Node, Update, shares, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -41,7 +41,7 @@ class ABAVG(FedAvg):
         clients = [softmax_of("client", server.having(update.statistics).model, update["theta"]) for update in updates]
         a = torch.stack([server.accuracy(client) for client in clients])
         if self.options.weight == "images-times-accuracy":
-            a = a * torch.stack([update.q for update in updates])
+            a = a * shares(updates)
         elif self.options.weight == "scaled-accuracy":
             a = a - a.min()
         # All zero (every accuracy 0, or all alike after scaling) says nothing about the clients: equal weights.

@@ -437,6 +437,16 @@ class Method:
         return []
 
 
+def shares(updates: Sequence[Update]) -> Tensor:
+    """The weights q of the updates: (K,), float64."""
+    return torch.stack([update.q for update in updates])
+
+
+def stacked(updates: Sequence[Update], name: str) -> Tensor:
+    """What each client sent under a name: (K, ...)."""
+    return torch.stack([update[name] for update in updates])
+
+
 def some(server: Node, updates: Sequence[Update], count: int) -> list[Update]:
     """`count` of the updates, drawn at random and in order; all of them for 0 and where there are no more."""
     if not 0 < count < len(updates):

@@ -31,7 +31,19 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import GLOBAL, Batch, Ground, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import (
+    GLOBAL,
+    Batch,
+    Ground,
+    Learner,
+    Method,
+    Node,
+    Predictor,
+    State,
+    Update,
+    shares,
+    softmax_of,
+)
 from bayesfed.methods.steps import SGD, ce_gradient
 from bayesfed.options import option
 
@@ -196,7 +208,7 @@ class BNFed(Method):
         layers, o = Layers.of(server), self.options
         split = [layers.neurons(update["theta"]) for update in updates]
         neurons, dtype = torch.stack([one for one, _ in split]), server["last"].dtype
-        last = weighted_mean(torch.stack([update.q for update in updates]), torch.stack([one for _, one in split]))
+        last = weighted_mean(shares(updates), torch.stack([one for _, one in split]))
         server["last"] = last.to(dtype)
         best, highest = (torch.empty(0), torch.empty(0)), -1.0
         for sigma, sigma_0, gamma in [(o.sigma, o.sigma_0, o.gamma)] if o.select == "fixed" else GRID:

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, shares, softmax_of, stacked
 from bayesfed.methods.steps import SGD, Adam, ce_gradient, clip
 from bayesfed.options import option
 
@@ -68,10 +67,10 @@ class FedAvg(Method):
 
     def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
         """The weight of each client in the average (K,): q_k."""
-        return torch.stack([update.q for update in updates])
+        return shares(updates)
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        theta = weighted_mean(self.weights(server, updates), torch.stack([update["theta"] for update in updates]))
+        theta = weighted_mean(self.weights(server, updates), stacked(updates, "theta"))
         server["theta"] = theta.to(server["theta"].dtype)
         return {}
 

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.methods.base import GLOBAL, Batch, Learner, Node, Phase, State, Update
+from bayesfed.methods.base import GLOBAL, Batch, Learner, Node, Phase, State, Update, stacked
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
@@ -75,7 +75,7 @@ class Distillation:
     def gather(self, server: Node, before: Tensor, updates: Sequence[Update]) -> None:
         """The ensemble: the mean that the state holds by now, the clients' models, whose round began at `before` (P,), and
         samples around them; of their statistics all but the mean's, which the engine has yet to average."""
-        thetas = torch.stack([update[self.name] for update in updates])
+        thetas = stacked(updates, self.name)
         cut = [server.split(theta, self.network) for theta in (before, *thetas)]
         parts = [(start, torch.stack(ends)) for start, *ends in zip(*cut, strict=True)]
         samples = [torch.cat([self.draw(server, *part) for part in parts]) for _ in range(self.options.samples)]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update, shares, stacked
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -86,10 +86,10 @@ class FedCurv(FedAvg):
         super().aggregate(server, updates)
         if self.options.form == "shoham":  # sums over all clients, those that were absent included
             for name in ("u", "v"):
-                server[name] = server[name] + torch.stack([update[f"d{name}"] for update in updates]).sum(0)
+                server[name] = server[name] + stacked(updates, f"d{name}").sum(0)
         else:
-            q = torch.stack([update.q for update in updates])
-            server["u"] = weighted_mean(q, torch.stack([update["fisher"] for update in updates])).to(server["u"].dtype)
+            q = shares(updates)
+            server["u"] = weighted_mean(q, stacked(updates, "fisher")).to(server["u"].dtype)
         return {"fisher_mean": server["u"].mean()}
 
 

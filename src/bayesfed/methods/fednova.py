@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Ground, Learner, Node, State, Update
+from bayesfed.methods.base import Batch, Ground, Learner, Node, State, Update, shares, stacked
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -57,10 +57,10 @@ class FedNova(FedAvg):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         theta, rho = server["theta"].double(), self.options.momentum
-        p = torch.stack([update.q for update in updates])
-        tau = torch.stack([update["tau"] for update in updates]).double()
+        p = shares(updates)
+        tau = stacked(updates, "tau").double()
         a = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
-        d = (theta - torch.stack([update["theta"] for update in updates])) / a[:, None]
+        d = (theta - stacked(updates, "theta")) / a[:, None]
         server["theta"] = (theta - (p * a).sum() * weighted_mean(p, d)).to(server["theta"].dtype)
         return {"tau_effective": (p * a).sum()}
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.sampling import posterior_delta
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update
+from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update, shares, stacked
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -90,8 +90,8 @@ class FedPA(FedAvg):
         return {"delta": posterior_delta(c["start"], c["samples"], self.options.rho).to(c["theta"].dtype)}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = torch.stack([update.q for update in updates])
-        delta = weighted_mean(q, torch.stack([update["delta"] for update in updates]))
+        q = shares(updates)
+        delta = weighted_mean(q, stacked(updates, "delta"))
         server["v"] = (self.options.server_momentum * server["v"] + delta).to(server["v"].dtype)
         server["theta"] = server["theta"] + self.options.server_lr * server["v"]
         return {"delta_norm": delta.norm()}

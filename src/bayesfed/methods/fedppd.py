@@ -24,7 +24,19 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.sampling import langevin
-from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import (
+    Batch,
+    Learner,
+    Method,
+    Node,
+    Phase,
+    Predictor,
+    State,
+    Update,
+    shares,
+    softmax_of,
+    stacked,
+)
 from bayesfed.methods.steps import SGD, ce_gradient, cross_entropy, grad, leaves, loss_gradient
 from bayesfed.options import option
 
@@ -123,9 +135,9 @@ class FedPPD(Method):
         return {"theta": c["map" if self.options.teacher == "map" else "theta"], "w": c["w"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = torch.stack([update.q for update in updates])
+        q = shares(updates)
         for name in ("theta", "w"):
-            mean = weighted_mean(q, torch.stack([update[name] for update in updates]))
+            mean = weighted_mean(q, stacked(updates, name))
             server[name] = mean.to(server[name].dtype)
         return {}
 

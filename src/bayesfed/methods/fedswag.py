@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import sample, weighted_mean
 from bayesfed.bayes.sampling import diagonal_gaussian
-from bayesfed.methods.base import GLOBAL, Node, Phase, Predictor, State, Update, softmax_average
+from bayesfed.methods.base import GLOBAL, Node, Phase, Predictor, State, Update, shares, softmax_average, stacked
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.options import option
 
@@ -69,8 +69,8 @@ class FedSWAG(FedAvg):
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         if server.round < server.rounds:
             return super().aggregate(server, updates)
-        q = torch.stack([update.q for update in updates])
-        moments = (weighted_mean(q, torch.stack([update[name] for update in updates])) for name in ("moved", "squares"))
+        q = shares(updates)
+        moments = (weighted_mean(q, stacked(updates, name)) for name in ("moved", "squares"))
         moved, sigma = diagonal_gaussian(*moments)
         dtype = server["theta"].dtype
         server["theta"], server["sigma"] = server["theta"] + moved.to(dtype), sigma.to(dtype)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, shares, softmax_of, stacked
 from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
 from bayesfed.options import option
 
@@ -98,10 +98,10 @@ class FML(Method):
         return {"theta": c.shared(c["theta"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = torch.stack([update.q for update in updates])
+        q = shares(updates)
         if self.options.average == "uniform":
             q = torch.ones_like(q)
-        theta = weighted_mean(q, torch.stack([update["theta"] for update in updates]))
+        theta = weighted_mean(q, stacked(updates, "theta"))
         server["theta"] = theta.to(server["theta"].dtype)
         return {}
 

@@ -28,7 +28,20 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Ground, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import (
+    Batch,
+    Ground,
+    Learner,
+    Method,
+    Node,
+    Phase,
+    Predictor,
+    State,
+    Update,
+    shares,
+    softmax_of,
+    stacked,
+)
 from bayesfed.methods.steps import SGD, ce_gradient, clip
 from bayesfed.options import option
 
@@ -133,9 +146,9 @@ class FOLA(Method):
         return {"theta": c["theta"], "omega": omega}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        pi = torch.stack([update.q for update in updates])
-        thetas = torch.stack([update["theta"] for update in updates])
-        omegas = torch.stack([update["omega"] for update in updates])
+        pi = shares(updates)
+        thetas = stacked(updates, "theta")
+        omegas = stacked(updates, "omega")
         mu, omega = self.average(pi, thetas, omegas)
         server["mu"], server["omega"] = mu.to(thetas.dtype), omega.to(omegas.dtype)
         diagnostics = self.diagnostics(omega)

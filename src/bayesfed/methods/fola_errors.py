@@ -21,7 +21,19 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import (
+    Batch,
+    Ground,
+    Learner,
+    Node,
+    Phase,
+    Predictor,
+    State,
+    Update,
+    shares,
+    softmax_of,
+    stacked,
+)
 from bayesfed.methods.fola_full import FOLAFull
 from bayesfed.methods.steps import ce_gradient, clip
 from bayesfed.options import option
@@ -97,9 +109,9 @@ class FOLAErrors(FOLAFull):
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         optimum, precision = server["mu"], server["omega"]  # as the last round began
         found = super().aggregate(server, updates)
-        pi = torch.stack([update.q for update in updates])
+        pi = shares(updates)
         if server.round <= self.options.aggregated:
-            plain = torch.stack([update["plain"] for update in updates])
+            plain = stacked(updates, "plain")
             server["average"] = weighted_mean(pi, plain).to(plain.dtype)
         if server.round == self.options.aggregated:
             server["early"] = server["mu"].clone()

@@ -43,9 +43,11 @@ from bayesfed.methods.base import (
     Predictor,
     State,
     Update,
+    shares,
     softmax_average,
     softmax_of,
-)  # fmt: skip
+    stacked,
+)
 from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
 from bayesfed.options import option
 
@@ -193,9 +195,9 @@ class HBFL(Method):
         return {"mu": c.shared(c["mu"]), "sigma": softplus(c.shared(c["rho"]))}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        mus = torch.stack([update["mu"] for update in updates])
-        sigmas = torch.stack([update["sigma"] for update in updates])
-        q = torch.stack([update.q for update in updates])
+        mus = stacked(updates, "mu")
+        sigmas = stacked(updates, "sigma")
+        q = shares(updates)
         if self.options.average == "precision-without-q":
             q = torch.ones_like(q)
         mu, sigma = product(mus, sigmas, q)

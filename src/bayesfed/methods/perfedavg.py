@@ -24,7 +24,20 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Ground, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import (
+    Batch,
+    Ground,
+    Learner,
+    Method,
+    Node,
+    Phase,
+    Predictor,
+    State,
+    Update,
+    shares,
+    softmax_of,
+    stacked,
+)
 from bayesfed.methods.steps import ce_gradient
 from bayesfed.options import option
 
@@ -84,8 +97,8 @@ class PerFedAvg(Method):
         return {"w": torch.where(c["first"] == 1, c["theta"], c["w"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = torch.stack([update.q for update in updates])
-        w = weighted_mean(q, torch.stack([update["w"] for update in updates]))
+        q = shares(updates)
+        w = weighted_mean(q, stacked(updates, "w"))
         server["w"] = w.to(server["w"].dtype)
         return {}
 

@@ -45,9 +45,11 @@ from bayesfed.methods.base import (
     Predictor,
     State,
     Update,
+    shares,
     softmax_average,
     softmax_of,
     some,
+    stacked,
 )
 from bayesfed.methods.steps import Adam, grad, leaves, loss_gradient
 from bayesfed.options import option
@@ -158,13 +160,13 @@ class PFedBayes(Method):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         chosen, beta = some(server, updates, self.options.averaged), self.options.beta
-        weights = torch.stack([update.q for update in chosen])
+        weights = shares(chosen)
         if self.options.weights == "equal":
             weights = torch.ones_like(weights)
         for name in ("mu_w", "rho_w"):
-            mean = weighted_mean(weights, torch.stack([update[name] for update in chosen]))
+            mean = weighted_mean(weights, stacked(chosen, name))
             server[name] = ((1 - beta) * server[name].double() + beta * mean).to(server[name].dtype)
-        divergence = torch.stack([update["kl"] for update in updates]).mean()
+        divergence = stacked(updates, "kl").mean()
         return {"kl_mean": divergence, "sigma_mean": softplus(server["rho_w"]).mean()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.gp import Kernel, Landmarks, Weights, expected_sigmoid, gibbs, predictive, root
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, stacked
 from bayesfed.methods.steps import SGD, clip, grad, leaves
 from bayesfed.options import option
 
@@ -134,7 +134,7 @@ class PFedGP(Method):
         return {"theta": c["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        thetas = torch.stack([update["theta"] for update in updates])
+        thetas = stacked(updates, "theta")
         server["theta"] = weighted_mean(thetas.new_ones(len(updates)), thetas).to(thetas.dtype)
         return {}
 

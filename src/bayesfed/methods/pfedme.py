@@ -18,11 +18,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of, some
+from bayesfed.methods.base import (
+    Batch,
+    Learner,
+    Method,
+    Node,
+    Predictor,
+    State,
+    Update,
+    shares,
+    softmax_of,
+    some,
+    stacked,
+)
 from bayesfed.methods.steps import ce_gradient
 from bayesfed.options import option
 
@@ -68,8 +79,8 @@ class PFedMe(Method):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         chosen, beta = some(server, updates, self.options.averaged), self.options.beta
-        q = torch.stack([update.q for update in chosen])
-        mean = weighted_mean(q, torch.stack([update["w"] for update in chosen]))
+        q = shares(chosen)
+        mean = weighted_mean(q, stacked(chosen, "w"))
         server["w"] = ((1 - beta) * server["w"].double() + beta * mean).to(server["w"].dtype)
         return {}
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, shares, softmax_of, stacked
 from bayesfed.methods.steps import SGD, ce_gradient
 from bayesfed.options import option
 
@@ -73,12 +73,12 @@ class SCAFFOLD(Method):
         return {"y": c["y"], "dc": difference}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        w = torch.stack([update.q for update in updates])
+        w = shares(updates)
         if self.options.weights == "equal":
             w = torch.ones_like(w)
-        theta = weighted_mean(w, torch.stack([update["y"] for update in updates]))
+        theta = weighted_mean(w, stacked(updates, "y"))
         server["theta"] = theta.to(server["theta"].dtype)
-        server["c"] = server["c"] + torch.stack([update["dc"] for update in updates]).sum(0) / server.clients
+        server["c"] = server["c"] + stacked(updates, "dc").sum(0) / server.clients
         return {"c_norm": server["c"].norm()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

@@ -6,10 +6,9 @@ clients that train, the first two are averaged (as pFedMe).
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, shares, softmax_of, stacked
 from bayesfed.methods.steps import cross_entropy, grad, leaves
 
 
@@ -45,8 +44,8 @@ class ToyMessage(Method):
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         for update in updates:
             server[f"theta.{update.client}"] = update["theta"]
-        server["theta"] = torch.stack([update["theta"] for update in updates[:2]]).mean(0)
-        q = torch.stack([update.q for update in updates])
+        server["theta"] = stacked(updates[:2], "theta").mean(0)
+        q = shares(updates)
         return {"rounds": updates[0]["rounds"], "clients": q.new_tensor(server.clients), "q": q.sum()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
