@@ -118,9 +118,9 @@ class Lane:
         self.fills: bool  # whether its last batches are filled up
         self.images: dict[tuple[int, int, int], Tensor] = {}  # by height, width and channels
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
-        self.position = torch.zeros((), dtype=torch.int64, device=self.device)  # of the next batch in the chunk
         self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
         self.range = torch.arange(self.size, device=self.device)
+        self.rows = self.range.clone()  # where the next batch lies in the chunk
         # A batch that is filled up may reach behind the chunk.
         self.y = torch.zeros(chunk_size(federation) + 2 * self.size, dtype=torch.int64, device=self.device)
         self.index = torch.zeros_like(self.y)
@@ -213,7 +213,7 @@ class Lane:
         self.x[:count].copy_(chunk.x if self.channels_first else chunk.x.permute(0, 2, 3, 1))
         self.y[:count].copy_(chunk.y)
         self.index[:count].copy_(chunk.index)
-        self.position.zero_()
+        self.rows.copy_(self.range)
 
     def step(self, phase: Phase, size: int) -> None:
         """The next mini-batch of the chunk, of `size` images."""
@@ -247,7 +247,7 @@ class Lane:
         learner, images = self.kind.learner, self.x
 
         def body() -> None:
-            rows = self.position + self.range[:filled]
+            rows = self.rows[:filled]
             x = images.index_select(0, rows)
             x = x if self.channels_first else x.permute(0, 3, 1, 2)
             weight: Tensor | None = None
@@ -255,9 +255,9 @@ class Lane:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
             index = self.index.index_select(0, rows) if phase.indexed else None
             phase.step(learner, Batch(x, self.y.index_select(0, rows), weight, index))
-            self.position += filled
+            self.rows += filled
 
-        self.position.zero_()
+        self.rows.copy_(self.range)
         try:
             steps[phase.step][filled, weighted] = self.recorder.record(body) if self.recorder else body
         except Unrecordable as error:
