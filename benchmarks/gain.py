@@ -88,6 +88,16 @@ def by_seed(where: str) -> list[tuple[str, str, str]]:
     return shown
 
 
+def searched() -> dict[str, dict[str, Path]]:
+    """By seed, the finished runs of the search in which one reading is changed: the folders by method."""
+    where = f"{NAMES['cifar10']}, {NAMES['0.05']}"
+    return {
+        column.partition(",")[0]: {name: folder for name, folder in methods.items() if "falling" not in name}
+        for (at, column), methods in finished().items()
+        if at == where and "rounds" in column
+    }
+
+
 @cache
 def on_mnist() -> Runs:
     """Figure 3's finished runs on MNIST: by alpha and seed, the folders by method."""

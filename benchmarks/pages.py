@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from bayesfed import plan
+from bayesfed.results import runs
 from bayesfed.results.glance import APART, CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
 from benchmarks import draws as measured
@@ -26,6 +27,7 @@ README, RESULTS, HBFL, READINGS, SPEED, GPU = (HERE.parent / name for name in PA
 RUNS = HERE.parent / "results"
 BEGIN, END = "<!-- {} written by `python -m benchmarks.pages` -->\n", "<!-- end -->\n"
 DEVICES = ("cuda", "cpu")
+SEARCHED = ("global model, %", "change", "HBFL over FML with it", "clients, best, %")
 TITLE = "\n**"  # how the title of a table begins at a glance
 
 
@@ -71,26 +73,25 @@ def all_tables(paper: str) -> str:
 
 
 def readings() -> str:
-    """The search for what HBFL's and FML's numbers hang on: what each reading changes, then the other tables."""
+    """The search for what HBFL's and FML's numbers hang on: what each reading changes, seed by seed, then the other tables."""
     _, first, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
-    path = RUNS / "hbfl-readings/tables/hbfl/readings.csv"
-    found = {row["method"]: row for row in csv.DictReader(path.read_text().splitlines())}
-    number = {method: float(row["best last5"]) for method, row in found.items() if row["best"]}
-    rows: list[list[Any]] = []
-    for method, last5 in number.items():
-        base, row = method.split()[0].strip(","), found[method]
-        told = [f"{last5:.2f}", "", "", row["clients, best"], "", row["seeds"]]
-        if base in ("HBFL", "FML"):
-            pair = {**{name: number[name] for name in ("HBFL", "FML")}, base: last5}
-            told[2] = f"{pair['HBFL'] - pair['FML']:+.2f}"
-            if method != base:
-                told[1] = f"{last5 - number[base]:+.2f}"
-                told[4] = f"{float(row['clients, best']) - float(found[base]['clients, best']):+.2f}"
-        rows.append([method, *told])
-    head = ["", "global model, %", "change", "HBFL over FML with it", "clients, best, %", "change", "seeds"]
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
+    cells = []
+    for seed, methods in gain.searched().items():
+        reached = {name: runs.summary(folder) or {} for name, folder in methods.items()}
+        model = {name: 100 * of["global"]["accuracy_last5"] for name, of in reached.items()}
+        clients = {name: 100 * of["clients"]["mean"]["accuracy_best"] for name, of in reached.items()}
+        for name in reached:
+            base = name.split()[0].strip(",")
+            told = {"global model, %": f"{model[name]:.2f}", "clients, best, %": f"{clients[name]:.2f}"}
+            if name != base in reached:
+                told["change"] = f"{model[name] - model[base]:+.2f}"
+            if base in ("HBFL", "FML") and {"HBFL", "FML"} <= reached.keys():
+                pair = {**model, base: model[name]}
+                told["HBFL over FML with it"] = f"{pair['HBFL'] - pair['FML']:+.2f}"
+            cells += [(name, f"{seed}: {what}", told.get(what, "")) for what in SEARCHED]
     under = first.rstrip().splitlines()[-1].partition(f" {APART}")[0]  # on which machines
-    return f"{out}{table(head, rows)}{under}\n" + "".join(f"{TITLE}{other}" for other in others)
+    return f"{out}{pivot('', cells)}{under}\n" + "".join(f"{TITLE}{other}" for other in others)
 
 
 def by_seed() -> str:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.search [--out docs/images/readings.png]
 
-Nothing is trained: it reads `results/hbfl-readings/tables/hbfl/readings.csv`.
+Nothing is trained: the records under `results/hbfl-readings/` are read.
 """
 
 import argparse
@@ -12,55 +12,63 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 
+from bayesfed.results import runs
 from bayesfed.results.figures import INK, MUTED, STYLE
+from benchmarks import gain
 from benchmarks.common import HERE
 
-TABLE = HERE.parent / "results/hbfl-readings/tables/hbfl/readings.csv"
 GROUPS = ("HBFL", "FML", "FedAvg")
-ROW = 0.21  # inches
+ROW, PANEL = 0.21, 4.2  # inches
 
 
 def readings() -> pd.DataFrame:
-    """What has been run: `method`, `group` and the global model's `accuracy` in percent, mean of the last five rounds; the best first
-    in each group."""
-    table = pd.read_csv(TABLE).dropna(subset="best last5")
-    table["group"] = table["method"].str.split(r"[ ,]", regex=True).str[0]
-    table["place"] = table["group"].map(GROUPS.index)
-    return table.rename(columns={"best last5": "accuracy"}).sort_values(["place", "accuracy"], ascending=[True, False])
+    """What has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of the last five rounds.
+    Method by method, the best of the first seed first."""
+    table = pd.DataFrame(
+        {seed: {name: 100 * (runs.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
+         for seed, methods in gain.searched().items()}
+    )  # fmt: skip
+    place = pd.Series({name: GROUPS.index(group_of(name)) for name in table.index}, name="place")
+    order = table.assign(place=place).sort_values(["place", table.columns[0]], ascending=[True, False])
+    return order.drop(columns="place")
+
+
+def group_of(method: str) -> str:
+    """Whose reading it is."""
+    return method.replace(",", " ").split()[0]
 
 
 def draw(table: pd.DataFrame, out: Path) -> None:
-    """A dot for each reading, a line for each of the two methods as the paper has it."""
+    """A panel a seed: a dot for each reading, a line for each of the two methods as the paper has it."""
     palette = dict(zip(GROUPS, sns.color_palette("colorblind"), strict=False))
     with plt.rc_context(STYLE):
-        made, axes = plt.subplots(figsize=(6.4, 0.9 + ROW * len(table)), layout="constrained")
-        places = range(len(table))
-        for place, (method, group, accuracy) in enumerate(
-            table[["method", "group", "accuracy"]].itertuples(index=False)
-        ):
-            base = table.loc[table["method"] == group, "accuracy"].iloc[0]
-            axes.plot([base, accuracy], [place, place], color=palette[group], linewidth=2, alpha=0.4)
-            axes.plot(accuracy, place, "o", color=palette[group], markersize=6)
-            weight = "bold" if method == group else "normal"
-            side = -1 if accuracy < base else 1
-            axes.annotate(f"{accuracy:.1f}", (accuracy, place), (6 * side, 0), textcoords="offset points", va="center",
-                          ha="right" if side < 0 else "left", fontsize=7, color=INK, fontweight=weight)  # fmt: skip
-        for group in GROUPS[:2]:
-            axes.axvline(
-                table.loc[table["method"] == group, "accuracy"].iloc[0],
-                color=palette[group],
-                linewidth=1,
-                linestyle=":",
-            )
-        axes.set_yticks(places, table["method"])
-        for label, method in zip(axes.get_yticklabels(), table["method"], strict=True):
-            label.set(color=INK, fontweight="bold" if method in GROUPS else "normal")
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.1, y=0.02)
-        axes.set_xlabel("global model's accuracy, %, mean of the last five of 40 rounds", color=MUTED)
-        seeds = " or ".join(table["seeds"].unique())
-        title = f"CIFAR-10 at alpha 0.05, 40 rounds, seeds 97 to 99 ({seeds} run)\nbold and dotted: HBFL and FML as we read the paper"
+        size = 2.2 + PANEL * len(table.columns), 0.9 + ROW * len(table)
+        made, panels = plt.subplots(
+            1, len(table.columns), figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+        )
+        for axes, (seed, numbers) in zip(panels[0], table.items(), strict=True):
+            for place, (method, accuracy) in enumerate(numbers.items()):
+                if pd.isna(accuracy):
+                    continue
+                group = group_of(method)
+                base = accuracy if pd.isna(numbers[group]) else numbers[group]
+                axes.plot([base, accuracy], [place, place], color=palette[group], linewidth=2, alpha=0.4)
+                axes.plot(accuracy, place, "o", color=palette[group], markersize=6)
+                side = -1 if accuracy < base else 1
+                axes.annotate(f"{accuracy:.1f}", (accuracy, place), (6 * side, 0), textcoords="offset points", va="center",
+                              ha="right" if side < 0 else "left", fontsize=7, color=INK,
+                              fontweight="bold" if method == group else "normal")  # fmt: skip
+            for group in GROUPS[:2]:
+                axes.axvline(numbers[group], color=palette[group], linewidth=1, linestyle=":")
+            axes.set_yticks(range(len(table)), table.index)
+            for label in axes.get_yticklabels():
+                label.set(color=INK, fontweight="bold" if label.get_text() in GROUPS else "normal")
+            axes.grid(visible=False, axis="y")
+            axes.margins(x=0.1, y=0.02)
+            axes.set_title(seed, loc="left", fontsize=9, color=MUTED)
+        panels[0][0].invert_yaxis()
+        made.supxlabel("global model's accuracy, %, mean of the last five of 40 rounds", color=MUTED, fontsize=9)
+        title = "CIFAR-10 at alpha 0.05, 40 rounds\nbold and dotted: HBFL and FML as we read the paper"
         made.suptitle(title, x=0.01, ha="left", fontsize=9)
         made.savefig(out, dpi=200, metadata={"Software": None})
 

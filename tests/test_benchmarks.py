@@ -231,11 +231,18 @@ def test_clients_stand_beside_print_and_curves_along_the_rounds(monkeypatch: pyt
 
 
 def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "readings.csv"
-    lines = ["FML,54.4,1 of 3", '"FML, no momentum",38.3,1 of 3', "HBFL,48.8,1 of 3", "HBFL SGD,62.2,1 of 3", "FedAvg,62.8,1 of 3", "HBFL plain,,0 of 3"]  # fmt: skip
-    table.write_text("\n".join(["method,best last5,seeds", *lines]))
-    monkeypatch.setattr(search, "TABLE", table)
+    reached = {
+        "seed 97": {"FML": 0.544, "FML, no momentum": 0.383, "HBFL": 0.488, "HBFL SGD": 0.622, "FedAvg": 0.628},
+        "seed 98": {"FML": 0.6, "HBFL": 0.5},
+    }
+    folders = {seed: {name: Path(seed, name) for name in methods} for seed, methods in reached.items()}
+    monkeypatch.setattr(gain, "searched", lambda: folders)
+    monkeypatch.setattr(
+        runs, "summary", lambda folder: {"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}}
+    )
     found = search.readings()
-    assert list(found["method"]) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
+    assert list(found.index) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
+    assert found.loc["FML"].tolist() == pytest.approx([54.4, 60])
+    assert found["seed 98"].count() == 2
     search.draw(found, tmp_path / "made.png")
     assert (tmp_path / "made.png").stat().st_size > 10_000
