@@ -205,3 +205,26 @@ def clients(name: str) -> Iterator[dict[str, str]]:
             told["all"][head] = f"{fmean(away):+.1f}"
             told["many"][head] = f"{fmean(a for a, n in zip(away, images, strict=True) if n > FEW):+.1f}"
     yield from told.values()
+
+
+def computed() -> Iterator[dict[str, str]]:
+    """Where and in which precision HBFL's finished runs were computed, one after another where there were several places, and how
+    many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row of its own, with its rounds."""
+    counts: dict[str, dict[str, int]] = {}
+    for config in CONFIGS:
+        for folder, cell in {folder: cell for cell, folder in cells(config)}.items():
+            made = runs.provenance(folder)
+            sessions = [(one["by"]["hardware"], one["rounds"]) for one in made.get("sessions", [])] or [
+                (made["hardware"], 0)
+            ]
+            rounds: dict[str, int] = {}
+            for name, many in sessions:
+                rounds[name] = rounds.get(name, 0) + many
+            where = " then ".join(rounds)
+            if len(rounds) > 1 and any("NVIDIA" in name for name in rounds):
+                of = f"{cell['method']}, {cell['used']}, alpha {cell['alpha']}, seed {cell['seed']}"
+                where = " then ".join(f"{name} ({many} rounds)" for name, many in rounds.items()) + f": {of}"
+            found = counts.setdefault(f"{where}, {made['precision']}", dict.fromkeys(CONFIGS, 0))
+            found[config] += 1
+    for where, found in sorted(counts.items()):
+        yield {"computed on": where} | {f"runs of `{config}`": str(number) for config, number in found.items()}

@@ -445,6 +445,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "draws:": draws,
         "mnist:": mnist,
         "clients:": clients,
+        "computed:": lambda: listed(gain.computed()),
     },
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},
