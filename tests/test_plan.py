@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import files, grid, plan, runfile
+from bayesfed import experiments, files, grid, plan, runfile
 from bayesfed.errors import InputError
 from bayesfed.results import compare
 
@@ -381,7 +381,7 @@ def test_an_edited_paper_file_is_not_the_papers(config: dict[str, Any], edit: Ca
     """Where the file says what it shipped with; tables, labels and comments may be edited, experiments may not."""
     path = plan.PAPERS / "small.yaml"
     spec = yaml.safe_load(path.read_text())
-    spec["shipped"] = {name: plan.experiment_digest("small", name, spec) for name in spec["experiments"]}
+    spec["shipped"] = {name: experiments.digest("small", name, spec) for name in spec["experiments"]}
     path.write_text(yaml.safe_dump(spec | {"title": "Another title"}))
     assert not any(cell["changes"] for cell in made(config)["cells"])
     edit(spec)
@@ -395,7 +395,7 @@ def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(PROJECT)
     for path in plan.PAPERS.glob("*.yaml"):
         spec = plan.read_mapping(path)
-        assert spec["shipped"] == {name: plan.experiment_digest(path.stem, name, spec) for name in spec["experiments"]}
+        assert spec["shipped"] == {name: experiments.digest(path.stem, name, spec) for name in spec["experiments"]}
 
 
 def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, Any]) -> None:

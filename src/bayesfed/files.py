@@ -10,7 +10,7 @@ import os
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +154,12 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
         except OSError as error:
             raise OSError(error.errno, f"cannot be locked here ({error.strerror})", str(path)) from None
         yield
+
+
+def digest(text: str, paths: Iterable[Path]) -> str:
+    """12 hex digits over a text and the names and contents of files, missing ones too."""
+    total = hashlib.sha256(text.encode())
+    for path in paths:
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
+        total.update(f"\n{path.name} {content}".encode())
+    return total.hexdigest()[:12]
