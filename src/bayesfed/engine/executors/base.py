@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesfed import streams
 from bayesfed.engine.federation import SERVER, Federation, Shard
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Node, Phase
+from bayesfed.methods.base import Batch, Node, Phase, State
 
 Result = TypeVar("Result")
 # Images that are cropped and normalised in one go: few enough to stay in a CPU's cache, many for each launch on a GPU.
@@ -149,6 +149,12 @@ def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
             f"{where}: a network that normalises over a mini-batch is trained on a single image; set it to 2"
         )
     return shard
+
+
+def layout_of(state: State) -> tuple[tuple[object, ...], ...]:
+    """Names, shapes and types of a client's tensors: what is recorded for one state serves all that are alike in them."""
+    # Sorted, since a checkpoint gives a client's tensors back in another order.
+    return tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in state.items()))
 
 
 def epoch_hooks(job: Job, phase: Phase) -> None:

@@ -31,6 +31,7 @@ from bayesfed.engine.executors.base import (
     chunk_size,
     epoch_hooks,
     last_batch,
+    layout_of,
     phase_shard,
     trained_on,
 )
@@ -162,9 +163,7 @@ class Lane:
         # Recording, and a batch that is filled up, read what is here: never another client's labels, of which it may have fewer.
         self.y.zero_()
         self.index.zero_()
-        # Sorted, since a checkpoint gives a client's tensors back in another order.
-        layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
-        key = (tuple(networks[node.client].items()), layout)
+        key = (tuple(networks[node.client].items()), layout_of(node.state))
         alike = [node.client]
         if key not in self.kinds:
             if len(self.kinds) == KINDS:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from bayesfed.engine.executors.base import layout_of
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
 aten = torch.ops.aten
@@ -215,8 +216,7 @@ class Desk:
 
     def load(self, node: Node, networks: Hashable) -> None:
         """Copy a client in: its node works on the desk's memory from now on."""
-        # Sorted, since a checkpoint gives a client's tensors back in another order.
-        layout = tuple(sorted((name, tensor.shape, tensor.dtype) for name, tensor in node.state.items()))
+        layout = layout_of(node.state)
         if (networks, layout) not in self.kinds:
             size = sum(tensor.nbytes for tensor in node.state.values())
             if size > self.room:  # clients whose states differ in shape would fill the memory
