@@ -32,7 +32,7 @@ rule report:
     output:
         html=update(f"reports/{config['name']}.html"),
         crate=update(f"reports/{config['name']}-crate/ro-crate-metadata.json"),
-        done=touch(f"{MADE}/report-{PRODUCTS}-{planning.digest('', PAGE_PARTS)}"),
+        done=touch(f"{MADE}/report-{PRODUCTS}-{files.digest('', PAGE_PARTS)}"),
     log:
         "<logs>/report.log",
     benchmark:
@@ -54,7 +54,7 @@ rule workflow_report:
     output:
         html=update(f"reports/{config['name']}-workflow.html"),
         done=touch(
-            f"{MADE}/workflow-report-{PRODUCTS}-{planning.digest('', REPORT_PARTS)}"
+            f"{MADE}/workflow-report-{PRODUCTS}-{files.digest('', REPORT_PARTS)}"
         ),
     log:
         "<logs>/workflow-report.log",

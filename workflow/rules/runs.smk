@@ -25,7 +25,7 @@ if not WANTED:
 RECORDS = [
     Path("results", config["name"], "runs", run, "summary.json") for run in WANTED
 ]
-PRODUCTS = planning.digest(
+PRODUCTS = files.digest(
     " ".join([PLAN["products"], *WANTED]), [] if TRAINING else RECORDS
 )
 
@@ -34,7 +34,7 @@ PRODUCTS = planning.digest(
 MADE = f"results/{config['name']}/made"
 if TRAINING and workflow.is_main_process:
     seen = Path(MADE, f"records-{PRODUCTS}")
-    records = planning.digest("", RECORDS) if len(STANDING) == len(WANTED) else ""
+    records = files.digest("", RECORDS) if len(STANDING) == len(WANTED) else ""
     if not records or (seen.exists() and seen.read_text(encoding="utf-8") != records):
         for made in Path(MADE).glob(f"*-{PRODUCTS}*"):
             made.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ BATCHES = planning.batches(
     CORES,
     config.get("short_runs", {}),
 )
-FORMED = planning.digest(json.dumps(BATCHES), [])
+FORMED = files.digest(json.dumps(BATCHES), [])
 BATCH_OF = {
     run: f"{FORMED}-{number}"
     for number, folders in enumerate(BATCHES)

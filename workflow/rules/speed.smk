@@ -24,7 +24,7 @@ rule speed:
             )
             for name in BENCHMARKS
         ],
-        done=touch(f"{MADE}/speed-{planning.digest('', list(BENCHMARKS.values()))}"),
+        done=touch(f"{MADE}/speed-{files.digest('', list(BENCHMARKS.values()))}"),
     log:
         "<logs>/speed.log",
     benchmark:
