@@ -3,7 +3,7 @@
 Apart from these: `benchmarks.gpu`, what needs a GPU (`docs/gpu.md`), `benchmarks.precision`, an hour of
 training, `benchmarks.startup` and `benchmarks.precision_matrix` (a figure of FOLA), on MNIST as it was fetched, and
 `benchmarks.signals`, of `docs/reliability.md`; `benchmarks.bins`, of calibration, and `benchmarks.draws`,
-`benchmarks.classes`, `benchmarks.gain`, `benchmarks.search` and `benchmarks.shards`, of HBFL's Tables 1 to 3, which time nothing.
+`benchmarks.classes`, `benchmarks.hbfl`, `benchmarks.search` and `benchmarks.shards`, of HBFL's Tables 1 to 3, which time nothing.
 """
 
 import argparse

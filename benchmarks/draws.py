@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import bayesfed
 from bayesfed.data.schemes import Indices, Partition, PartitionSpec, divide
 from bayesfed.results import runs
-from benchmarks import gain
+from benchmarks import hbfl
 from benchmarks.common import HERE
 
 PATH = HERE / "draws.csv"
@@ -80,7 +80,7 @@ def goes_with() -> pd.DataFrame:
     """Correlation, over the draws of five rounds, of each measure with the best accuracy of FML's and HBFL's global models and
     with HBFL's lead; from the table here and the records under `results/`."""
     reached: dict[str, dict[str, float]] = {}
-    for cell, folder in gain.cells("hbfl-readings"):
+    for cell, folder in hbfl.cells("hbfl-readings"):
         if cell["experiment"] == "draws":
             best = (runs.summary(folder) or {})["global"]["accuracy_best"]
             reached.setdefault(named(cell["seed"], FIVE_ROUNDS), {})[cell["method"]] = best

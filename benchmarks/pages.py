@@ -19,7 +19,7 @@ from bayesfed.results import runs
 from bayesfed.results.glance import APART, CLAIMS, LEGEND
 from bayesfed.results.tables import markdown
 from benchmarks import draws as measured
-from benchmarks import gain
+from benchmarks import hbfl
 
 HERE = Path(__file__).parent
 PAGE_NAMES = ("README.md", "docs/results.md", "docs/hbfl.md", "docs/readings.md", "docs/speed.md", "docs/gpu.md")
@@ -77,7 +77,7 @@ def readings() -> str:
     _, first, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
     cells = []
-    for seed, methods in gain.searched().items():
+    for seed, methods in hbfl.searched().items():
         reached = {name: runs.summary(folder) or {} for name, folder in methods.items()}
         model = {name: 100 * of["global"]["accuracy_last5"] for name, of in reached.items()}
         clients = {name: 100 * of["clients"]["mean"]["accuracy_best"] for name, of in reached.items()}
@@ -100,8 +100,8 @@ def by_seed() -> str:
         printed = [row for row in csv.DictReader(file) if row["item"] == "table1"]
     found = []
     for name, alpha in (("CIFAR-10", "0.05"), ("CIFAR-100", "0.05"), ("CIFAR-10", "100")):
-        where = f"{name}, {gain.NAMES[alpha]}"
-        found += [(row, f"{where}, {column}", value) for row, column, value in gain.by_seed(where)]
+        where = f"{name}, {hbfl.NAMES[alpha]}"
+        found += [(row, f"{where}, {column}", value) for row, column, value in hbfl.by_seed(where)]
         of_one = [row for row in printed if (row["dataset"], row["alpha"]) == (name.replace("-", ""), alpha)]
         found += [(row["method"], f"{where}, print", row["value"]) for row in of_one]
     return pivot("global model, %", found)
@@ -117,17 +117,17 @@ def listed(*tables: Iterable[dict[str, str]]) -> str:
 
 def pairs() -> str:
     """How far runs of HBFL, FML and FedAvg are ahead of each other."""
-    return listed(gain.pairs(gain.finished(), gain.PAIRS))
+    return listed(hbfl.pairs(hbfl.finished(), hbfl.PAIRS))
 
 
 def mnist() -> str:
     """How far HBFL is ahead of Figure 3's other methods on MNIST."""
-    return listed(gain.pairs(gain.on_mnist(), gain.OF_FIGURE_3))
+    return listed(hbfl.pairs(hbfl.on_mnist(), hbfl.OF_FIGURE_3))
 
 
 def clients() -> str:
     """How far the clients of Tables 2 and 3 are from print at alpha 0.05."""
-    return listed(*map(gain.clients, ("CIFAR-10", "CIFAR-100")))
+    return listed(*map(hbfl.clients, ("CIFAR-10", "CIFAR-100")))
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
@@ -437,15 +437,15 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     RESULTS: {f"{paper}:": partial(all_tables, paper) for paper in PAPERS},
     HBFL: {
         "seeds:": by_seed,
-        "along:": lambda: listed(gain.along()),
+        "along:": lambda: listed(hbfl.along()),
         "pairs:": pairs,
-        "precisions:": lambda: listed(gain.precisions()),
+        "precisions:": lambda: listed(hbfl.precisions()),
         "readings:": readings,
         "classes:": classes,
         "draws:": draws,
         "mnist:": mnist,
         "clients:": clients,
-        "computed:": lambda: listed(gain.computed()),
+        "computed:": lambda: listed(hbfl.computed()),
     },
     READINGS: {"shards:": shards},
     SPEED: {"tables:": tables_of_speed},

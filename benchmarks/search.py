@@ -14,7 +14,7 @@ import seaborn as sns
 
 from bayesfed.results import runs
 from bayesfed.results.figures import INK, MUTED, STYLE
-from benchmarks import gain
+from benchmarks import hbfl
 from benchmarks.common import HERE
 
 GROUPS = ("HBFL", "FML", "FedAvg")
@@ -26,7 +26,7 @@ def readings() -> pd.DataFrame:
     Method by method, the best of the first seed first."""
     table = pd.DataFrame(
         {seed: {name: 100 * (runs.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
-         for seed, methods in gain.searched().items()}
+         for seed, methods in hbfl.searched().items()}
     )  # fmt: skip
     place = pd.Series({name: GROUPS.index(group_of(name)) for name in table.index}, name="place")
     order = table.assign(place=place).sort_values(["place", table.columns[0]], ascending=[True, False])

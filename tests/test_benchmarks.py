@@ -13,7 +13,7 @@ from bayesfed.data.schemes import Partition
 from bayesfed.engine.executors.base import Mixer
 from bayesfed.models import convolution, network
 from bayesfed.results import runs
-from benchmarks import augment, bins, classes, common, cores, draws, gain, kernels, pages, search, shards
+from benchmarks import augment, bins, classes, common, cores, draws, hbfl, kernels, pages, search, shards
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
@@ -200,7 +200,7 @@ def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         runs, "summary", lambda folder: {"clients": dict(zip(names, clients[folder.name], strict=True))}
     )
-    assert list(gain.compared(Path("first"), Path("second")).values()) == [
+    assert list(hbfl.compared(Path("first"), Path("second")).values()) == [
         "+10.0",
         "-6.0",
         "12 of 20",
@@ -218,12 +218,12 @@ def test_clients_stand_beside_print_and_curves_along_the_rounds(monkeypatch: pyt
     monkeypatch.setattr(runs, "curves", lambda folder: {"global": curve})
     monkeypatch.setattr(runs, "summary", lambda folder: summary)
     methods = {"HBFL": Path("hbfl"), "FML": Path("fml")}
-    monkeypatch.setattr(gain, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
-    first, _ = gain.along()
+    monkeypatch.setattr(hbfl, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
+    first, _ = hbfl.along()
     reached = {"round 10": "38.0", "round 20": "", "round 40": "", "round 100": ""}
     late = {"best less last": "12.0", "from round to round, late": "20.0"}
     assert first == {"": "HBFL, CIFAR-10, Non-IID, seed 0"} | reached | late
-    *each, mean, many = gain.clients("CIFAR-10")
+    *each, mean, many = hbfl.clients("CIFAR-10")
     assert [row["seed 0: test images"] for row in each] == [*["21"] * 9, "20"]
     away = [float(row["seed 0: HBFL less print"]) for row in each]
     assert float(mean["seed 0: HBFL less print"]) == pytest.approx(sum(away) / 10, abs=0.1)
@@ -236,7 +236,7 @@ def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkey
         "seed 98": {"FML": 0.6, "HBFL": 0.5},
     }
     folders = {seed: {name: Path(seed, name) for name in methods} for seed, methods in reached.items()}
-    monkeypatch.setattr(gain, "searched", lambda: folders)
+    monkeypatch.setattr(hbfl, "searched", lambda: folders)
     monkeypatch.setattr(
         runs, "summary", lambda folder: {"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}}
     )

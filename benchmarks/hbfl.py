@@ -1,5 +1,4 @@
-"""What HBFL's gain over FML is made of: finished runs of both and of FedAvg, as the paper has them and otherwise, side by side,
-and what else docs/hbfl.md says of single runs.
+"""What docs/hbfl.md says of HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and otherwise.
 
 Nothing is trained: the records under `results/` are read, and `python -m benchmarks.pages` shows what comes out.
 """
@@ -190,7 +189,7 @@ def clients(name: str) -> Iterator[dict[str, str]]:
     titles |= {"all": "mean", "many": f"mean of those with more than {FEW} test images"}
     told = {row: {name: title} for row, title in titles.items()}
     for (at, column), methods in finished().items():
-        if at != where or "rounds" in column:
+        if at != where or "rounds" in column or not {"FML", "HBFL"} <= methods.keys():
             continue
         # Older records do not say it; some other of the same shards does.
         images = next(of["test_images"] for of in map(runs.summary, methods.values()) if of and "test_images" in of)
