@@ -97,6 +97,11 @@ def searched() -> dict[str, dict[str, Path]]:
     }
 
 
+def base_of(method: str) -> str:
+    """Whose reading it is: `HBFL, sigma kept` is HBFL's."""
+    return method.replace(",", " ").split()[0]
+
+
 @cache
 def on_mnist() -> Runs:
     """Figure 3's finished runs on MNIST: by alpha and seed, the folders by method."""

@@ -82,7 +82,7 @@ def readings() -> str:
         model = {name: 100 * of["global"]["accuracy_last5"] for name, of in reached.items()}
         clients = {name: 100 * of["clients"]["mean"]["accuracy_best"] for name, of in reached.items()}
         for name in reached:
-            base = name.split()[0].strip(",")
+            base = hbfl.base_of(name)
             told = {"global model, %": f"{model[name]:.2f}", "clients, best, %": f"{clients[name]:.2f}"}
             if name != base in reached:
                 told["change"] = f"{model[name] - model[base]:+.2f}"

@@ -28,14 +28,9 @@ def readings() -> pd.DataFrame:
         {seed: {name: 100 * (runs.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
          for seed, methods in hbfl.searched().items()}
     )  # fmt: skip
-    place = pd.Series({name: GROUPS.index(group_of(name)) for name in table.index}, name="place")
+    place = pd.Series({name: GROUPS.index(hbfl.base_of(name)) for name in table.index}, name="place")
     order = table.assign(place=place).sort_values(["place", table.columns[0]], ascending=[True, False])
     return order.drop(columns="place")
-
-
-def group_of(method: str) -> str:
-    """Whose reading it is."""
-    return method.replace(",", " ").split()[0]
 
 
 def draw(table: pd.DataFrame, out: Path) -> None:
@@ -50,7 +45,7 @@ def draw(table: pd.DataFrame, out: Path) -> None:
             for place, (method, accuracy) in enumerate(numbers.items()):
                 if pd.isna(accuracy):
                     continue
-                group = group_of(method)
+                group = hbfl.base_of(method)
                 base = accuracy if pd.isna(numbers[group]) else numbers[group]
                 axes.plot([base, accuracy], [place, place], color=palette[group], linewidth=2, alpha=0.4)
                 axes.plot(accuracy, place, "o", color=palette[group], markersize=6)
