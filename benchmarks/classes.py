@@ -1,16 +1,17 @@
-"""Which classes the server's model of a finished run knows, and what it would know with its classes in balance: nothing is trained.
+"""Which classes the server's model of a finished run knows, and what it would know with its classes in balance: nothing is
+trained.
 
     python -m benchmarks.classes RUN ... [--data data]
 
-Needs the runs' checkpoints, and writes benchmarks/classes.csv, in which other runs' rows stay: the global model's accuracy on
-all test images; on all when a number for each class is added to its logits, so that every class is predicted as often as it
-occurs (what that gains is lost in so many numbers, and not in what the network has learned to see); of how many classes it
-knows less than a twentieth; how far its logits lie from 0 in the mean; and its accuracy were they rounded to bf16.
+Needs the runs' checkpoints, and writes benchmarks/classes.csv, in which other runs' rows stay: the global model's accuracy
+on all test images; on all when a number for each class is added to its logits, so that every class is predicted as often as
+it occurs (what that gains is lost in so many numbers, and not in what the network has learned to see); of how many classes
+it knows less than a twentieth; how far its logits lie from 0 in the mean; and its accuracy were they rounded to bf16.
 
-Last, whether the clients' shards foretell those numbers. A client's logits have the log of its class shares in them, and were
-an average of models an average of logits, the global model's would have the clients' mean of it. `by_shares` is the correlation
-of what balance takes from the classes with that mean, `slope` how many units it takes for one of it. Where all clients hold
-nearly the same, neither says anything.
+Last, whether the clients' shards foretell those numbers. A client's logits have the log of its class shares in them, and
+were an average of models an average of logits, the global model's would have the clients' mean of it. `by_shares` is the
+correlation of what balance takes from the classes with that mean, `slope` how many units it takes for one of it. Where all
+clients hold nearly the same, neither says anything.
 """
 
 import argparse

@@ -1,12 +1,14 @@
-"""How usual a draw of HBFL's partition at alpha 0.05 is, and what accuracy a draw by itself gives its clients: nothing is trained.
+"""How usual a draw of HBFL's partition at alpha 0.05 is, and what accuracy a draw by itself gives its clients: nothing is
+trained.
 
     python -m benchmarks.draws RUN [--data data]
 
 RUN is a finished run at alpha 100 with its checkpoint, whose clients so have all classes alike. Its global model judges each
-draw: to its class probabilities of a client's test images the client's own class shares are given as the prior (Bayes' rule),
-and its accuracy on a client's shard is what as good a network reaches there that has learned no more of the client than which
-classes it has. Over many draws, and for the seeds of the tables and of `config/hbfl-readings.yaml`: the largest client's share
-of all training images, how many classes the client of an image has, and the clients' mean accuracy by the judge.
+draw: to its class probabilities of a client's test images the client's own class shares are given as the prior (Bayes'
+rule), and its accuracy on a client's shard is what as good a network reaches there that has learned no more of the client
+than which classes it has. Over many draws, and for the seeds of the tables and of `config/hbfl-readings.yaml`: the largest
+client's share of all training images, how many classes the client of an image has, and the clients' mean accuracy by the
+judge.
 """
 
 import argparse
@@ -51,14 +53,15 @@ def judged(log_p: NDArray[np.float64], train: Indices, test: Indices, partition:
 
 
 def classes(train: Indices, partition: Partition) -> float:
-    """How many classes the client of a training image has, in the mean over images: 1 / sum p^2 of the client's class shares p,
-    which is their number where all are alike."""
+    """How many classes the client of a training image has, in the mean over images: 1 / sum p^2 of the client's class shares
+    p, which is their number where all are alike."""
     counts = [np.bincount(train[partition.train(k)]) for k in range(len(partition.train_offsets) - 1)]
     return sum(n.sum() * n.sum() ** 2 / (n**2).sum() for n in counts) / len(train)  # type: ignore[no-any-return]
 
 
 def row(log_p: NDArray[np.float64], train: Indices, test: Indices, partition: Partition) -> dict[str, float]:
-    """A draw: the largest client's share of training images, %, classes of an image's client, and the clients by the judge, %."""
+    """A draw: the largest client's share of training images, %, classes of an image's client, and the clients by the judge,
+    %."""
     sizes = np.diff(partition.train_offsets)
     of_judge = judged(log_p, train, test, partition)
     return dict(zip(COLUMNS, (100 * sizes.max() / sizes.sum(), classes(train, partition), 100 * of_judge), strict=True))
@@ -77,8 +80,8 @@ def named(seed: int, what: str) -> str:
 
 
 def goes_with() -> pd.DataFrame:
-    """Correlation, over the draws of five rounds, of each measure with the best accuracy of FML's and HBFL's global models and
-    with HBFL's lead; from the table here and the records under `results/`."""
+    """Correlation, over the draws of five rounds, of each measure with the best accuracy of FML's and HBFL's global models
+    and with HBFL's lead; from the table here and the records under `results/`."""
     reached: dict[str, dict[str, float]] = {}
     for cell, folder in hbfl.cells("hbfl-readings"):
         if cell["experiment"] == "draws":

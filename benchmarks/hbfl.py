@@ -1,4 +1,5 @@
-"""What docs/hbfl.md says of HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and otherwise.
+"""What docs/hbfl.md says of HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and
+otherwise.
 
 Nothing is trained: the records under `results/` are read, and `python -m benchmarks.pages` shows what comes out.
 """
@@ -58,7 +59,8 @@ def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
 
 @cache
 def finished() -> Runs:
-    """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by method."""
+    """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by
+    method."""
     found: Runs = {}
     for config, experiments in CONFIGS.items():
         for cell, folder in cells(config):
@@ -71,7 +73,8 @@ def finished() -> Runs:
 
 
 def by_seed(where: str) -> list[tuple[str, str, str]]:
-    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last five's, %.
+    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last
+    five's, %.
 
     Of methods that have a run on a seed of the paper's tables; what has fewer rounds alone is the search's.
     """
@@ -151,8 +154,8 @@ def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str
 
 
 def along() -> Iterator[dict[str, str]]:
-    """Of every run of HBFL and FML as the paper has them the global model's five-round mean, %, at the end of some rounds, its
-    best less the last of them, and by how much it differs from round to round in the second half, in the mean."""
+    """Of every run of HBFL and FML as the paper has them the global model's five-round mean, %, at the end of some rounds,
+    its best less the last of them, and by how much it differs from round to round in the second half, in the mean."""
     for (where, column), methods in finished().items():
         for method in ("HBFL", "FML"):
             if method in methods:
@@ -167,7 +170,8 @@ def along() -> Iterator[dict[str, str]]:
 
 
 def precisions() -> Iterator[dict[str, str]]:
-    """How much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's mean sigma."""
+    """How much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's mean
+    sigma."""
     for (where, column), methods in finished().items():
         for method, folder in methods.items():
             if spread := runs.diagnostic(folder, "log_precision_spread"):
@@ -212,8 +216,9 @@ def clients(name: str) -> Iterator[dict[str, str]]:
 
 
 def computed() -> Iterator[dict[str, str]]:
-    """Where and in which precision HBFL's finished runs were computed, one after another where there were several places, and how
-    many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row of its own, with its rounds."""
+    """Where and in which precision HBFL's finished runs were computed, one after another where there were several places,
+    and how many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row of its own, with its
+    rounds."""
     counts: dict[str, dict[str, int]] = {}
     for config in CONFIGS:
         for folder, cell in {folder: cell for cell, folder in cells(config)}.items():

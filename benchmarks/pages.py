@@ -1,8 +1,8 @@
 """Puts what commands have measured into the pages, between their markers: `python -m benchmarks.pages`.
 
-README.md shows each paper's first table and the few figures of speed that matter, docs/results.md all tables that have a run and
-how far they agree with print, docs/hbfl.md why HBFL's do not, docs/readings.md what the printed numbers themselves settle,
-docs/speed.md all tables of the benchmarks, docs/gpu.md what the calls for a GPU found.
+README.md shows each paper's first table and the few figures of speed that matter, docs/results.md all tables that have a run
+and how far they agree with print, docs/hbfl.md why HBFL's do not, docs/readings.md what the printed numbers themselves
+settle, docs/speed.md all tables of the benchmarks, docs/gpu.md what the calls for a GPU found.
 """
 
 import csv
@@ -73,7 +73,8 @@ def all_tables(paper: str) -> str:
 
 
 def readings() -> str:
-    """The search for what HBFL's and FML's numbers hang on: what each reading changes, seed by seed, then the other tables."""
+    """The search for what HBFL's and FML's numbers hang on: what each reading changes, seed by seed, then the other
+    tables."""
     _, first, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
     cells = []

@@ -2,8 +2,8 @@
 
     python -m benchmarks.precision [--data DIR] [--against bf16 [tf32]] [--device cpu] [--rounds 5] [--jobs 2]
 
-Runs that are finished are left alone, so it can be stopped and started. Writes benchmarks/precision-<device>.csv: for
-each cell and precision the last round's accuracy in it and in fp32, the mean of their differences over the seeds, and the spread
+Runs that are finished are left alone, so it can be stopped and started. Writes benchmarks/precision-<device>.csv: for each
+cell and precision the last round's accuracy in it and in fp32, the mean of their differences over the seeds, and the spread
 (standard deviation) between the seeds of the fp32 runs, which the difference should stay below.
 """
 

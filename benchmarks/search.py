@@ -22,8 +22,8 @@ ROW, PANEL = 0.21, 4.2  # inches
 
 
 def readings() -> pd.DataFrame:
-    """What has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of the last five rounds.
-    Method by method, the best of the first seed first."""
+    """What has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of the last five
+    rounds. Method by method, the best of the first seed first."""
     table = pd.DataFrame(
         {seed: {name: 100 * (runs.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
          for seed, methods in hbfl.searched().items()}

@@ -2,10 +2,10 @@
 
     python -m benchmarks.shards
 
-A client's accuracy is m / n, n its test images, and is printed twice, for FML and for HBFL, to two decimals: few n within four
-standard deviations of a rule's mean can give both. Where a rule deals all images out the n of all clients sum to 10 000, too.
-For each rule at alpha 100: in how many ways that can be, how far the likeliest lies from the rule's own draws (chi-square), and
-the probability that a draw fits, by a Gaussian of the draws' mean and covariance.
+A client's accuracy is m / n, n its test images, and is printed twice, for FML and for HBFL, to two decimals: few n within
+four standard deviations of a rule's mean can give both. Where a rule deals all images out the n of all clients sum to
+10 000, too. For each rule at alpha 100: in how many ways that can be, how far the likeliest lies from the rule's own draws
+(chi-square), and the probability that a draw fits, by a Gaussian of the draws' mean and covariance.
 """
 
 import itertools
@@ -28,7 +28,8 @@ Rule = Callable[[Shares, int, np.random.Generator], Sizes]
 
 
 def cut(rounded: Callable[[Shares], Shares]) -> Rule:
-    """Cut each class where the shares' sum, times the images of a class and rounded, says so; the last client has the rest."""
+    """Cut each class where the shares' sum, times the images of a class and rounded, says so; the last client has the
+    rest."""
 
     def rule(shares: Shares, images: int, random: np.random.Generator) -> Sizes:
         ends = rounded(shares.cumsum(1) * images).astype(np.int64)

@@ -1,4 +1,5 @@
-"""Reports in a real browser: that of the results in the repository, and one of made-up runs; `make test-report` runs these."""
+"""Reports in a real browser: that of the results in the repository, and one of made-up runs; `make test-report` runs
+these."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def of_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of the results that stand in the repository, with the benchmarks, and a file in the place of the workflow's."""
+    """The report of the results that stand in the repository, with the benchmarks, and a file in the place of the
+    workflow's."""
     folder = tmp_path_factory.mktemp("results")
     plan = folder / "results/paper/plan"
     (folder / "reports").mkdir()
@@ -53,7 +55,8 @@ def of_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def of_made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of made-up runs: three seeds, a budget that is not the paper's, a run that diverged, a partition, hostile words."""
+    """The report of made-up runs: three seeds, a budget that is not the paper's, a run that diverged, a partition, hostile
+    words."""
     root = tmp_path_factory.mktemp("made-up") / "results/test"
     lab = Lab(root)
     lab.notice = HOSTILE

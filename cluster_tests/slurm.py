@@ -62,8 +62,8 @@ echo "end $SLURM_JOB_ID $SLURM_STEP_ID $SLURMD_NODENAME ${{CUDA_VISIBLE_DEVICES:
 
 
 class Slurm:
-    """The daemons, their state in a folder of their own; needs root, slurm-wlm and munge (Debian), and that this machine is in
-    no Slurm."""
+    """The daemons, their state in a folder of their own; needs root, slurm-wlm and munge (Debian), and that this machine is
+    in no Slurm."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

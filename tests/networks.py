@@ -9,7 +9,8 @@ from bayesfed import models
 
 
 class Residual(nn.Module):
-    """Convolutions beside each other, batch normalisation, dropout of channels and of entries, a shared layer, a constant."""
+    """Convolutions beside each other, batch normalisation, dropout of channels and of entries, a shared layer, a
+    constant."""
 
     def __init__(self, classes: int, channels: int, size: int) -> None:
         super().__init__()
@@ -46,7 +47,8 @@ def grouped(classes: int, channels: int, size: int) -> nn.Module:
 
 
 def normalised(classes: int, channels: int, size: int) -> nn.Module:
-    """Batch normalisation, and a gradient for every parameter: nothing random, no dead unit, no bias behind which stands a norm."""
+    """Batch normalisation, and a gradient for every parameter: nothing random, no dead unit, no bias behind which stands a
+    norm."""
     return nn.Sequential(
         nn.Conv2d(channels, 3, 5, stride=3, bias=False),
         nn.BatchNorm2d(3, momentum=0.3),

@@ -1,4 +1,5 @@
-"""Gaussian process classification of two classes by elliptical slice sampling, in NumPy: no Polya-Gamma variable anywhere."""
+"""Gaussian process classification of two classes by elliptical slice sampling, in NumPy: no Polya-Gamma variable
+anywhere."""
 
 import numpy as np
 from numpy.typing import NDArray

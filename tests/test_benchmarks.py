@@ -57,7 +57,8 @@ def test_kernels_are_operators_that_are_no_views() -> None:
 
 @pytest.mark.parametrize(("method", "model"), [("hbfl", "cnn2"), ("fedavg", "mlp")])
 def test_the_table_of_kernels_is_todays(method: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a change of code or of torch makes another number: `python -m benchmarks.kernels`, and look at the difference."""
+    """Where a change of code or of torch makes another number: `python -m benchmarks.kernels`, and look at the
+    difference."""
     patched = (
         (network, "layout_for"),
         (convolution, "OWN_WAYS"),
@@ -101,7 +102,8 @@ def test_the_judge_of_a_draw_knows_which_classes_a_client_has() -> None:
     train, test = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2])
     partition = Partition(np.arange(6), np.array([0, 4, 6]), np.arange(5), np.array([0, 3, 5]))
     evens = np.log(np.full((5, 3), 1 / 3))
-    # The first client has class 0 three times in four, so two of its three images are right; the second has 1 and 2 alike: the first.
+    # The first client has class 0 three times in four, so two of its three images are right; the second has 1 and 2 alike:
+    # the first.
     assert draws.judged(evens, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
     sure_of_2 = np.log(np.array([[0.1, 0.1, 0.8]] * 5))
     # Of class 2 the first client has none, so there its shares still decide.

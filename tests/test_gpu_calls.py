@@ -290,7 +290,8 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
 def scripted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], scripts: dict[str, str]
 ) -> tuple[dict[str, Any], call.Task]:
-    """A plan whose runs are shell scripts, or else refused input, and a task for `real`, in a folder that is the current one."""
+    """A plan whose runs are shell scripts, or else refused input, and a task for `real`, in a folder that is the current
+    one."""
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "data/digits/dataset.json"
     data.parent.mkdir(parents=True)

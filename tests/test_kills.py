@@ -1,4 +1,5 @@
-"""Killed without warning at random moments, alone or two processes on one folder, a run ends with the bits of one that was not.
+"""Killed without warning at random moments, alone or two processes on one folder, a run ends with the bits of one that was
+not.
 
 The short form kills a few methods twice; `make test-kills` kills every method fifty times.
 """

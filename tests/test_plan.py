@@ -64,10 +64,11 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 40 + 8 + 3 + 80 + 40 of
-    HBFL, of which 10 are shared; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared, and 66 of its two clients, errors and central run in all.
-    Of the searches, the part that the config names: one seed of 5 alphas, 3 lr, 2 epochs, 4 batch sizes, 2 methods, of which
-    10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of FedPPD, one shared, without FEMNIST and its Table 3.
-    69 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 of pFedBayes, of which 9, 4 and nine times 1 are shared."""
+    HBFL, of which 10 are shared; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared, and 66 of its two
+    clients, errors and central run in all. Of the searches, the part that the config names: one seed of 5 alphas, 3 lr, 2
+    epochs, 4 batch sizes, 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of FedPPD, one shared, without
+    FEMNIST and its Table 3. 69 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 of pFedBayes, of which 9, 4 and nine times
+    1 are shared."""
     full = of_project("paper", monkeypatch)
     assert all(cell["used"] == cell["dataset"] for cell in full["cells"])
     changed = [cell for cell in full["cells"] if cell["changes"]]

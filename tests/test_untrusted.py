@@ -1,4 +1,5 @@
-"""Files from strangers: YAML that stands for more than it is, names that lead elsewhere, texts that are formulas or commands."""
+"""Files from strangers: YAML that stands for more than it is, names that lead elsewhere, texts that are formulas or
+commands."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def compute(device: str, precision: str) -> Compute:
 
 
 def small(method: str, where: Compute, images: tuple[int, int], network: str | None = None) -> Federation:
-    """Four mixed clients with uneven shards, stragglers, and batches that do not divide them; `network`: the one that travels."""
+    """Four mixed clients with uneven shards, stragglers, and batches that do not divide them; `network`: the one that
+    travels."""
     # BNFed is for networks of one hidden layer, the full Hessian for few parameters and images as they are. pFedBayes' noise
     # makes of a deep network one whose training blows up rounding, ten million times a round.
     shallow = method in ("bnfed", "pfedbayes")

@@ -145,7 +145,8 @@ def stored(out: Path) -> tuple[bytes, dict[str, bytes]]:
 
 
 def rounds(task: Task) -> None:
-    """Seconds a round of the paper, evaluation included, and the memory that is taken of the GPU after each case, by everyone."""
+    """Seconds a round of the paper, evaluation included, and the memory that is taken of the GPU after each case, by
+    everyone."""
     images = common.random_images(*task.scale.many)
     for method, model in CASES:
         for precision in task.scale.precisions:

@@ -108,7 +108,8 @@ FUSED = ("cnn1", "cnn2")  # networks whose convolutions are tried; LeNet5 has th
 
 
 def convolutions(name: str) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], int]]:
-    """A network's convolutions on a batch of CIFAR-10: what each is called, the shapes of its images and weights, its pooling."""
+    """A network's convolutions on a batch of CIFAR-10: what each is called, the shapes of its images and weights, its
+    pooling."""
     side, channels = 32, 3
     for number, layer in enumerate(build(name, 10, channels, side).layers, 1):
         if isinstance(layer, network.Conv):
@@ -127,10 +128,10 @@ def pooled(x: Tensor, pool: int) -> Tensor:
 
 
 def fused(task: Task) -> None:
-    """Each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where ReLU comes last. Microseconds, how
-    far they lie apart, whether what lay in the memory of the result shows (cuDNN is handed that memory as an addend times 0,
-    and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks cuDNN for no deterministic algorithm there), and
-    whether a NaN in an image is still one behind its ReLU."""
+    """Each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where ReLU comes
+    last. Microseconds, how far they lie apart, whether what lay in the memory of the result shows (cuDNN is handed that
+    memory as an addend times 0, and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks cuDNN for no
+    deterministic algorithm there), and whether a NaN in an image is still one behind its ReLU."""
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
@@ -339,8 +340,8 @@ SHARED_ROUNDS = 2  # of every job, behind a first one
 
 
 def jobs(task: Task) -> None:
-    """Rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS has been started:
-    seconds in which all have done a round each."""
+    """Rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS has been
+    started: seconds in which all have done a round each."""
     if task.device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = lease.visible_devices()[0]
     how = "under MPS" if mps_runs() else "in turns"

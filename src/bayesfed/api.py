@@ -78,9 +78,9 @@ def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPat
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
-    started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not where
-    its run file says, from the working folder; `run`, networks and images need them. Raises InputError for a folder without a
-    finished run and for a record that was changed.
+    started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not
+    where its run file says, from the working folder; `run`, networks and images need them. Raises InputError for a folder
+    without a finished run and for a record that was changed.
     """
     folder = run_folder(folder, "folder")
     summary = runfolder.read(folder)

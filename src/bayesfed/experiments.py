@@ -1,4 +1,5 @@
-"""A paper's experiments as a config asks for them: every cell, with the run that fills it and how it differs from the paper's."""
+"""A paper's experiments as a config asks for them: every cell, with the run that fills it and how it differs from the
+paper's."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tr
 
 @functools.cache
 def run_of(text: str) -> Run:
-    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as shipped."""
+    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
+    shipped."""
     from bayesfed import runfile
 
     return runfile.resolve(json.loads(text))

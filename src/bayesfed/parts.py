@@ -203,8 +203,8 @@ class Folders(Registry):
 
 @contextlib.contextmanager
 def one_line(where: object) -> Iterator[None]:
-    """Whatever a user's code raises inside becomes an InputError of one line that names the file and the line, but for memory
-    that ran out."""
+    """Whatever a user's code raises inside becomes an InputError of one line that names the file and the line, but for
+    memory that ran out."""
     try:
         yield
     except InputError:

@@ -31,8 +31,9 @@ class Budget:
     """The plain numbers of a run file. `stragglers` and `participation` are fractions of the clients of a round.
 
     A client's round is `local_epochs` long, or `local_batches` mini-batches. `batch_order`: `fixed` draws the order of a
-    client's images once, and its mini-batches go round in it from round to round, those that the client sits out counted. `clients_on_test`: when the accuracy of
-    clients on the full test set is taken, with all that is not taken every round, or every round.
+    client's images once, and its mini-batches go round in it from round to round, those that the client sits out counted.
+    `clients_on_test`: when the accuracy of clients on the full test set is taken, with all that is not taken every round, or
+    every round.
     """
 
     rounds: int = option(low=1)
@@ -219,8 +220,8 @@ def load(path: Path, data: Path = parts.DATA) -> Run:
 def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     """A run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched to.
 
-    The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be right, for anything unknown, of the wrong type,
-    out of range, or impossible together.
+    The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be
+    right, for anything unknown, of the wrong type, out of range, or impossible together.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"run file: expected keys and values, found {mapping!r}")

@@ -67,7 +67,8 @@ def objection(wrong: ValidationError) -> str:
 
 
 def check_plain(value: object, where: str) -> None:
-    """Raises InputError for what YAML has and JSON has not: dates, sets, keys that are no text, numbers that are not finite."""
+    """Raises InputError for what YAML has and JSON has not: dates, sets, keys that are no text, numbers that are not
+    finite."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):

@@ -171,7 +171,8 @@ def test_training_images_go_to_one_client_each_and_nobody_is_empty(splits, spec,
 @settings(deadline=None, max_examples=60)
 @given(labels(), trained, seeds)
 def test_floor_deals_runs_of_a_class_in_its_order(splits, spec, seed):
-    """Without the one image that an empty client gets: consecutive images, and less than one a client and class is dropped."""
+    """Without the one image that an empty client gets: consecutive images, and less than one a client and class is
+    dropped."""
     assume(spec.scheme == "dirichlet_class_floor")
     hands = train_hands(splits, spec, seed)
     for label in range(splits[0].max() + 1):
@@ -376,7 +377,8 @@ def test_iid_clients_have_as_many_images_each_and_none_in_common(splits, spec, s
     ids=["mnist", "cifar10", "cifar100"],
 )
 def test_the_papers_numbers(counts, options, images, main, shared):
-    """2, 2 and 20 shards: of as many classes, but that MNIST's straddle two each; of all others the least images alone. The server has 10 000."""
+    """2, 2 and 20 shards: of as many classes, but that MNIST's straddle two each; of all others the least images alone. The
+    server has 10 000."""
     train = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
     parts = divide(train, train, PartitionSpec("shards", **options, min_test=0), 3)
     assert len(parts.server_indices) == 10000

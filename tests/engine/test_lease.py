@@ -153,7 +153,8 @@ def test_a_single_gpu_has_one_job_at_a_time(start_jobs: StartJobs) -> None:
 
 
 def test_cuda_counts_devices_as_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And has queues for many streams, fewer where jobs share a GPU; but what the user set stands, and nothing is set for the CPU."""
+    """And has queues for many streams, fewer where jobs share a GPU; but what the user set stands, and nothing is set for
+    the CPU."""
     names = ("CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS")
     for name in names:
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,5 @@
-"""Clients at the edge of what there is: without training images, with one, with one class, without test images; batches of one."""
+"""Clients at the edge of what there is: without training images, with one, with one class, without test images; batches of
+one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def at_the_edge(of: Federation) -> Federation:
 @pytest.mark.parametrize("batch_size", [1, 32])
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_trains_such_clients(name: str, batch_size: int, mapping: Make, data_dir: Any) -> None:
-    """Two rounds: all is finite; who has no images sends and keeps nothing; who has no test images has no accuracy on its own."""
+    """Two rounds: all is finite; who has no images sends and keeps nothing; who has no test images has no accuracy on its
+    own."""
     few = {"partition": {"alpha": 100.0, "clients": 4}, "batch_size": batch_size}
     few |= {} if "images" in mapping(name) else {"images": {"prepare": {"resize": 16}}}
     of = at_the_edge(federation(mapping(name, **few), data_dir))

@@ -169,7 +169,8 @@ def test_eigenvalues_stand_in_order_on_the_diagonal(mapping: Make, data_dir: Pat
 
 
 def test_the_average_is_the_mode_of_the_product(mapping: Make, data_dir: Path) -> None:
-    """The minimum of sum_n pi_n (theta - theta_n)^T Omega_n (theta - theta_n) + epsilon |theta - ...|^2, by least squares."""
+    """The minimum of sum_n pi_n (theta - theta_n)^T Omega_n (theta - theta_n) + epsilon |theta - ...|^2, by least
+    squares."""
     generator = torch.Generator().manual_seed(1)
     factors = torch.randn((2, 5, 650), generator=generator, dtype=torch.float64)
     thetas = torch.randn((2, 650), generator=generator, dtype=torch.float64)

@@ -59,7 +59,8 @@ def test_clipping_is_torchs(scale: float) -> None:
 @pytest.mark.parametrize("form", ["code", "paper"])
 @pytest.mark.parametrize("evaluation", ["online", "offline"])
 def test_folas_round_is_the_loop_written_out(form: str, evaluation: str, mapping: Make, data_dir: Path) -> None:
-    """Two rounds of two epochs: the precision over per-batch gradients, the prior's pull by autograd, the mean by a solve."""
+    """Two rounds of two epochs: the precision over per-batch gradients, the prior's pull by autograd, the mean by a
+    solve."""
     method = {"name": "fola", "prior": 3.0, "form": form, "evaluation": evaluation, **OPTIONS}
     of = federation(mapping(method, local_epochs=2), data_dir)
     state = play(of, 0).server

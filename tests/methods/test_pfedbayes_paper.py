@@ -107,8 +107,8 @@ def test_pfedbayes_round_is_the_loop_written_out(form: str, mapping: Make, data_
 
 @pytest.mark.usefixtures("modules")
 def test_the_first_mu_may_be_spread_wider(mapping: Make, data_dir: Path) -> None:
-    """Of each layer to the deviation asked for, server and clients alike; what the network starts as a constant, its scales and
-    shifts, stays that."""
+    """Of each layer to the deviation asked for, server and clients alike; what the network starts as a constant, its scales
+    and shifts, stays that."""
     of = federation(
         mapping({"name": "pfedbayes", "mu_spread": 0.3}, models={"global": "normalised"}, **BATCHES), data_dir
     )
@@ -128,8 +128,8 @@ def test_the_first_mu_may_be_spread_wider(mapping: Make, data_dir: Path) -> None
 
 @pytest.mark.usefixtures("modules")
 def test_a_bayesian_network_stands_beside_deterministic_normalisation(mapping: Make, data_dir: Path) -> None:
-    """Two rounds by torch's modules, whose scales and shifts have neither noise nor KL, begin as the server's and are averaged
-    as it averages; their running statistics, by the clients' images."""
+    """Two rounds by torch's modules, whose scales and shifts have neither noise nor KL, begin as the server's and are
+    averaged as it averages; their running statistics, by the clients' images."""
     method = {"name": "pfedbayes", "zeta": 7.0, "lr": 0.01, "lr_w": 0.02, "noise_scale": 0.5}
     of = federation(mapping(method, models={"global": "normalised"}, **BATCHES), data_dir)
     network = of.networks[0]["global"]

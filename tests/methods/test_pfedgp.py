@@ -1,4 +1,5 @@
-"""pFedGP's tree, its step and its predictions, against what is written out here and a sampler without Polya-Gamma variables."""
+"""pFedGP's tree, its step and its predictions, against what is written out here and a sampler without Polya-Gamma
+variables."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -110,7 +111,8 @@ def test_a_step_is_the_gradient_written_out(mapping: Make, data_dir: Path, monke
 def test_probabilities_are_those_of_a_long_run_without_polya_gamma_variables(
     held: list[int], mapping: Make, data_dir: Path
 ) -> None:
-    """Three labels in the plane, of which a client has some: the product over the tree, and hardly anything for the others."""
+    """Three labels in the plane, of which a client has some: the product over the tree, and hardly anything for the
+    others."""
     of = federation(mapping({"name": "pfedgp", "test_chains": 3000, "steps": 30}), data_dir)
     generator = torch.Generator().manual_seed(0)
     centres = torch.tensor([[0.0, 0.0], [2.0, 0.5], [3.0, 2.5]], dtype=torch.float64)

@@ -172,8 +172,8 @@ def test_stationary_sigma_of_a_quadratic_loss() -> None:
 
 @pytest.mark.parametrize(("weight", "step"), [("T/n", 0.327), ("1", 1.0)])
 def test_what_the_entropy_alone_makes_of_sigma(weight: str, step: float) -> None:
-    """Where no data reach rho, Adam moves it by lr a step, but for its epsilon: for the 20 537 images of seed 0's largest client
-    the default's gradient of rho, T/n, is below that."""
+    """Where no data reach rho, Adam moves it by lr a step, but for its epsilon: for the 20 537 images of seed 0's largest
+    client the default's gradient of rho, T/n, is below that."""
     hbfl = HBFL(HBFL.Options(entropy_weight=weight, noise="none"))
     mu = torch.zeros(3, dtype=torch.float64)
     c = Client(

@@ -88,9 +88,9 @@ def finish(
 ) -> None:
     """Store a finished run with these accuracies a round; a client's local model stays 0.1 below its meme.
 
-    `mean`: of the clients' models on the full test set. None is a round that a client sits out, and an empty curve that of one that never took part. Without `on_shards`, the server's model on each client's
-    shard, it is a record as they were before there was that metric. `more`: keys of the summary beside those that every
-    run has.
+    `mean`: of the clients' models on the full test set. None is a round that a client sits out, and an empty curve that of
+    one that never took part. Without `on_shards`, the server's model on each client's shard, it is a record as they were
+    before there was that metric. `more`: keys of the summary beside those that every run has.
     """
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -27,7 +27,8 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
     assert lines[0] == "### HBFL"
     # Distances 0.50, 2.00 and 17.53; five printed cells have no run.
     assert "| table1 | 8 | 3 | 1 | 2 | 2 | +5.01 | 6.68 |  |" in lines
-    # Only FML at alpha 0.05 is further off in Table 1, and of the means over clients, which are no printed cells, none is named.
+    # Only FML at alpha 0.05 is further off in Table 1, and of the means over clients, which are no printed cells, none is
+    # named.
     assert [line for line in lines if line.startswith("| table1 | CIFAR10")] == [
         "| table1 | CIFAR10, Non-IID, FML | 68.79 | 51.26 | +17.53 | 1 |"
     ]

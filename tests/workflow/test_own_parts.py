@@ -14,7 +14,8 @@ SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha:
 
 
 def test_example(tmp_path: Path) -> None:
-    """Tables, figure and report; again there is nothing to do; a changed part trains its runs alone; a faulty one is told."""
+    """Tables, figure and report; again there is nothing to do; a changed part trains its runs alone; a faulty one is
+    told."""
     clone = Clone(tmp_path)
     copy(PROJECT / "examples", tmp_path / "examples")
     clone.edit(CONFIG, "seeds:", SMALL)

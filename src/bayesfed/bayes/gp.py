@@ -56,7 +56,8 @@ def polya_gamma(c: Tensor, noise: Noise) -> Tensor:
 
 
 def root(K: Tensor) -> Tensor:
-    """F with F F^T = K (n, n) but for a millionth of its diagonal, (n, n); computed in float64, since K is nearly singular."""
+    """F with F F^T = K (n, n) but for a millionth of its diagonal, (n, n); computed in float64, since K is nearly
+    singular."""
     K = K.double()
     return torch.linalg.cholesky_ex(K + 1e-6 * torch.diag(K.diagonal()))[0]
 
@@ -115,8 +116,8 @@ def solve(factor: Tensor, right: Tensor) -> Tensor:
 
 
 class Predictive(torch.autograd.Function):
-    """See `predictive`. With M = (K + Omega^-1)^-1 = S B^-1 S, w = M Omega^-1 y/2 and V = M k*, the gradients are, summed over
-    chains and classifiers, from those in mean and variance, g and h:
+    """See `predictive`. With M = (K + Omega^-1)^-1 = S B^-1 S, w = M Omega^-1 y/2 and V = M k*, the gradients are, summed
+    over chains and classifiers, from those in mean and variance, g and h:
 
         in K   -V g w^T + V diag(h) V^T        in k*^T   g w^T - 2 diag(h) V^T
     """
@@ -176,8 +177,8 @@ class Landmarks:
 
     @staticmethod
     def among(points: Tensor, kernel: Kernel, tolerance: float, most: int) -> Landmarks:
-        """At most so many of points (n, D): the Cholesky factorisation of their kernel matrix with pivots, until no point has
-        more than `tolerance` of the outputscale left."""
+        """At most so many of points (n, D): the Cholesky factorisation of their kernel matrix with pivots, until no point
+        has more than `tolerance` of the outputscale left."""
         left = torch.full_like(points[:, 0], kernel.outputscale)
         most, chosen = min(most, len(points)), list[int]()
         rows = points.new_zeros(most, len(points))  # the columns of the factor, one after another

@@ -74,8 +74,8 @@ class Images:
         return self.normalise(pixels) if pixels.dtype == torch.uint8 else pixels.permute(0, 3, 1, 2)
 
     def draws(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """What the augmentation of `count` images draws: crop and flip (count, 3) int64 whatever it is, as `fola` (count, 10)
-        float64 with AutoAugment's draws and the row and column of Cutout's centre behind."""
+        """What the augmentation of `count` images draws: crop and flip (count, 3) int64 whatever it is, as `fola` (count,
+        10) float64 with AutoAugment's draws and the row and column of Cutout's centre behind."""
         found = augmentation_draws(generator, count)
         if self.augment != "fola":
             return found

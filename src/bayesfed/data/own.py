@@ -181,7 +181,8 @@ def filled(source: Source, facts: Facts) -> Source:
 
 
 def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
-    """What the arrays of both splits say. Raises InputError for images of two sizes, and for labels that do not count from 0."""
+    """What the arrays of both splits say. Raises InputError for images of two sizes, and for labels that do not count from
+    0."""
     shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
     if shapes["train"] != shapes["test"]:
         raise InputError(f"{folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}")

@@ -122,8 +122,8 @@ class Seen:
     """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
 
     prepare: a preparation, by name or as {name: side}; `none` keeps the native size. normalise: by mean and standard
-    deviation of the prepared training images, by 0.5 and 0.5 for every channel, or none, from 0 to 1. augment: what is done in training
-    (data/augment.py).
+    deviation of the prepared training images, by 0.5 and 0.5 for every channel, or none, from 0 to 1. augment: what is done
+    in training (data/augment.py).
     """
 
     prepare: Any = "dataset"

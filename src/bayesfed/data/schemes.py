@@ -306,12 +306,12 @@ LABELS5_CLASS = 6000  # where a class has fewer images, all these numbers shrink
 def shards(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
     """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code; spec 7.2).
 
-    `server` random images, of each class in proportion, are the server's. The others, shuffled and sorted by label, are cut into `shards` of equal size,
-    rounded down. A client gets `shards_each` of them at random, of each the first `share`, rounded down, and `least`
-    random images of every class that it does not have yet. No two clients share a shard; the `least` images may be another
-    client's too, but never the server's. Nobody gets test images. "The first 50 000 images" of MNIST, and its last 10 000
-    as the server's, are random ones here: images are stored in no publisher's order. Raises InputError where there are too
-    few shards or images.
+    `server` random images, of each class in proportion, are the server's. The others, shuffled and sorted by label, are cut
+    into `shards` of equal size, rounded down. A client gets `shards_each` of them at random, of each the first `share`,
+    rounded down, and `least` random images of every class that it does not have yet. No two clients share a shard; the
+    `least` images may be another client's too, but never the server's. Nobody gets test images. "The first 50 000 images" of
+    MNIST, and its last 10 000 as the server's, are random ones here: images are stored in no publisher's order. Raises
+    InputError where there are too few shards or images.
     """
     random = streams.generator(seed, "partition")
     server, rest = _set_aside(train_labels, spec, random)

@@ -38,7 +38,8 @@ PIECE = 2**20  # bytes read at once
 @dataclass
 class Record:
     """What a checkpoint says beside the tensors. A resume keeps the precision, and on the same device the executor; seconds
-    and samples add up, `sessions` say by what machine, code and versions, each with its rounds and seconds, and `run` is the run file."""
+    and samples add up, `sessions` say by what machine, code and versions, each with its rounds and seconds, and `run` is the
+    run file."""
 
     key: str
     precision: str
@@ -139,8 +140,8 @@ def whole(path: Path) -> bool:
 
 
 def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | None = None) -> tuple[Progress, Record]:
-    """Read the checkpoint of the run `key`, whose run file is `run`, the server's state to `device`, or, with a warning, the one before where that is
-    damaged or missing. Raises InputError where both are, and for another run's."""
+    """Read the checkpoint of the run `key`, whose run file is `run`, the server's state to `device`, or, with a warning, the
+    one before where that is damaged or missing. Raises InputError where both are, and for another run's."""
     try:
         progress, record = load_one(path, device)
     except InputError as error:

@@ -107,7 +107,8 @@ def check_name(method: Method, name: object) -> None:
 
 
 def check_shape(method: Method, name: str, given: Tensor, n: int, classes: int) -> None:
-    """Raise InputError where a predictor of that name gave n images another shape than one row an image, one column a class."""
+    """Raise InputError where a predictor of that name gave n images another shape than one row an image, one column a
+    class."""
     if given.shape != (n, classes):
         raise InputError(
             f"method '{method.name}': predictor '{name}' gave a tensor {tuple(given.shape)} for {n} images of {classes} "
@@ -121,7 +122,8 @@ def off_one(log_probabilities: Tensor) -> Tensor:
 
 
 def check_predictions(method: Method, any_predictor: bool, off: Sequence[tuple[str, Tensor]]) -> None:
-    """Raise InputError where a round had no predictor, or one whose probabilities do not add up to 1: names, and `off_one`."""
+    """Raise InputError where a round had no predictor, or one whose probabilities do not add up to 1: names, and
+    `off_one`."""
     if not any_predictor:
         raise InputError(
             f"method '{method.name}': neither its server nor its clients predict anything; define server_predictors"

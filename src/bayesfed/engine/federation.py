@@ -291,7 +291,8 @@ class Federation:
         return sorted(able[i] for i in chosen)
 
     def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
-        """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL, Figures 8 and 9)."""
+        """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL,
+        Figures 8 and 9)."""
         budget = self.run.budget
         generator = streams.generator(budget.seed, "stragglers", round)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]

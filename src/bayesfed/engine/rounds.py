@@ -121,8 +121,8 @@ class Trainer:
         self.numbers: dict[tuple[int, str], Tensor] = {}  # and whether all were numbers, by client and predictor
 
     def play(self, progress: Progress) -> Progress:
-        """The progress after one more round. A GPU is waited for at its end, before only for a recording and for values that the
-        host must see."""
+        """The progress after one more round. A GPU is waited for at its end, before only for a recording and for values that
+        the host must see."""
         federation, method = self.federation, self.federation.method
         round, generators, attributes = progress.round + 1, contract.shared_generators(), dict(vars(method))
         self.off, self.numbers, self.predicts = [], {}, False

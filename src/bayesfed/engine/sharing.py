@@ -1,15 +1,17 @@
 """What a training job takes of a GPU, so that several that share one fit beside each other.
 
-All sizes are in bytes. The two estimates are for networks and batches of the papers' size, and hold what ten lanes took of an
-H200, 8.2 GiB for FedAvg with CNN2 everywhere and 7.3 for HBFL with mixed networks, in fp32; in TF32 7.8 and 7.9, in bf16 6.2 and 5.9.
+All sizes are in bytes. The two estimates are for networks and batches of the papers' size, and hold what ten lanes took of
+an H200, 8.2 GiB for FedAvg with CNN2 everywhere and 7.3 for HBFL with mixed networks, in fp32; in TF32 7.8 and 7.9, in bf16
+6.2 and 5.9.
 """
 
 from __future__ import annotations
 
 LANES = 16  # clients that a job trains at once, at most
 LANE = 9 * 2**30 // 10  # 0.9 GiB: a lane's chunk of images, activations of training and of evaluation, recorded steps
-# Between host and GPU, for a job's streams to share: the most that CUDA gives a process, which has 8 unless it asks; and the most
-# of a job beside others, and of all together. Under MPS an H200 took five jobs that asked for 16, and refused most of eight that asked for 32.
+# Between host and GPU, for a job's streams to share: the most that CUDA gives a process, which has 8 unless it asks; and the
+# most of a job beside others, and of all together. Under MPS an H200 took five jobs that asked for 16, and refused most of
+# eight that asked for 32.
 QUEUES, SHARED_QUEUES, ALL_QUEUES = 32, 16, 80
 RESERVE = 3 * 2**30 // 2  # 1.5 GiB of a job beside its lanes: CUDA's context, libraries, and all images
 
@@ -20,8 +22,8 @@ def lanes(total: int, slots: int = 1) -> int:
 
 
 def queues(slots: int) -> int:
-    """How many queues to the GPU each of so many jobs asks for, a power of two: under MPS all jobs' are one server's, which refuses
-    a job ("device busy", "out of memory") when they are gone."""
+    """How many queues to the GPU each of so many jobs asks for, a power of two: under MPS all jobs' are one server's, which
+    refuses a job ("device busy", "out of memory") when they are gone."""
     return QUEUES if slots == 1 else 2 ** (max(1, min(SHARED_QUEUES, ALL_QUEUES // slots)).bit_length() - 1)
 
 

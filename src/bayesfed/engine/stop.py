@@ -1,4 +1,5 @@
-"""SIGTERM, SIGINT and SIGHUP: a run leaves at the next mini-batch, or, from the middle of a longer step, after a few seconds."""
+"""SIGTERM, SIGINT and SIGHUP: a run leaves at the next mini-batch, or, from the middle of a longer step, after a few
+seconds."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ Values = Mapping[Key, str]  # as metrics.csv has them
 
 @dataclass(frozen=True)
 class Apart:
-    """Two runs' largest difference of an accuracy, a fraction, over clients and rounds, and where it is; infinity for one that
-    only the first has."""
+    """Two runs' largest difference of an accuracy, a fraction, over clients and rounds, and where it is; infinity for one
+    that only the first has."""
 
     far: float = 0.0
     where: str = ""
@@ -46,9 +46,10 @@ Kind = tuple[bool, str, str]  # of accuracies that are alike: the server's or th
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one run, in words which of its rounds. `same`: of so many `values`, how many have the recorded digits; `more` is measured now and
-    was not then. `found`: how far accuracies are off, by their kind, and `twins` the same between runs that begin a rounding
-    apart, where that was asked. `differs`: what was otherwise when the record was made."""
+    """What was found of one run, in words which of its rounds. `same`: of so many `values`, how many have the recorded
+    digits; `more` is measured now and was not then. `found`: how far accuracies are off, by their kind, and `twins` the same
+    between runs that begin a rounding apart, where that was asked. `differs`: what was otherwise when the record was
+    made."""
 
     rounds: str
     values: int
@@ -95,8 +96,8 @@ class Verdict:
 
 
 def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path = WEIGHTS) -> Verdict:
-    """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and compare.
-    `weights`: the folder with the files that its networks start from, where it has any.
+    """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and
+    compare. `weights`: the folder with the files that its networks start from, where it has any.
 
     Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
@@ -120,7 +121,8 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     compute, datasets = device.compute(on, precision), process.load(run, data)
 
     def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta) -> Values:
-        """The values of the first rounds, and of those up to the first that has any, from initial parameters made by `start`."""
+        """The values of the first rounds, and of those up to the first that has any, from initial parameters made by
+        `start`."""
         federation = assemble(run, place, compute, datasets)
         federation.start = start
         trainer, progress = Trainer(federation, executor), begin(federation)

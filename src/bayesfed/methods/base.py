@@ -143,8 +143,9 @@ class Bound:
 class Node(Learner):
     """A client in one round, or the server: a learner that knows its place in the federation.
 
-    `clients` is the number of all clients of the federation, however many take part in a round. `epochs` are the
-    local epochs of this round, fewer for a straggler; where it counts mini-batches, they are 0, and `batches` those. `round` counts from 1. `classes` are those of the node's task.
+    `clients` is the number of all clients of the federation, however many take part in a round. `epochs` are the local
+    epochs of this round, fewer for a straggler; where it counts mini-batches, they are 0, and `batches` those. `round`
+    counts from 1. `classes` are those of the node's task.
     """
 
     def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int,

@@ -15,8 +15,8 @@ is largest: an assignment problem. Client by client, then again for so many iter
 is a network of L neurons, more or less than H. A client goes on from its own H atoms; biases of the outputs are averaged.
 
 sigma, sigma_0 and gamma are fixed, as in the public code over rounds. `select: test` takes in each round those that are best
-on the *test* images, to say what that is worth, and `select: validation` those that are best on images of the server's, taken
-out of the clients' shards.
+on the *test* images, to say what that is worth, and `select: validation` those that are best on images of the server's,
+taken out of the clients' shards.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ Clients train as in FedAvg. Server, for each tensor of the network, from w_t and
     w^(i) = w_t + h s (m + sqrt(v) a eps),  eps ~ N(0, I),  i = 1..S
     p(x) = mean of softmax(f(x; .)) over w^(i), all w_k and w_bar = sum_k q_k w_k, then sharpened: p^(1/T) / sum
 
-Each of them predicts with statistics of normalisation of its own: w_k with the client's, w_bar with their average, w^(i) with
-those drawn in the same way, none of them below or above all of the clients' and the server's, so that no variance is negative.
+Each of them predicts with statistics of normalisation of its own: w_k with the client's, w_bar with their average, w^(i)
+with those drawn in the same way, none of them below or above all of the clients' and the server's, so that no variance is
+negative.
 
 On images of its own, without labels and not augmented, it trains w_bar towards p by SGD,
 

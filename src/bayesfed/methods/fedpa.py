@@ -35,8 +35,8 @@ class FedPA(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        """The public code's burn-in and shrinkage rho; start: the share of the rounds that are FedAvg's; the server's rate and
-        momentum were tuned there for each problem."""
+        """The public code's burn-in and shrinkage rho; start: the share of the rounds that are FedAvg's; the server's rate
+        and momentum were tuned there for each problem."""
 
         burn_in: int = option(1, low=0)
         rho: float = option(0.1, low=0)

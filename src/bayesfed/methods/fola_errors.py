@@ -5,8 +5,8 @@ approximation ends with, against their accuracy.
 
 - AE, the aggregation error, is D of what the server had after round `aggregated`: FOLA's model, and that of a FedAvg which
   runs beside it on the same mini-batches. Logged when mu* is there, as `AE FOLA` and so on.
-- LF, local forgetting, is sum_n pi_n D(theta_n) of clients that train on from mu* in the last round, for `epochs` epochs, with
-  the prior (FOLA) and without (FedAvg), after each of them: `LF FOLA 1` and so on.
+- LF, local forgetting, is sum_n pi_n D(theta_n) of clients that train on from mu* in the last round, for `epochs` epochs,
+  with the prior (FOLA) and without (FedAvg), after each of them: `LF FOLA 1` and so on.
 
 How far the round of forgetting goes, and that both kinds of clients begin it at mu*, is our reading.
 """

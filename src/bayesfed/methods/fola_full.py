@@ -116,8 +116,8 @@ class Hessian:
     (C, D), a row a class, and behind them the biases (C,).
 
     Pixels that are the same in all images are multiples of the 1 in x' = (x, 1). So x'_d = scale_d z_place(d), where z (F,)
-    are the other pixels and the 1. And the rows of every A sum to 0, so that A = E (E^T A E) E^T, the columns of E (C, C - 1)
-    being any orthonormal ones that sum to 0. All products are taken of E^T A E and z: the `core` (C - 1, F, C - 1, F).
+    are the other pixels and the 1. And the rows of every A sum to 0, so that A = E (E^T A E) E^T, the columns of E (C, C -
+    1) being any orthonormal ones that sum to 0. All products are taken of E^T A E and z: the `core` (C - 1, F, C - 1, F).
     """
 
     def __init__(self, x: Tensor, a: Tensor) -> None:
@@ -148,8 +148,8 @@ class Hessian:
         return blocks.flatten(0, 1).flatten(1)[rows][:, rows] * scale[:, None] * scale
 
     def eigenvalues(self) -> Tensor:
-        """Of H, (P,), ascending and in float64: those of the core for r_f z_f with r_f^2 = sum of scale_d^2 over place(d) = f,
-        and zeros."""
+        """Of H, (P,), ascending and in float64: those of the core for r_f z_f with r_f^2 = sum of scale_d^2 over place(d) =
+        f, and zeros."""
         squares = torch.zeros(self.core.shape[1], dtype=torch.float64, device=self.scale.device)
         r = squares.index_add(0, self.place, self.scale.double().square()).sqrt()
         core = (self.core * r[:, None, None] * r).flatten(0, 1).flatten(1)

@@ -4,7 +4,8 @@ Client i from w, for each pair of mini-batches D, D':
 
     w' = w - alpha g(w; D),    w <- w - beta g(w'; D')
 
-A last mini-batch of a round's epochs without a second one leads nowhere; so a client of one mini-batch and one epoch trains nothing.
+A last mini-batch of a round's epochs without a second one leads nowhere; so a client of one mini-batch and one epoch trains
+nothing.
 
 Server: w <- sum_i q_i w_i. The client's own model is one step away from the server's w, on one of its mini-batches:
 

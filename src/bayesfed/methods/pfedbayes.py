@@ -97,7 +97,8 @@ class PFedBayes(Method):
         self.adam, self.adam_w = Adam(options.lr, 0.0), Adam(options.lr_w, 0.0)
 
     def first(self, node: Node) -> Tensor:
-        """The first mu (P,), the same for all. What starts as a constant stays one: scales, shifts, biases by Xavier's draw."""
+        """The first mu (P,), the same for all. What starts as a constant stays one: scales, shifts, biases by Xavier's
+        draw."""
         mu, spread = node.initial(), self.options.mu_spread
         if not spread:
             return mu

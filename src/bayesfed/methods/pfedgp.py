@@ -35,7 +35,8 @@ TOGETHER = 250  # images that are embedded at once
 
 
 def halves(means: Tensor) -> Tensor:
-    """Which of C points (C, D), two or more, are on one side: (C,) bool. The two that are farthest apart begin, then 2-means."""
+    """Which of C points (C, D), two or more, are on one side: (C,) bool. The two that are farthest apart begin, then
+    2-means."""
     distances = torch.cdist(means, means)
     ends = divmod(int(distances.argmax()), len(means))
     centres, side = means[list(ends)], torch.zeros(len(means), dtype=torch.bool)

@@ -1,7 +1,8 @@
 """The pieces that steps are made of: gradients, losses per image, and optimisers on flat parameter vectors.
 
-A step is a mini-batch of a small network, so what it costs on a GPU is many short kernels, and on a CPU passes over memory. A loss of the usual kind has its gradient at the logits in closed form, `loss_gradient`, and no value; any
-other is written with `cross_entropy`, `kl` and `batch.mean` and left to autograd. `grad` takes either.
+A step is a mini-batch of a small network, so what it costs on a GPU is many short kernels, and on a CPU passes over memory.
+A loss of the usual kind has its gradient at the logits in closed form, `loss_gradient`, and no value; any other is written
+with `cross_entropy`, `kl` and `batch.mean` and left to autograd. `grad` takes either.
 """
 
 from __future__ import annotations

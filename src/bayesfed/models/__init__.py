@@ -21,8 +21,8 @@ from bayesfed.models.network import Chain, Conv, Linear, Network
 __all__ = ["CONVOLUTIONS", "NETWORKS", "AnyNetwork", "build", "check"]
 
 AnyNetwork = Network | ModuleNetwork
-# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, with PyTorch's initialisation where
-# they come alone, or any module.
+# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, with PyTorch's initialisation
+# where they come alone, or any module.
 Builder = Callable[[int, int, int], Chain | tuple[Conv | Linear, ...] | nn.Module]
 
 # As `models.global`, this word means that the server holds the convolutions alone (multi-task learning).
@@ -30,7 +30,8 @@ CONVOLUTIONS = "convolutions"
 
 
 def vgg(classes: int, channels: int, batch_norm: bool) -> nn.Module:
-    """3x3 convolutions of 16, 32, 64, 128 and 128 channels, each with ReLU and a max-pooling behind it, then one linear layer.
+    """3x3 convolutions of 16, 32, 64, 128 and 128 channels, each with ReLU and a max-pooling behind it, then one linear
+    layer.
 
     For images of 32 x 32, of which one pixel is left.
     """

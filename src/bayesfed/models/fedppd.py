@@ -1,8 +1,8 @@
 """FedPPD's networks (its Tables 5 and 6): a teacher, which the baselines have too, and a larger student.
 
-Weights start by Xavier's uniform draw and biases at zero, as in the public code, which also has the student for FEMNIST repeat
-an image's edges where its first two convolutions reach beyond (the third finds zeros there), and put ones around what the
-second pooling gives. The tables have no activations; ReLU stands behind every pooling and hidden layer.
+Weights start by Xavier's uniform draw and biases at zero, as in the public code, which also has the student for FEMNIST
+repeat an image's edges where its first two convolutions reach beyond (the third finds zeros there), and put ones around what
+the second pooling gives. The tables have no activations; ReLU stands behind every pooling and hidden layer.
 """
 
 from __future__ import annotations

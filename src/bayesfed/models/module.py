@@ -87,10 +87,10 @@ class Drawing(TorchFunctionMode):
 class ModuleNetwork:
     """A module, seen as a function of `theta`; its attributes are those of `Network`.
 
-    `theta` holds every trainable parameter in the order of `named_parameters()`, shared ones once. Parameters that
-    need no gradient, and buffers that training leaves alone, are constants: those of a module built under seed 0.
-    `constants`: their names, in a state dict. `statistics` are the buffers that training changes, as they are before it. `scaling`: which entries of theta are scales
-    and shifts of normalisation, (parameters,) bool. `batchwise`: whether an image's logits
+    `theta` holds every trainable parameter in the order of `named_parameters()`, shared ones once. Parameters that need no
+    gradient, and buffers that training leaves alone, are constants: those of a module built under seed 0. `constants`: their
+    names, in a state dict. `statistics` are the buffers that training changes, as they are before it. `scaling`: which
+    entries of theta are scales and shifts of normalisation, (parameters,) bool. `batchwise`: whether an image's logits
     depend on the other images of its mini-batch in training.
     """
 

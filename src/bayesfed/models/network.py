@@ -201,8 +201,8 @@ class Network:
         return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
 
     def forward(self, theta: Tensor, images: Tensor, kept: list[Tensor] | None = None) -> Tensor:
-        """The logits. What `backward` needs is appended to `kept`: for each layer where the maxima are that its pooling took,
-        its input and its weight."""
+        """The logits. What `backward` needs is appended to `kept`: for each layer where the maxima are that its pooling
+        took, its input and its weight."""
         layout = self.layout_for(images)
         if gathered := layout is torch.channels_last:
             theta = theta.index_select(0, self.order(theta.device)[0])
@@ -285,8 +285,8 @@ def layout_for(device: torch.device, dtype: torch.dtype) -> torch.memory_format 
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """Images in that order of memory; grey ones, which are contiguous in either, by their strides too, lest they are taken for
-    the other."""
+    """Images in that order of memory; grey ones, which are contiguous in either, by their strides too, lest they are taken
+    for the other."""
     return images.flatten(1).view(images.shape)
 
 
@@ -294,8 +294,8 @@ def gpu_layout(dtype: torch.dtype) -> torch.memory_format:
     """The order of memory in which a GPU's convolutions are fastest, by what they compute in.
 
     Tensor cores, which plain fp32 has none of, want channels last; in plain fp32 cuDNN copies most such images to the other
-    order and back. A step of CNN2 on an H200, channels last and first: 615 and 536 us in fp32, 421 and 449 in TF32, 347 and 599
-    in bf16 (`benchmarks.gpu speed`).
+    order and back. A step of CNN2 on an H200, channels last and first: 615 and 536 us in fp32, 421 and 449 in TF32, 347 and
+    599 in bf16 (`benchmarks.gpu speed`).
     """
     on_tensor_cores = dtype == torch.bfloat16 or torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     return torch.channels_last if on_tensor_cores else torch.contiguous_format
@@ -307,7 +307,8 @@ def in_columns(x: Tensor) -> bool:
 
 
 def flattened(x: Tensor) -> Tensor:
-    """Images (batch, C, H, W) as (batch, C H W): a view where that is possible, else a copy, in columns where that is faster."""
+    """Images (batch, C, H, W) as (batch, C H W): a view where that is possible, else a copy, in columns where that is
+    faster."""
     return x.permute(1, 2, 3, 0).flatten(0, 2).t() if in_columns(x) else x.flatten(1)
 
 

@@ -208,7 +208,8 @@ def closeness(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Closeness
 
 
 def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
-    """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests on."""
+    """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests
+    on."""
     own = [one for one in found if one.by == "paper"]
     run = [one for one in own if one.run]
     if not done:

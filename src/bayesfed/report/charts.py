@@ -1,8 +1,8 @@
 """What the page draws: Vega-Lite specifications made with Altair, and the data of their panels.
 
-A chart is a specification and panels, each with a CSV of its own: so a figure of many panels holds its specification once, and
-panels flow into as many columns as a screen has. The page's style colours text and grid; its script gives each panel its data
-and, by parameters, the ends of its axes and the curves that are switched off.
+A chart is a specification and panels, each with a CSV of its own: so a figure of many panels holds its specification once,
+and panels flow into as many columns as a screen has. The page's style colours text and grid; its script gives each panel its
+data and, by parameters, the ends of its axes and the curves that are switched off.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ def lines(curves: Sequence[Curve], below: str, upright: str, kind: Kind) -> Json
 def frame_of(kind: Kind, form: str) -> str:
     """The specification of curves as JSON, with places to fill in: Altair takes its time for each.
 
-    The mean over seeds, a band of one standard deviation, each seed thin behind; hover names run and value. Data: curve, seed,
-    x, value, run.
+    The mean over seeds, a band of one standard deviation, each seed thin behind; hover names run and value. Data: curve,
+    seed, x, value, run.
     """
     x = alt.X("x:Q").scale(between("left", "right", "log" if kind.logarithmic else "linear"))
     x = x.title("@below").axis(grid=False, tickCount=5)
@@ -298,7 +298,8 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
 
 
 def beside_print() -> Json:
-    """Ours against print: a point a cell, and the line where they are equal. Data: cell, x (print), value, kind, verdict, run."""
+    """Ours against print: a point a cell, and the line where they are equal. Data: cell, x (print), value, kind, verdict,
+    run."""
     colours, shapes = zip(*KINDS.values(), strict=True)
     colour = alt.Color("kind:N").scale(domain=list(KINDS), range=list(colours)).legend(None)
     shape = alt.Shape("kind:N").scale(domain=list(KINDS), range=list(shapes)).legend(None)

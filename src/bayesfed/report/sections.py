@@ -1,4 +1,5 @@
-"""What a paper's tab shows below its tables: what runs took, calibration, what servers log, who holds what, and every run."""
+"""What a paper's tab shows below its tables: what runs took, calibration, what servers log, who holds what, and every
+run."""
 
 from __future__ import annotations
 

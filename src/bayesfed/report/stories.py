@@ -132,7 +132,8 @@ def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def specs() -> dict[str, Json]:
-    """The charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server logged."""
+    """The charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server
+    logged."""
     return {
         "heat": charts.heat_map(),
         "clients": charts.clients(),

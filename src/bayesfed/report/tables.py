@@ -69,8 +69,8 @@ def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell beside print. `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by commas,
-    `notes` the numbers of its footnotes."""
+    """A cell beside print. `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by
+    commas, `notes` the numbers of its footnotes."""
 
     row: Mapping[str, str]
     kind: str
@@ -158,7 +158,8 @@ def many(score: cells.Score) -> str:
 
 
 def remark(note: str, cell: tables.Cell, table: Mapping[str, Any]) -> str:
-    """What a cell's note says beside the note of its table, which stands below all, and the seeds, which stand in the cell."""
+    """What a cell's note says beside the note of its table, which stands below all, and the seeds, which stand in the
+    cell."""
     own, count = note.removesuffix(table.get("note", "")), cell.score().count()
     return own.replace(f"{count} seeds finished", "").replace(f"seeds: {count}", "").strip("; ")
 

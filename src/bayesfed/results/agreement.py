@@ -51,7 +51,8 @@ def compared(stand: Beside) -> list[Pairs]:
 
 
 def rank_correlation(pairs: Pairs) -> float | None:
-    """Spearman's, of our cells with the printed ones; None where there are fewer than three, or all of one side are equal."""
+    """Spearman's, of our cells with the printed ones; None where there are fewer than three, or all of one side are
+    equal."""
     if len(pairs) < 3 or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return None
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)
@@ -165,8 +166,8 @@ def verdict(row: Mapping[str, str]) -> str:
 
 
 def of_costs(records: Iterable[cells.Record]) -> str:
-    """A row for each experiment: its runs, what one took on a CPU, and what those that are open would take at the mean of their like,
-    runs of the same method, network and data; how many have none that stands."""
+    """A row for each experiment: its runs, what one took on a CPU, and what those that are open would take at the mean of
+    their like, runs of the same method, network and data; how many have none that stands."""
     experiments: dict[str, dict[Path, cells.Record]] = {}
     for record in records:
         experiments.setdefault(record.experiment, {}).setdefault(record.folder, record)

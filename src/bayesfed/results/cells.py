@@ -140,8 +140,9 @@ class Record:
         return dict(sorted(runs.measured(self.folder).get(metric, {}).items())) if self.done else {}
 
     def reliability(self, model: str = "global") -> dict[float, float]:
-        """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of bins with
-        at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before there were bins."""
+        """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of
+        bins with at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before
+        there were bins."""
         found = runs.measured(self.folder, model) if self.done and not self.diverged else {}
         last = {
             what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]

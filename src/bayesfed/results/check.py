@@ -221,10 +221,11 @@ def check_figure(study: cells.Study, figure: object) -> None:
 
 
 def means(study: cells.Study) -> None:
-    """Check that no cell of the paper's tables, no line of its figures and no side of its claims takes several runs of a seed
-    for one.
+    """Check that no cell of the paper's tables, no line of its figures and no side of its claims takes several runs of a
+    seed for one.
 
-    The study's records are those of a config, which may run more than the paper or less. Raises InputError that names the item.
+    The study's records are those of a config, which may run more than the paper or less. Raises InputError that names the
+    item.
     """
     for kind, check in (("tables", table_means), ("figures", figure_means)):
         for name, item in study.spec.get(kind, {}).items():
@@ -271,8 +272,8 @@ def figure_means(study: cells.Study, figure: Mapping[str, Any]) -> None:
 
 
 def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], keys: str) -> None:
-    """Raise InputError where records of one seed, that would be averaged, are of several runs, and name what these differ in;
-    a search chooses among its own."""
+    """Raise InputError where records of one seed, that would be averaged, are of several runs, and name what these differ
+    in; a search chooses among its own."""
     over = item["search"]["over"] if "search" in item else []
     once: dict[tuple[str, ...], cells.Record] = {}
     for record in records:

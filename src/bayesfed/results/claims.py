@@ -12,8 +12,8 @@ with best; `most: true` is a claim of most settings: in all it holds where it do
   than on each of `than_dataset`.
 
 Two sides that are equal are level: counted apart, and no holding but for `not higher`. A finished run that never reaches a
-value (`first`), or that has diverged, is worse than any other in a comparison of two sides; where both have diverged, nothing
-is compared.
+value (`first`), or that has diverged, is worse than any other in a comparison of two sides; where both have diverged,
+nothing is compared.
 """
 
 import itertools
@@ -133,7 +133,8 @@ def _level(differences: Sequence[float | None], holds: Sequence[bool]) -> int:
 
 
 def _falls(records: Sequence[cells.Record], claim: Claim, statistic: Statistic, sign: int) -> list[Test]:
-    """`falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is smallest minus largest value of `along`."""
+    """`falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is smallest minus largest value of
+    `along`."""
     along = claim["along"]
     found = []
     chosen = cells.select(records, {"method": claim["methods"]})
@@ -215,8 +216,9 @@ def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
 def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dict[str, str]]:
     """The rows of a claim from its tests.
 
-    `difference` is the mean over the counted seeds, in points of a percentage, or as else the metric is shown: method minus `than`; for `falls` and `rises` at
-    the smallest value of `along` minus at the largest; for `smaller gain` on `dataset` minus on the other.
+    `difference` is the mean over the counted seeds, in points of a percentage, or as else the metric is shown: method minus
+    `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller gain` on `dataset`
+    minus on the other.
     """
     common = {
         "claim": claim["claim"],

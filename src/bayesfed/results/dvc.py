@@ -1,4 +1,5 @@
-"""What `dvc metrics` and `dvc plots` show of a config: its tables' numbers in one JSON file, their curves in one CSV file."""
+"""What `dvc metrics` and `dvc plots` show of a config: its tables' numbers in one JSON file, their curves in one CSV
+file."""
 
 import statistics
 from collections.abc import Iterator

@@ -70,22 +70,23 @@ class Content:
 
 
 def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
-    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's folder.
+    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
+    folder.
 
     Only finished runs give curves; one that diverged gives its own, as far as it came, only where no other seed of its line
     did better, since tables leave it out of their means, too. Panels are all those that the plan asks for. A figure's YAML:
-    `experiment`, `accuracy` (one of LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells
-    its curves apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in
-    place of rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
+    `experiment`, `accuracy` (one of LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells its curves
+    apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in place of
+    rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
-    server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last)
-    of the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the
-    accuracy along the labelled images that all clients together trained on, in the last round with so many; {reliability: NAME, label: WORDS}, the
-    accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent; {against: LEVEL,
-    label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round, in percent; or
-    {error: NAME, label: WORDS}, a point for every network of which the server has logged a value as "NAME network": its
-    accuracy, and below it that value; the first words of networks tell them apart, in place of methods.
+    server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last) of
+    the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the accuracy
+    along the labelled images that all clients together trained on, in the last round with so many; {reliability: NAME,
+    label: WORDS}, the accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent;
+    {against: LEVEL, label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round,
+    in percent; or {error: NAME, label: WORDS}, a point for every network of which the server has logged a value as "NAME
+    network": its accuracy, and below it that value; the first words of networks tell them apart, in place of methods.
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
@@ -414,8 +415,8 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D
 
 def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
            empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below is
-    rounds, or the like; `percent`: values end at 0 and 100."""
+    """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below
+    is rounds, or the like; `percent`: values end at 0 and 100."""
     if data.empty:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return

@@ -105,7 +105,8 @@ def diagnostic(folder: Path, name: str) -> dict[int, float]:
 
 
 def along(folder: Path, family: str, round: int) -> dict[float, float]:
-    """The accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by number."""
+    """The accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
+    number."""
     return {
         float(model.removeprefix(f"{family} ")): values[round]
         for (model, metric), values in of_server(folder).items()

@@ -66,8 +66,9 @@ def keys_of(column: Mapping[str, Any]) -> dict[str, Any]:
 def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
     """A table's columns and rows as text: percent with two decimals, fractions with three, `mean ± sd` over several seeds.
 
-    Beside each column but those of rounds `... last5` gives the mean of the last five rounds, since the best round is
-    chosen on the test set; of what is not measured every round, of the last five in which it is. A cell without a finished run is empty.
+    Beside each column but those of rounds `... last5` gives the mean of the last five rounds, since the best round is chosen
+    on the test set; of what is not measured every round, of the last five in which it is. A cell without a finished run is
+    empty.
     """
     whole = list(rows(study, table))
     titles = [title(study, column) for column in table["columns"]]
@@ -121,7 +122,8 @@ def _common(values: Mapping[str, str]) -> str:
 def write(plan: Path, out: Path) -> list[Path]:
     """Write each paper's tables, clients.csv and uncertainty.csv as `<out>/<paper>/<name>.csv`.
 
-    Returns the files written. Raises InputError for a missing plan, a damaged run folder or a table that asks for what does not exist.
+    Returns the files written. Raises InputError for a missing plan, a damaged run folder or a table that asks for what does
+    not exist.
     """
     written = []
     for study in join.studies(plan):

@@ -1,7 +1,7 @@
 """Several phases in a round, each with its own step, data and length, and hooks at their ends.
 
-A teacher's epochs with averages of the iterates at each epoch's end (as FedPA samples), then mini-batches of a
-student with a network of its own (as in FedPPD), then a pass on the server's images that only measures (as FedCurv's Fisher).
+A teacher's epochs with averages of the iterates at each epoch's end (as FedPA samples), then mini-batches of a student with
+a network of its own (as in FedPPD), then a pass on the server's images that only measures (as FedCurv's Fisher).
 """
 
 from collections.abc import Sequence

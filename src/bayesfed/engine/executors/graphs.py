@@ -106,7 +106,8 @@ class Lane:
     """Fixed buffers that recorded steps read and write, and the stream that they run on."""
 
     def __init__(self, federation: Federation, ahead: bool) -> None:
-        """`ahead`: the lane of the client with most work, whose chain of steps bounds the round, so that no other may hold it up."""
+        """`ahead`: the lane of the client with most work, whose chain of steps bounds the round, so that no other may hold
+        it up."""
         compute = federation.compute
         self.federation = federation
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
@@ -160,7 +161,8 @@ class Lane:
     def prepare(self, job: Job) -> None:
         """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""
         node, networks = job.node, self.federation.networks
-        # Recording, and a batch that is filled up, read what is here: never another client's labels, of which it may have fewer.
+        # Recording, and a batch that is filled up, read what is here: never another client's labels, of which it may have
+        # fewer.
         self.y.zero_()
         self.index.zero_()
         key = (tuple(networks[node.client].items()), layout_of(node.state))

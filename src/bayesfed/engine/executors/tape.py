@@ -31,8 +31,8 @@ LAYOUT = {"dtype", "layout", "device", "pin_memory"}
 LOOSE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
 MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a desk hold
-# torch binds an operator to Python when a mode first meets it. Of two threads that have it bound at once, one is left with an
-# object that is freed, and the process ends by SIGSEGV (torch 2.13): so one records at a time.
+# torch binds an operator to Python when a mode first meets it. Of two threads that have it bound at once, one is left with
+# an object that is freed, and the process ends by SIGSEGV (torch 2.13): so one records at a time.
 RECORDING = threading.Lock()
 Call = tuple[Callable[..., object], Any, dict[str, Any]]  # a function and its arguments
 
