@@ -6,6 +6,7 @@ settle, docs/speed.md all tables of the benchmarks, docs/gpu.md what the calls f
 """
 
 import csv
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -99,13 +100,13 @@ def by_seed() -> str:
     """HBFL and FML where parts of them have been run, as the paper has them and otherwise, run by run, beside print."""
     with (HERE.parent / plan.PAPERS / "hbfl.published.csv").open() as file:
         printed = [row for row in csv.DictReader(file) if row["item"] == "table1"]
-    found = []
-    for name, alpha in (("CIFAR-10", "0.05"), ("CIFAR-100", "0.05"), ("CIFAR-10", "100")):
+    out = ""
+    for name, alpha in itertools.product(("CIFAR-10", "CIFAR-100"), ("0.05", "100")):
         where = f"{name}, {hbfl.NAMES[alpha]}"
-        found += [(row, f"{where}, {column}", value) for row, column, value in hbfl.by_seed(where)]
         of_one = [row for row in printed if (row["dataset"], row["alpha"]) == (name.replace("-", ""), alpha)]
-        found += [(row["method"], f"{where}, print", row["value"]) for row in of_one]
-    return pivot("global model, %", found)
+        beside = [(row["method"], "print", row["value"]) for row in of_one]
+        out += pivot(f"{where}: global model, %", [*hbfl.by_seed(where), *beside])
+    return out
 
 
 def listed(*tables: Iterable[dict[str, str]]) -> str:
@@ -431,7 +432,6 @@ PAPERS = yaml.safe_load((HERE.parent / "config" / "paper.yaml").read_text())["pa
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {
         **{f"{paper}:": partial(first_table, paper) for paper in PAPERS},
-        "seeds:": by_seed,
         "speed:": ratios,
         "gpu:": gpu_rounds,
     },
