@@ -13,7 +13,7 @@ import pandas as pd
 import seaborn as sns
 
 from bayesfed.results import runs
-from bayesfed.results.figures import INK, MUTED, STYLE
+from bayesfed.results.drawing import INK, MUTED, STYLE
 from benchmarks import hbfl
 from benchmarks.common import HERE
 

@@ -222,9 +222,9 @@ def compare(args: argparse.Namespace) -> None:
 
 def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
-    from bayesfed.results import figures
+    from bayesfed.results import drawing
 
-    figures.write(args.plan, args.out)
+    drawing.write(args.plan, args.out)
     tell_of_runs(args.plan)
 
 

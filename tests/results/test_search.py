@@ -9,7 +9,7 @@ import pytest
 
 from bayesfed import runfolder
 from bayesfed.errors import InputError
-from bayesfed.results import cells, check, claims, figures, glance, join, search, tables
+from bayesfed.results import cells, check, claims, drawing, figures, glance, join, search, tables
 from bayesfed.results.statistic import BEST
 
 Rows = Callable[[Path], list[dict[str, str]]]
@@ -134,7 +134,7 @@ def test_claims_compare_best_with_best(grid: Any, rows: Rows, tmp_path: Path) ->
 
 
 def test_figures_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> None:
-    figures.write(grid.plan, tmp_path)
+    drawing.write(grid.plan, tmp_path)
     (study,) = join.studies(grid.plan)
     data = figures.content(study, FIGURE)
     assert set(data.curves["round"]) == {1.0, 0.1}

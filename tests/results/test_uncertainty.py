@@ -11,7 +11,7 @@ import pytest
 from bayesfed import runfolder
 from bayesfed.errors import InputError
 from bayesfed.report import charts
-from bayesfed.results import breakdown, cells, check, compare, figures, join, tables
+from bayesfed.results import breakdown, cells, check, compare, drawing, figures, join, tables
 
 TABLE = {
     "title": "uncertainty",
@@ -105,7 +105,7 @@ def test_a_reliability_diagram(study: cells.Study) -> None:
     assert found == {
         ("HBFL", "0", second): 40, ("HBFL", "0", third): 80, ("HBFL", "1", second): 40, ("HBFL", "1", third): 90
     }  # fmt: skip
-    made = figures.draw(study, DIAGRAM)
+    made = drawing.draw(study, DIAGRAM)
     (axes,) = made.axes
     assert axes.get_xlabel() == "confidence (%)"
     assert [0, 100] in [list(line.get_xdata()) for line in axes.lines]
@@ -136,7 +136,7 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
         check.check_figure(study, figure)
         data = figures.content(study, figure)
         points[family] = [(row.curve, row.round, row.accuracy) for row in data.curves.itertuples()]
-        (axes,) = figures.draw(study, figure).axes
+        (axes,) = drawing.draw(study, figure).axes
         assert axes.get_xlabel() == "how far"
         assert len(axes.collections) == len(data.names)  # points, and no line
         assert not axes.lines
@@ -182,7 +182,7 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     check.check_figure(study, figure)
     data = figures.content(study, figure)
     assert dict(zip(data.curves["round"], data.curves["accuracy"], strict=True)) == {100: 40, 200: 45, 300: 60}
-    (axes,) = figures.draw(study, figure).axes
+    (axes,) = drawing.draw(study, figure).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
     stored(lab.cell("heterogeneous", "FML"), [0.9])
     (study,) = join.studies(lab.plan)

@@ -75,7 +75,7 @@ class Chart:
 
 
 def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart:
-    """A figure of a paper: the same numbers as in the one that `results/figures.py` draws."""
+    """A figure of a paper: the same numbers as in the picture of it (`results/drawing.py`)."""
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
     frame = data.curves.rename(columns={"round": "x", "accuracy": "value"})

@@ -1,61 +1,22 @@
-"""The paper's figures: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or value of
-an axis), mean and band over seeds."""
+"""What a paper's figures show: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or
+value of an axis), its colour, and the words around it. `drawing.py` makes a picture of it, the report a chart."""
 
 import itertools
-import textwrap
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import matplotlib
-import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.textpath import TextPath
-from matplotlib.ticker import MaxNLocator
 
-from bayesfed.files import replacing
-from bayesfed.results import cells, check, csvfile, join, runs, search, wording
+from bayesfed.results import cells, check, runs, search, wording
 from bayesfed.results.statistic import BEST
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
 """In place of an axis of runs: curves are the networks of a run, each with its own error."""
-PANEL = (2.5, 1.85)
-"""Width and height of a panel in inches, when there are many; few panels are drawn larger."""
-LEGEND = 8.5  # points
 COLOURS = 10  # that can be told apart
-INK, MUTED = "#222222", "#6b6b6b"
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#b0b0b0",
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#ececec",
-    "grid.linewidth": 0.7,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "lines.solid_capstyle": "round",
-    "text.parse_math": False,  # a dollar in a label is a dollar
-    # The same bytes from the same numbers, so that a rebuilt figure is no change in git.
-    "svg.hashsalt": "bayesfed",
-}
 
 
 @dataclass(frozen=True)
@@ -256,91 +217,6 @@ def without(records: Iterable[cells.Record]) -> list[str]:
     return [f"{', '.join([method, *wording.unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
-def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
-    """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
-    data, shows = content(study, figure), figure.get("shows", {})
-    axis = axis_of(figure)
-    palette = colours(places(study, axis, data.names))
-    with matplotlib.rc_context(STYLE):
-        if data.curves.empty:
-            return _placeholder(study, figure, data.records)
-        # A single tall column, where a config cuts the other ones, is laid on its side.
-        flat = len(data.columns) == 1 and len(data.rows) > 2
-        if flat:
-            swapped = data.curves.rename(columns={"row": "column", "column": "row"})
-            data = Content(swapped, data.names, data.columns, data.rows, data.records)
-        shape = len(data.rows), len(data.columns)
-        width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
-        height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(f"{footnote(study, data.records, shows)}{notes(figure, data.records)}", int(width * 21))
-        drawn = set(data.curves["curve"])
-        labels = [
-            (name if axis == NETWORK else study.labelled(axis, name))
-            + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
-            for name in data.names
-        ]
-        across = fitting(labels, width)
-        title = wrapped(figure["title"], width)
-        head = 0.34 + 0.19 * title.count("\n")
-        top, bottom = head + 0.1 + 0.18 * -(-len(labels) // across), 0.14 + 0.14 * (small.count("\n") + 1)
-        made = Figure(figsize=(width, height + top + bottom))
-        total = height + top + bottom
-        made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
-        # Datasets side by side have scales of their own.
-        apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not is_scatter(figure))
-        share: Any = False if apart else "row"
-        axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, log = has_few(figure, data.curves["round"]), is_logarithmic(figure, data.curves["round"])
-        below, upright = axis_titles(figure)
-        for i, row in enumerate(data.rows):
-            for j, column in enumerate(data.columns):
-                _panel(
-                    axes[i, j],
-                    data.curves.query("row == @row and column == @column"),
-                    palette,
-                    few,
-                    reason(study, figure, data, {row, column}),
-                    whole="predictors" not in shows,
-                    percent="diagnostic" not in shows,
-                    scatter=is_scatter(figure),
-                )
-                if i == 0:
-                    axes[i, j].set_title(column, color=INK)
-                if j == 0:
-                    axes[i, j].set_ylabel(f"{row}\n{upright}" if row else upright)
-                if "reliability" in shows:
-                    axes[i, j].plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
-                if log:
-                    axes[i, j].set_xscale("log")
-                if i == shape[0] - 1:
-                    axes[i, j].set_xlabel(below)
-                beside = data.curves.query("row == @row" if share else "row == @row and column == @column")
-                if beside.empty:
-                    axes[i, j].tick_params(labelleft=False)  # a scale of nothing
-        _head(made, title, total)
-        made.legend(
-            handles=[_key(label, name, palette, few) for label, name in zip(labels, data.names, strict=True)],
-            loc="upper left",
-            bbox_to_anchor=(0.11 / width, 1 - head / total),
-            ncols=across,
-            frameon=False,
-            fontsize=LEGEND,
-            borderaxespad=0,
-            borderpad=0,
-            handlelength=1.6,
-            columnspacing=1.6,
-        )
-        made.text(0.1 / width, 0.08 / total, small, fontsize=6.5, color=MUTED, va="bottom", linespacing=1.35)
-    return made
-
-
-def flattens(curves: pd.DataFrame) -> bool:
-    """Whether a scale common to all panels of a row would press the curves of one into less than a seventh of its height."""
-    span = curves.groupby(["row", "column"])["accuracy"].agg(lambda values: values.max() - values.min())
-    of_row = curves.groupby("row")["accuracy"].agg(lambda values: values.max() - values.min())
-    return bool((span < of_row.reindex(span.index, level="row") / 7).any())
-
-
 def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int]:
     """The place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
 
@@ -372,11 +248,6 @@ def colours(places: Mapping[str, int]) -> dict[str, Any]:
     return {name: ordered[place] for name, place in places.items()}
 
 
-def _width(name: str, palette: Mapping[str, Any]) -> float:
-    """The paper's own method is drawn a little stronger."""
-    return 1.9 if name == next(iter(palette)) else 1.3
-
-
 def undrawn(data: Content, axis: str, name: str) -> str:
     """Why there is no curve of that name."""
     return why([record for record in data.records if record.field(axis) == name]) or "not run"
@@ -396,66 +267,6 @@ def why(records: Iterable[cells.Record]) -> str:
     return " or ".join(wording.unique(record.missing for record in records if record.missing))
 
 
-def fitting(labels: Sequence[str], width: float) -> int:
-    """In how many columns the entries of a legend fit into so many inches; they go down first, then across."""
-    inches = np.array([TextPath((0, 0), label, size=LEGEND).get_extents().width / 72 for label in labels])
-    for columns in range(len(labels), 1, -1):
-        # Beside its text an entry has a line, and room on both sides of it.
-        if sum(0.5 + max(column) for column in np.array_split(inches, columns)) < width:
-            return columns
-    return 1
-
-
-def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D:
-    """A curve's entry in the legend."""
-    marker = "o" if few else "None"
-    width = _width(name, palette) + 0.4
-    return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
-
-
-def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
-           empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below
-    is rounds, or the like; `percent`: values end at 0 and 100."""
-    if data.empty:
-        axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
-        return
-    if scatter:
-        for name in (name for name in reversed(palette) if name in set(data["curve"])):
-            own = data[data["curve"] == name]
-            axes.scatter(own["round"], own["accuracy"], s=10, color=palette[name], linewidths=0, alpha=0.8)
-        return
-    over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
-    order = [name for name in reversed(palette) if name in set(over["curve"])]
-    sns.lineplot(
-        data=over,
-        x="round",
-        y="mean",
-        hue="curve",
-        hue_order=order,
-        palette={name: palette[name] for name in order},
-        size="curve",
-        size_order=order,
-        sizes={name: _width(name, palette) for name in order},
-        estimator=None,
-        marker="o" if few else None,
-        markersize=3.2,
-        markeredgewidth=0,
-        legend=False,
-        ax=axes,
-    )
-    for name in order:
-        curve = over[over["curve"] == name]
-        if (curve["count"] > 1).all():
-            # An accuracy ends at 0 and 100 %, whatever its spread.
-            low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
-            low, high = (low.clip(0), high.clip(upper=100)) if percent else (low, high)
-            axes.fill_between(curve["round"], low, high, color=palette[name], alpha=0.16, linewidth=0, zorder=1.5)
-    axes.set(xlabel="", ylabel="")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=whole))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
-
-
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
     """What stands below the panels of a figure, and at their left."""
     shows = figure.get("shows", {})
@@ -473,63 +284,3 @@ def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:
 def is_logarithmic(figure: Mapping[str, Any], places: pd.Series) -> bool:
     """Whether the values of an axis span so much that they stand on a logarithmic one."""
     return "x" in figure and bool(places.min() > 0 and places.max() >= 100 * places.min())
-
-
-def wrapped(title: str, width: float) -> str:
-    """A title in lines that fit a figure of so many inches."""
-    return textwrap.fill(title, int(width * 11))
-
-
-def _head(made: Figure, title: str, total: float) -> None:
-    """The title, at the left edge, above the legend."""
-    made.text(
-        0.1 / made.get_figwidth(),
-        1 - 0.1 / total,
-        title,
-        fontsize=10.5,
-        fontweight="bold",
-        color=INK,
-        va="top",
-    )
-
-
-def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequence[cells.Record]) -> Figure:
-    """A figure without a finished run."""
-    made = Figure(figsize=(6.4, 2.4))
-    _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)
-    nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
-    made.text(
-        0.5, 0.5, f"Nothing to draw: {why(records) or nothing}.", ha="center", va="center", fontsize=9, color=MUTED
-    )
-    made.text(0.1 / 6.4, 0.08 / 2.4, textwrap.fill(study.notice, 108), fontsize=6.5, color=MUTED, va="bottom")
-    return made
-
-
-def save(made: Figure, path: Path) -> list[Path]:
-    """Write `<path>.svg` and `<path>.png` (160 dots an inch) whole; the same figure gives the same bytes."""
-    written = []
-    with matplotlib.rc_context(STYLE):
-        if engine := made.get_layout_engine():  # arranged once, not twice for each file
-            engine.execute(made)
-            made.set_layout_engine("none")
-        for suffix in (".png", ".svg"):
-            target = path.with_name(path.name + suffix)
-            with replacing(target) as scratch:
-                made.savefig(scratch, format=suffix[1:], dpi=160, metadata={"Date": None} if suffix == ".svg" else None)
-            written.append(target)
-    return written
-
-
-def write(plan: Path, out: Path) -> list[Path]:
-    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan, and `<figure>.chosen.csv` where it
-    has a search; returns the files.
-
-    Raises InputError for a missing plan or a damaged run folder.
-    """
-    written = []
-    for study in join.studies(plan):
-        for name, figure in study.spec.get("figures", {}).items():
-            written += save(draw(study, figure), out / study.paper / name)
-            if "search" in figure:
-                written.append(csvfile.write(out / study.paper / f"{name}.chosen.csv", *choices(study, figure)))
-    return written
