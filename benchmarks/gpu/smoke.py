@@ -29,7 +29,7 @@ from benchmarks import common
 from benchmarks.gpu import compare
 from benchmarks.gpu.call import Failed, Part, Task, rounds_done, used_mib
 
-GRAPHS = "bayesfed.engine.executors.graphs"
+LANE = "bayesfed.engine.executors.lane"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
 # precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
 BOUND = 1e-9
@@ -45,7 +45,7 @@ def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = Non
         for precision in ("fp64", *task.scale.precisions):
             of = compare.small(name, compare.compute(task.device, precision), task.scale.few, network)
             found = compare.play(of, "graphs", 2, task.in_time)
-            with mock.patch(f"{GRAPHS}.Recorder.record", lambda recorder, step: step):
+            with mock.patch(f"{LANE}.Recorder.record", lambda recorder, step: step):
                 unrecorded = compare.play(of, "graphs", 2, task.in_time)
             eager = compare.play(of, "eager", 2, task.in_time)
             equal = compare.same(found, unrecorded)
@@ -86,7 +86,7 @@ def eviction(task: Task) -> None:
     """A lane that must let recordings go for others computes the same, to the last bit."""
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
     whole = compare.play(of, "graphs", 2, task.in_time)
-    with mock.patch(f"{GRAPHS}.KINDS", 1):
+    with mock.patch(f"{LANE}.KINDS", 1):
         task.check("hbfl", compare.same(compare.play(of, "graphs", 2, task.in_time, lanes=2), whole))
 
 

@@ -10,8 +10,10 @@ from playing import federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.engine import sharing
-from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job, tape
+from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
+from bayesfed.engine.executors import desk as desk_module
 from bayesfed.engine.executors import graphs as graphs_module
+from bayesfed.engine.executors import lane as lane_module
 from bayesfed.engine.executors.base import CHUNK, Mixer, Result
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -46,7 +48,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
     monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: request.param)
-    monkeypatch.setattr(graphs_module, "KINDS", 1 if request.param == 2 else 8)
+    monkeypatch.setattr(lane_module, "KINDS", 1 if request.param == 2 else 8)
     return int(request.param)
 
 
@@ -174,8 +176,8 @@ def test_a_message_that_draws_is_refused(executor: str, mapping: Make, data_dir:
 
 
 def test_states_of_many_shapes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "MEMORY", 1000)
-    desk = tape.Desk()
+    monkeypatch.setattr(desk_module, "MEMORY", 1000)
+    desk = desk_module.Desk()
     for entries in range(50, 60):
         node = SimpleNamespace(state={"theta": torch.ones(entries)}, n=torch.ones(()), generator=torch.Generator(),
                                learner=lambda: SimpleNamespace())  # fmt: skip

@@ -12,6 +12,7 @@ from playing import federation, play, tensors
 from bayesfed import methods
 from bayesfed.engine.executors import GraphExecutor
 from bayesfed.engine.executors import graphs as graphs_module
+from bayesfed.engine.executors import lane as lane_module
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
@@ -35,7 +36,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """The executor records on a CPU."""
     fake = FakeCuda()
     fake.stand_in(monkeypatch)
-    monkeypatch.setattr(graphs_module, "recorder_of", graphs_module.Recorder)
+    monkeypatch.setattr(lane_module, "recorder_of", lane_module.Recorder)
     return fake
 
 
@@ -94,7 +95,7 @@ def test_evicted_recordings_leave_the_rest_alone(
     whole = play(of, 2, executor="graphs")
     recorded = cuda.recordings
     monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: 2)
-    monkeypatch.setattr(graphs_module, "KINDS", 1)
+    monkeypatch.setattr(lane_module, "KINDS", 1)
     assert_equal(play(of, 2, executor="graphs"), whole)
     assert cuda.recordings > 2 * recorded
 
@@ -105,7 +106,7 @@ def test_all_is_recorded_at_the_start(
 ) -> None:
     """Stragglers change the order of clients, and with it their lanes and the sizes of last batches there."""
     monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: lanes)
-    monkeypatch.setattr(graphs_module, "TAIL", 4)  # so that hardly two clients have a last batch of the same form
+    monkeypatch.setattr(lane_module, "TAIL", 4)  # so that hardly two clients have a last batch of the same form
     play(uneven("hbfl", rounds=4), 4, executor="graphs")
     assert cuda.recordings
     assert cuda.late == 0
@@ -149,7 +150,7 @@ def test_a_checkpoints_order_of_names_needs_no_new_recordings(
 def test_a_lane_forgets_the_labels_of_the_client_before(uneven: Callable[..., Federation]) -> None:
     """A recording, and a batch that is filled up, read them: they may be classes that the next client does not have."""
     of = uneven("fedavg")
-    lane = graphs_module.Lane(of, ahead=False)
+    lane = lane_module.Lane(of, ahead=False)
     lane.y.fill_(99)
     lane.index.fill_(99)
     lane.prepare(starter(of)(1))
@@ -161,13 +162,13 @@ def test_a_lane_forgets_the_labels_of_the_client_before(uneven: Callable[..., Fe
 def test_steps_made_anew_in_every_round_are_refused(
     uneven: Callable[..., Federation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = uneven("toy", rounds=graphs_module.STEPS + 1)
+    of = uneven("toy", rounds=lane_module.STEPS + 1)
     step = of.method.step
     monkeypatch.setattr(of.method, "phases", lambda c: [Phase(lambda c, batch: step(c, batch), epochs=1)])
     with pytest.raises(
         InputError, match="method 'toy': its phases have had more than 16 different steps; give methods"
     ):
-        play(of, graphs_module.STEPS + 1, executor="graphs")
+        play(of, lane_module.STEPS + 1, executor="graphs")
 
 
 @pytest.mark.usefixtures("toys", "cuda")

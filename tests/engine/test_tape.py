@@ -11,8 +11,9 @@ from playing import FULL_HESSIAN, federation, play, tensors
 from torch import Tensor
 
 from bayesfed import methods
-from bayesfed.engine.executors import tape
-from bayesfed.engine.executors.tape import Desk, Tape
+from bayesfed.engine.executors import desk
+from bayesfed.engine.executors.desk import Desk
+from bayesfed.engine.executors.tape import Tape
 from bayesfed.engine.executors.threads import ThreadExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -121,7 +122,7 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     models = {key: ["mlp"] * 4 if key == "local" else "mlp" for key in mapping(name)["models"]}
     # A softmax regression, and a network of one hidden layer, as they are.
     changes = {} if name in (*FULL_HESSIAN, "bnfed") else {"models": models}
-    monkeypatch.setattr(tape, "MEMORY", 2**30)
+    monkeypatch.setattr(desk, "MEMORY", 2**30)
     of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
     found, desks = on_desks(of, 2)
     steps = [step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values()]
@@ -132,7 +133,7 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
 
 def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
-    monkeypatch.setattr(tape, "MEMORY", 1000)
+    monkeypatch.setattr(desk, "MEMORY", 1000)
     found, desks = on_desks(of, 2)
     assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
     assert_equal(found, play(of, 2))
@@ -155,7 +156,7 @@ def test_one_thread_records_at_a_time(mapping: Make, data_dir: Any, monkeypatch:
             inside.pop()
 
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
-    monkeypatch.setattr(tape, "Tape", Watched)
+    monkeypatch.setattr(desk, "Tape", Watched)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
