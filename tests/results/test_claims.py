@@ -15,7 +15,7 @@ HIGHER = {
 
 def outcome(lab, claim):
     (study,) = join.studies(lab.plan)
-    return claims.rows(study, claim)
+    return claims.rows(study, claims.tested(study, claim))
 
 
 def counts(row):
@@ -174,7 +174,7 @@ def test_rises_is_the_other_way_round(lab, stored):
         "methods": ["HBFL", "FML"], "along": "alpha",
     }  # fmt: skip
     (study,) = join.studies(lab.plan)
-    total, ours, theirs = claims.rows(study, claim)
+    total, ours, theirs = claims.rows(study, claims.tested(study, claim))
     assert (total["holds"], total["of"]) == ("1", "2")
     assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("holds", "+20.00", "does not hold")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bayesfed.report import tables
@@ -72,28 +72,23 @@ def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str, str
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
-def answer(
-    claim: Mapping[str, Any], tests: Sequence[claims.Test], rows: Sequence[Mapping[str, str]], known: Printed
-) -> Answer:
-    """A claim in words; `rows` are its rows of `claims.csv`, first that over all cells."""
-    total, *each = rows
+def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
+    """A claim in words; `rows` are those of its cells in `claims.csv`."""
+    claim, total = of.claim, of.total
     lines = []
-    for row, test in zip(each, tests, strict=True):
-        if row["of"] != "0":
-            words = f"{outcome(claim, row, test)}{in_print(claim, test, known)}"
-            lines.append(Line(where(row), words, row["holds"] == row["of"], f"#runs={tables.runs_of(test.records)}"))
-    word, _, apart = total["verdict"].partition(" (")
-    kind, mark = MARKS.get(word, ("diverged", "✕") if word == cells.DIVERGED else ("open", ""))
-    some = total["of"] not in ("0", total["planned"])
-    verdict = f"{word}{' so far' if some else ''}{f' ({apart}' if apart else ''}"
-    told = f"as claimed in {total['holds']} of {total['of']} tests" if lines else "no test run"
-    told += f", level in {total['level']}" if total["level"] not in ("", "0") else ""
-    told += f" ({total['planned']} planned)" if total["of"] != total["planned"] else ""
-    if len(lines) > 1 and total["difference"]:
-        told += f", mean difference {amount(total['difference'], tests[0].statistic, signed=True)}"
+    for row, test, came in zip(rows, of.tests, of.each, strict=True):
+        if came.of:
+            words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
+            lines.append(Line(where(row), words, came.holds == came.of, f"#runs={tables.runs_of(test.records)}"))
+    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == cells.DIVERGED else ("open", ""))
+    verdict = replace(total, verdict=f"{total.verdict} so far").told if 0 < total.of < total.planned else total.told
+    told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
+    told += f", level in {total.level}" if total.level else ""
+    told += f" ({total.planned} planned)" if total.of != total.planned else ""
+    if len(lines) > 1 and total.difference:
+        told += f", mean difference {amount(total.difference, of.tests[0].statistic, signed=True)}"
     told += f"; measured: {measured(claim['metric'])}"
-    others = bool(apart) and not apart.startswith("in ")
-    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), others)
+    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(total.apart))
 
 
 def measured(metric: str) -> str:
@@ -113,34 +108,34 @@ def where(row: Mapping[str, str]) -> str:
     return ", ".join(word for word in words if word != "stragglers 0")
 
 
-def outcome(claim: Mapping[str, Any], row: Mapping[str, str], test: claims.Test) -> str:
+def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
     """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
-    size = amount(row["difference"], test.statistic)
+    size = amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
     if (
-        row["difference"] and not equal and not float(row["difference"])
+        came.difference and not equal and not float(came.difference)
     ):  # too small to be shown, but for a 1 as its last digit
-        size = f"less than {amount(row['difference'][:-1] + '1', test.statistic)}"
-    if not row["difference"]:
-        never = "both" if row["level"] == row["of"] else "one of them"
-        words = f"{row['method']} and {row['than']}: {never} never there, or diverged"
+        size = f"less than {amount(came.difference[:-1] + '1', test.statistic)}"
+    if not came.difference:
+        never = "both" if came.level == came.of else "one of them"
+        words = f"{test.method} and {test.than}: {never} never there, or diverged"
     elif claim["kind"] in COMPARED:
-        words = f"{row['method']} {size} {'above' if up else 'below'} {row['than']}"
-        words = f"{row['method']} equal to {row['than']}" if equal else words
+        words = f"{test.method} {size} {'above' if up else 'below'} {test.than}"
+        words = f"{test.method} equal to {test.than}" if equal else words
     elif claim["kind"] == "higher at":
-        at, other = row["than"].split(" > ")
-        words = f"{row['method']}, {at}: {size} {'above' if up else 'below'} {other}"
+        at, other = test.than.split(" > ")
+        words = f"{test.method}, {at}: {size} {'above' if up else 'below'} {other}"
     elif claim["kind"] in ("falls", "rises"):
-        words = f"{row['method']} {'rises' if up else 'falls'} by {size} over {row['than'].replace(' > ', ' to ')}"
+        words = f"{test.method} {'rises' if up else 'falls'} by {size} over {test.than.replace(' > ', ' to ')}"
         one_way = up == (claim["kind"] == "rises")
-        words += ", but not at each step" if one_way and row["holds"] != row["of"] else ""
+        words += ", but not at each step" if one_way and came.holds != came.of else ""
     else:
-        than, other = row["than"].split(", gain on ")
-        words = f"{row['method']}'s gain over {than} {size} {'larger' if up else 'smaller'} than on {other}"
-    seeds = f"{row['holds']} of {row['of']} seed{'s' if row['of'] != '1' else ''}"
-    seeds += f", level in {row['level']}" if row["level"] not in ("", "0") else ""
-    seeds += f" ({row['planned']} planned)" if row["of"] != row["planned"] else ""
+        than, other = test.than.split(", gain on ")
+        words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} than on {other}"
+    seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
+    seeds += f", level in {came.level}" if came.level else ""
+    seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
     return f"{words}, as claimed in {seeds}"
 
 

@@ -131,9 +131,9 @@ def paper(
     published = compare.read_published(study.published(papers))
     pairs = [of_paper(study, name, table, published) for name, table in spec.get("tables", {}).items()]
     known, numbers = answers.printed(pairs), answers.closeness(pairs)
-    asked = [(claim, claims.tests(study, claim)) for claim in spec.get("claims", [])]
-    claim_rows = [claims.rows_of(study, claim, tests) for claim, tests in asked]
-    found = [answers.answer(*one, rows, known) for one, rows in zip(asked, claim_rows, strict=True)]
+    tested = [claims.tested(study, claim) for claim in spec.get("claims", [])]
+    claim_rows = [claims.rows(study, one) for one in tested]
+    found = [answers.answer(one, rows[1:], known) for one, rows in zip(tested, claim_rows, strict=True)]
     finished = [record for record in study.records if record.done]
     done = len({record.folder for record in finished})
     planned = len({record.folder for record in study.records})

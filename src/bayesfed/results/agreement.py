@@ -117,52 +117,46 @@ def of_far(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     return f"{tables.markdown(head, found)}\n" if found else ""
 
 
-def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], totals: Sequence[Mapping[str, str]]) -> str:
-    """How many printed cells are run and how near they come, and what became of the paper's claims, in two sentences.
-
-    `totals` are the first of each claim's rows.
-    """
+def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], found: Sequence[claims.Tested]) -> str:
+    """How many printed cells are run and how near they come, and what became of the paper's claims, in two sentences."""
     printed, away = 0, []
     for name, spec in printing(study):
-        found = in_percent(study, name, spec, published)
-        printed += len(found)
-        away += [distance(row) for _, row in as_in_print(found)]
+        beside = in_percent(study, name, spec, published)
+        printed += len(beside)
+        away += [distance(row) for _, row in as_in_print(beside)]
     near = ", ".join(f"{sum(points <= limit for points in away)} within {limit}" for limit in WITHIN)
-    own = [row for row in totals if row["by"] == "paper"]
-    verdicts = [row["verdict"] for row in own]
-    many = {words: verdicts.count(verdict) for verdict, words in VERDICTS.items()}
-    many["tested in a part of their cells"] = sum("(in " in verdict for verdict in verdicts)
-    many["of other runs than the paper's"] = sum("(" in verdict and "(in " not in verdict for verdict in verdicts)
-    many["not in this plan"] = sum(row["planned"] == "0" for row in own)
-    many["waiting for runs"] = sum(row["verdict"] == "not run" and row["planned"] != "0" for row in own)
-    many["without a number in the runs that stand"] = len(verdicts) - sum(many.values())
+    own = [one.total for one in found if one.claim["by"] == "paper"]
+    told = [one.told for one in own]
+    many = {words: told.count(verdict) for verdict, words in VERDICTS.items()}
+    many["tested in a part of their cells"] = sum(bool(one.part and not one.apart) for one in own)
+    many["of other runs than the paper's"] = sum(bool(one.apart) for one in own)
+    many["not in this plan"] = sum(not one.planned for one in own)
+    many["waiting for runs"] = sum(one.verdict == "not run" and one.planned > 0 for one in own)
+    many["without a number in the runs that stand"] = len(own) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
-    told = ", ".join(f"{count} {words}" for words, count in many.items() if count)
-    return f"{out} The paper's {len(verdicts)} claims: {told}." if verdicts else out
+    counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
+    return f"{out} The paper's {len(own)} claims: {counts}." if own else out
 
 
 def of_claims(study: cells.Study) -> str:
     """A row for each claim: in how many cells and seeds it holds."""
-    found = []
-    for claim in study.spec.get("claims", []):
-        row = claims.rows(study, claim)[0]
-        found.append([row["claim"], row["by"], counted(row), row["difference"], verdict(row)])
+    found = [claim_line(claims.tested(study, claim)) for claim in study.spec.get("claims", [])]
     return f"{tables.markdown(CLAIM_HEAD, found)}\n" if found else ""
 
 
 CLAIM_HEAD = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
 
 
-def counted(row: Mapping[str, str]) -> str:
-    """In how many seeds of cells a claim holds: `2 of 5, 3 level (15)`; "" where none is planned."""
-    told = f"{row['holds'] or 0} of {row['of']}" + (f", {row['level']} level" if row["level"] not in ("", "0") else "")
-    return f"{told} ({row['planned']})" if row["planned"] != "0" else ""
-
-
-def verdict(row: Mapping[str, str]) -> str:
-    """A claim's verdict; with the precisions where runs of different ones are compared."""
-    mixed = f", {row['precision']}" if " against " in row["precision"] else ""
-    return f"{row['verdict']}{mixed}" if row["planned"] != "0" else "not in this plan"
+def claim_line(of: claims.Tested) -> list[str]:
+    """A claim in the columns of CLAIM_HEAD: `2 of 5, 3 level (15)`; with the precisions where runs of different ones are
+    compared."""
+    total = of.total
+    counted, verdict = "", "not in this plan"
+    if total.planned:
+        level = f", {total.level} level" if total.level else ""
+        counted = f"{total.holds} of {total.of}{level} ({total.planned})"
+        verdict = f"{total.told}{f', {total.precision}' if ' against ' in total.precision else ''}"
+    return [of.claim["claim"], of.claim["by"], counted, total.difference, verdict]
 
 
 def of_costs(records: Iterable[cells.Record]) -> str:

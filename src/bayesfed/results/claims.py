@@ -35,6 +35,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
+Claim = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Test:
     """A claim in one cell: what is compared, the records of it, and the difference of each planned seed.
@@ -55,7 +58,44 @@ class Test:
     level: int = 0
 
 
-Claim = Mapping[str, Any]
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a claim's tests, in one cell or over all: in how many seeds of cells it holds, is level, could be tested
+    (`of`), and would be with all that is planned.
+
+    `difference` is the mean over the tested seeds, in points of a percentage, or as else the metric is shown, "" without
+    any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller
+    gain` on `dataset` minus on the other. `apart`: why the verdict is none on the paper, and `part`: in how few of the
+    paper's cells it could be reached, or "". `used`, `budget` and `precision` are those of the runs.
+    """
+
+    holds: int
+    level: int
+    of: int
+    planned: int
+    difference: str
+    verdict: str
+    apart: str
+    part: str
+    used: str
+    budget: str
+    precision: str
+
+    @property
+    def told(self) -> str:
+        """The verdict, behind it in brackets what limits it."""
+        limit = self.apart or self.part
+        return f"{self.verdict} ({limit})" if limit else self.verdict
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim, its tests, what came of all of them, and of each."""
+
+    claim: Claim
+    tests: Sequence[Test]
+    total: Outcome
+    each: Sequence[Outcome]
 
 
 def _groups(
@@ -208,18 +248,18 @@ def tests(study: cells.Study, claim: Claim) -> list[Test]:
     return KINDS[claim["kind"]](records, claim, statistic)
 
 
-def rows(study: cells.Study, claim: Claim) -> list[dict[str, str]]:
+def tested(study: cells.Study, claim: Claim) -> Tested:
+    """A claim, tested in each of its cells."""
+    found = tests(study, claim)
+    planned = claim.get("cells", 0)
+    part = f"in {len(found)} of its {planned} cells" if len(found) < planned else ""
+    total = _outcome(study, found, claim.get("most", False), part)
+    return Tested(claim, found, total, [_outcome(study, [test]) for test in found])
+
+
+def rows(study: cells.Study, of: Tested) -> list[dict[str, str]]:
     """A claim's rows: first over all cells (`dataset` is "all", it counts pairs of cell and seed), then each."""
-    return rows_of(study, claim, tests(study, claim))
-
-
-def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dict[str, str]]:
-    """The rows of a claim from its tests.
-
-    `difference` is the mean over the counted seeds, in points of a percentage, or as else the metric is shown: method minus
-    `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller gain` on `dataset`
-    minus on the other.
-    """
+    claim = of.claim
     common = {
         "claim": claim["claim"],
         "by": claim["by"],
@@ -228,14 +268,26 @@ def rows_of(study: cells.Study, claim: Claim, found: Sequence[Test]) -> list[dic
         "experiment": "+".join(claim["experiments"]),
     }
     sides = {"method": claim.get("method", ""), "than": ", ".join(map(wording.text, claim.get("than", [])))}
-    total = {**common, **sides, "dataset": "all", **_outcome(study, found, claim.get("most", False))}
-    if total["of"] != "0" and len(found) < claim.get("cells", 0) and "(" not in total["verdict"]:
-        total["verdict"] += f" (in {len(found)} of its {claim['cells']} cells)"
-    whole = [total, *({**common, **_cell(study, test), **_outcome(study, [test])} for test in found)]
-    if "search" in claim:
-        for row, test in zip(whole[1:], found, strict=True):
-            row["chosen"] = choices(test)
+    whole = [{**common, **sides, "dataset": "all", **_columns(of.total)}]
+    for test, outcome in zip(of.tests, of.each, strict=True):
+        chosen = {"chosen": choices(test)} if "search" in claim else {}
+        whole.append({**common, **_cell(study, test), **_columns(outcome), **chosen})
     return whole
+
+
+def _columns(outcome: Outcome) -> dict[str, str]:
+    """An outcome as text."""
+    return {
+        "holds": str(outcome.holds) if outcome.of else "",
+        "level": str(outcome.level) if outcome.of else "",
+        "of": str(outcome.of),
+        "planned": str(outcome.planned),
+        "difference": outcome.difference,
+        "verdict": outcome.told,
+        "dataset_used": outcome.used,
+        "budget": outcome.budget,
+        "precision": outcome.precision,
+    }
 
 
 def _cell(study: cells.Study, test: Test) -> dict[str, str]:
@@ -263,8 +315,8 @@ def choices(test: Test) -> str:
     return "; ".join(wording.unique(named))
 
 
-def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> dict[str, str]:
-    """Counts, mean difference, verdict and budget over tests; the latter two of the runs that stand, where any count."""
+def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False, part: str = "") -> Outcome:
+    """Counts, mean difference and verdict over tests; what limits it, of the runs that stand, where any count."""
     records = [record for test in found for record in test.records]
     counted = [test for test in found if any(value is not None for value in test.differences)]
     records = [record for test in counted for record in test.records if record.done] or records
@@ -281,21 +333,24 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False) -> d
         verdict = "holds" if 2 * holds > of else "does not hold"
     else:
         verdict = "holds in part" if holds else "does not hold"
+    apart = ""
     if of and any(record.used != record.dataset for record in records):
-        verdict += " (stand-in data)"
+        apart = "stand-in data"
     elif of and not all(record.as_printed for record in records):
-        verdict += " (not the paper's runs)"
-    return {
-        "holds": str(holds) if of else "",
-        "level": str(level) if of else "",
-        "of": str(of),
-        "planned": str(sum(len(test.differences) for test in found)),
-        "difference": shown(statistics.fmean(finite), found[0].statistic) if finite else "",
-        "verdict": verdict,
-        "dataset_used": tables.used(study, records),
-        "budget": study.budget(records),
-        "precision": _precision(counted),
-    }
+        apart = "not the paper's runs"
+    return Outcome(
+        holds=holds,
+        level=level,
+        of=of,
+        planned=sum(len(test.differences) for test in found),
+        difference=shown(statistics.fmean(finite), found[0].statistic) if finite else "",
+        verdict=verdict,
+        apart=apart,
+        part=part if of else "",
+        used=tables.used(study, records),
+        budget=study.budget(records),
+        precision=_precision(counted),
+    )
 
 
 def _precision(counted: Sequence[Test]) -> str:
@@ -320,7 +375,7 @@ def write(plan: Path, out: Path) -> list[Path]:
         csvfile.write(
             out / study.paper / "claims.csv",
             [*COLUMNS, *(["chosen"] if any("search" in claim for claim in study.spec.get("claims", [])) else [])],
-            [row for claim in study.spec.get("claims", []) for row in rows(study, claim)],
+            [row for claim in study.spec.get("claims", []) for row in rows(study, tested(study, claim))],
         )
         for study in join.studies(plan)
     ]

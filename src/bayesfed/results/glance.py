@@ -138,19 +138,14 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     out = f"### {study.heading}\n\n{agreement.notice(study)}{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
-    totals = [claims.rows(study, claim)[0] for claim in study.spec.get("claims", [])]
-    out += f" {agreement.in_words(study, published, totals)}\n\n"
+    tested = [claims.tested(study, claim) for claim in study.spec.get("claims", [])]
+    out += f" {agreement.in_words(study, published, tested)}\n\n"
     out += f"{LEGEND}\n\n"
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
-    touched = [row for row in totals if row["of"] != "0"]
-    if touched:
-        lines = [
-            [row["claim"], row["by"], agreement.counted(row), row["difference"], agreement.verdict(row)]
-            for row in touched
-        ]
-        out += f"**{CLAIMS}**\n\n{tables.markdown(agreement.CLAIM_HEAD, lines)}\n"
+    if touched := [agreement.claim_line(one) for one in tested if one.total.of]:
+        out += f"**{CLAIMS}**\n\n{tables.markdown(agreement.CLAIM_HEAD, touched)}\n"
     return out
 
 
