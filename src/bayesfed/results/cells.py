@@ -31,9 +31,13 @@ BUDGET = ("rounds", "local_epochs", "batch_size")
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
-NEVER = "never reached"
-TOO_SHORT = "no such rounds"  # what a run says that ended before them
-ALL_LABELLED = "no active learning"
+WITHOUT = {  # what a run says that has no value of such a statistic
+    "first": "never reached",
+    "labelled": "no active learning",
+    "best_within": "no such rounds",
+    "early": "no such rounds",
+    "jitter": "no such rounds",
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,14 @@ class Record:
         half = [value for round, value in curve.items() if round > self.rounds // 2]
         changes = [after - before for before, after in itertools.pairwise(half)]
         return statistics.stdev(changes) if len(changes) > 1 else None
+
+    def why(self, statistic: Statistic) -> str:
+        """Why a run has no value of a statistic; "" for an unfinished one, and where `diverged` says it."""
+        if not self.done or self.diverged:
+            return self.missing
+        if statistic.of != "accuracy":
+            return UNRECORDED
+        return self.missing or WITHOUT.get(statistic.kind or statistic.name, "")
 
     def own(self, statistic: Statistic, curve: Mapping[int, float]) -> float | None:
         """A statistic of a paper's own; None where a run never reaches the value, or has none of these rounds."""
@@ -295,13 +307,7 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
     for record in records:
         value = record.value(statistic)
         by_seed.setdefault(record.seed, []).extend([] if value is None else [value])
-        why = record.missing
-        if value is None and record.done and not record.diverged:
-            known = {"first": NEVER, "labelled": ALL_LABELLED} | dict.fromkeys(
-                ("best_within", "early", "jitter"), TOO_SHORT
-            )
-            why = why or known.get(statistic.kind or statistic.name, "")
-            why = UNRECORDED if statistic.of != "accuracy" else why
+        why = record.missing if value is not None else record.why(statistic)
         reasons.setdefault(record.seed, []).extend([(record.client, why)] if why else [])
         diverged |= {record.seed} if record.diverged else set()
     values = [statistics.fmean(of_seed) for of_seed in by_seed.values() if of_seed]
