@@ -16,8 +16,9 @@ from typing import Any
 
 from bayesfed.engine import checkpoint
 from bayesfed.engine import device as devices
+from bayesfed.engine.evaluation import DETAILED_EVERY
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
-from bayesfed.engine.rounds import DETAILED_EVERY, Trainer, begin
+from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.engine.train import CHECKPOINT_SECONDS
 from benchmarks import common
 

@@ -11,7 +11,8 @@ import torch
 from damage import cuts, flips
 
 from bayesfed.engine import checkpoint
-from bayesfed.engine.rounds import Progress, Row
+from bayesfed.engine.evaluation import Row
+from bayesfed.engine.rounds import Progress
 from bayesfed.errors import InputError
 
 RECORD = checkpoint.Record("abc", "fp32", "threads", 1.5, 300)

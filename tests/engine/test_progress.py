@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from bayesfed.engine.evaluation import Row
 from bayesfed.engine.progress import Reporter
-from bayesfed.engine.rounds import Progress, Row
+from bayesfed.engine.rounds import Progress
 from bayesfed.methods.base import GLOBAL
 from bayesfed.runfile import resolve
 

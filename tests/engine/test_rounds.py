@@ -14,16 +14,9 @@ from playing import federation, play, tensors
 from bayesfed import runfile
 from bayesfed.data import partition
 from bayesfed.engine import checkpoint
+from bayesfed.engine.evaluation import DETAILED_CLIENTS, DETAILED_EVERY, Evaluation
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.engine.rounds import (
-    DETAILED_CLIENTS,
-    DETAILED_EVERY,
-    Divergence,
-    Progress,
-    Trainer,
-    divergence,
-    finiteness,
-)
+from bayesfed.engine.rounds import Divergence, Progress, divergence, finiteness
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Node, Predictor, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
@@ -134,7 +127,7 @@ def test_a_step_that_puts_a_tensor_in_another_ones_place_is_told_how(
 def test_testing_on_shards_changes_no_training(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = mapping("hbfl", rounds=2)
     with_it = tensors(play(federation(run, data_dir), 2))
-    monkeypatch.setattr(Trainer, "on_shards", lambda *_: [])
+    monkeypatch.setattr(Evaluation, "on_shards", lambda *_: [])
     without = tensors(play(federation(run, data_dir), 2))
     assert all(torch.equal(tensor, without[name]) for name, tensor in with_it.items())
 

@@ -22,7 +22,7 @@ import yaml
 from safetensors import safe_open
 
 from bayesfed import cli, files, runfile, runfolder
-from bayesfed.engine import lease, rounds
+from bayesfed.engine import evaluation, lease
 from bayesfed.engine import train as training
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.train import Process
@@ -463,7 +463,7 @@ def test_a_prediction_that_is_no_number_ends_a_run(owner: str, train: Train, map
 def test_a_metric_that_is_not_finite_is_null(train: Train, mapping: Make, tmp_path: Path,
                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Parameters that are finite may give an infinite loss: the summary stays JSON."""
-    monkeypatch.setattr(rounds, "uncertainty", lambda *_: {"nll": torch.tensor(float("inf"))})
+    monkeypatch.setattr(evaluation, "uncertainty", lambda *_: {"nll": torch.tensor(float("inf"))})
     assert train(mapping()) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text(), parse_constant=pytest.fail)
     assert summary["uncertainty"]["global"]["nll"] is None

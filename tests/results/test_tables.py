@@ -274,7 +274,7 @@ def test_early_and_jitter_by_hand(lab, stored):
 
 
 def test_curves_agree_with_the_engines_summary(tmp_path):
-    from bayesfed.engine.rounds import Row
+    from bayesfed.engine.evaluation import Row
     from bayesfed.engine.summary import summarise
 
     history = [

@@ -23,8 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from bayesfed import files
+from bayesfed.engine.evaluation import Row
 from bayesfed.engine.labelling import Labelled
-from bayesfed.engine.rounds import Divergence, Progress, Row
+from bayesfed.engine.rounds import Divergence, Progress
 from bayesfed.errors import InputError
 from bayesfed.methods.base import State
 from bayesfed.options import difference

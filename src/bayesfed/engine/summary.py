@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bayesfed.engine.rounds import Row
+from bayesfed.engine.evaluation import Row
 from bayesfed.methods.base import GLOBAL, SAMPLED
 from bayesfed.runfolder import NO_GLOBAL
 

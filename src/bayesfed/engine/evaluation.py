@@ -1,0 +1,221 @@
+"""What is measured in a round: who is tested on which images, and what is made of the predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.engine import contract
+from bayesfed.engine.federation import SERVER, Federation
+from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor
+from bayesfed.metrics.classification import accuracy, bins, uncertainty
+from bayesfed.metrics.detection import detection, entropy
+
+DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
+DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
+MEAN = "mean"  # stands for a client in rows of all clients of a round together
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of metrics.csv; `client` is a number from 0, "global", or "mean".
+
+    With a client's number and the model `global` it is about the server's model on that client's test images.
+    """
+
+    round: int
+    client: str
+    model: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A row whose value is still on the device, so that the host need not wait for it."""
+
+    client: str
+    model: str
+    metric: str
+    value: Tensor
+
+
+class Evaluation:
+    """The tests of one round."""
+
+    def __init__(self, federation: Federation, round: int, participants: Sequence[int]) -> None:
+        """`participants`: the clients of the round."""
+        self.federation, self.participants = federation, participants
+        budget = federation.run.budget
+        self.detailed = round == budget.rounds or round % DETAILED_EVERY == 0
+        self.every = budget.clients_on_test == "round"
+        sparse = 1 if self.every else -(-len(participants) // DETAILED_CLIENTS)
+        self.on_all = set(participants[::sparse] if self.detailed or self.every else [])  # the test images
+        self.best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}  # of epochs, by client and predictor
+        self.predicts = False  # whether anything has predicted
+        self.off: list[tuple[str, Tensor]] = []  # how far probabilities were from adding up to 1, by predictor
+        self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and predictor
+
+    def epoch_test(self, client: int) -> Callable[[Node], None] | None:
+        """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
+        method, shard, best = self.federation.method, self.federation.shards[client], self.best[client]
+        if not method.evaluate_each_epoch() or not len(shard.test):
+            return None
+
+        def test(c: Node) -> None:
+            for predictor in method.client_predictors(c):
+                if not predictor.sampled:
+                    predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+                    value = accuracy(predicted, shard.test_images.labels[shard.test])
+                    best[predictor.name] = torch.maximum(best.get(predictor.name, value), value)
+
+        return test
+
+    def of_client(self, c: Node) -> list[Reading]:
+        """What is measured of a client when it has trained."""
+        method = self.federation.method
+        best = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in self.best[c.client].items()]
+        predictors = contract.client_predictors(method, method.client_predictors(c))
+        return best + self.of_predictors(c, predictors, c.client in self.on_all)
+
+    def of_server(self, server: Node) -> list[Reading]:
+        """What is measured of the server at the end of the round, and of its model on the clients' shards."""
+        if not server.predicts:
+            return []
+        method = self.federation.method
+        on = range(self.federation.clients) if self.detailed else self.participants
+        predictors = contract.server_predictors(method, method.server_predictors(server))
+        whole = (
+            not self.federation.run.multi_task
+        )  # else clients' tests are of several sets, and their shards are these
+        return self.of_predictors(server, predictors, whole, on)
+
+    def of_predictors(
+        self, node: Node, predictors: Sequence[Predictor], on_all: bool, on: Sequence[int] = ()
+    ) -> list[Reading]:
+        """All metrics of a node's predictors that are due this round; `on_all`: on the full test set, too.
+
+        `on`: the clients on whose shards the server's model is tested.
+        """
+        node.reseed("predict")
+        self.predicts |= bool(predictors)
+        shard = self.federation.shards[node.client]
+        is_server = node.client == SERVER
+        who = "global" if is_server else str(node.client)
+        classes = self.federation.run.sources[max(node.client, 0) if self.federation.run.multi_task else 0].classes
+        due = {"test"} if on_all else set()
+        due |= {"shard"} if not is_server and len(shard.test) else set()
+        readings = []
+        for predictor in predictors:
+            sets = due.intersection(predictor.sets) if self.detailed or not predictor.sampled else set()
+            predicted: dict[str, tuple[Tensor, Tensor]] = {}
+            labels = shard.test_images.labels
+            if "test" in sets:
+                everything = torch.arange(len(labels), device=labels.device)
+                predicted["test"] = self.federation.predict(predictor, shard.test_images, everything), labels
+            if "shard" in sets and "test" in sets:  # a shard is a part of the test set
+                predicted["shard"] = predicted["test"][0][shard.test], labels[shard.test]
+            elif "shard" in sets:
+                own = self.federation.predict(predictor, shard.test_images, shard.test)
+                predicted["shard"] = own, labels[shard.test]
+            for name, (log_probabilities, truth) in predicted.items():
+                contract.check_shape(self.federation.method, predictor.name, log_probabilities, len(truth), classes)
+                self.off.append((predictor.name, contract.off_one(log_probabilities)))
+                of = node.client, predictor.name
+                self.numbers[of] = ~log_probabilities.isnan().any() & self.numbers.get(of, True)
+                values = {"accuracy": accuracy(log_probabilities, truth)}
+                if self.detailed:
+                    values |= uncertainty(log_probabilities, truth)
+                if self.detailed and name == "test":
+                    values |= self.tasks(predictor, log_probabilities, truth)
+                readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
+            ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
+            if ours and "test" in predicted and node.round == node.rounds:
+                readings += reliability(predictor.name, *predicted["test"])
+            if predictor.name == GLOBAL and "shard" in predictor.sets:
+                readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
+        return readings
+
+    def tasks(self, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
+        """How well entropy tells wrong predictions from right ones, and foreign images from the run's own, as the run asks.
+
+        on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
+        mean and sd over resamplings.
+        """
+        asked, found = self.federation.run.tasks, {}
+        own = entropy(on_test)
+        if asked.mistakes:
+            found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
+        for name, images in self.federation.foreign.items():
+            everything = torch.arange(len(images), device=own.device)
+            scores = torch.cat([own, entropy(self.federation.predict(predictor, images, everything))])
+            foreign = torch.arange(len(scores), device=own.device) >= len(own)
+            found[f"foreign_{name}"] = detection(scores, foreign, self.federation.resamplings(len(scores)))
+        return {
+            f"auroc_{name}{end}": value
+            for name, both in found.items()
+            for end, value in zip(("", "_sd"), both, strict=True)
+        }
+
+    def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
+        """Accuracy of a predictor of the server on the test images of each of the clients.
+
+        `on_test`: what it has predicted on the server's test set, of which a shard is a part unless every client has a
+        dataset of its own.
+        """
+        images, readings = self.federation.shards[SERVER].test_images, []
+        for k in clients:
+            shard = self.federation.shards[k]
+            if not len(shard.test):
+                continue
+            if on_test is not None and shard.test_images is images:
+                predicted = on_test[shard.test]
+            else:
+                predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+            value = accuracy(predicted, shard.test_images.labels[shard.test])
+            readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
+        return readings
+
+    def over_clients(self, readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
+        """Where clients are tested every round: sum_k q_k of the accuracies on the full test set of each model that all
+        clients of the round were tested with: FOLA's LA, of a model of the client "mean"."""
+        found: dict[str, list[Tensor]] = {}
+        for reading in readings if self.every else ():
+            if reading.metric == "test_accuracy" and reading.client != "global":
+                found.setdefault(reading.model, []).append(q[int(reading.client)] * reading.value)
+        return [
+            Reading(MEAN, model, "test_accuracy", torch.stack(values).sum())
+            for model, values in found.items()
+            if len(values) == len(q)
+        ]
+
+    def finiteness(self) -> dict[tuple[str, str], Tensor]:
+        """Whether all predictions were numbers, by node and what has predicted."""
+        return {
+            ("server" if client == SERVER else str(client), f"prediction by its model '{name}'"): flag
+            for (client, name), flag in sorted(self.numbers.items(), key=lambda one: one[0])
+        }
+
+    def check(self) -> None:
+        """Raise InputError where nothing has predicted, or not in probabilities."""
+        contract.check_predictions(self.federation.method, self.predicts, self.off)
+
+
+def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
+    """The bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
+    return [
+        Reading("global", model, f"reliability_{number}_{what}", value)
+        for what, values in vars(bins(log_probabilities, labels)).items()
+        for number, value in enumerate(values, start=1)
+    ]
+
+
+def rows(round: int, readings: Sequence[Reading]) -> list[Row]:
+    """The readings with their values on the host, fetched in one go."""
+    if not readings:
+        return []
+    values = torch.stack([reading.value.double() for reading in readings]).tolist()
+    return [Row(round, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]
