@@ -20,7 +20,7 @@ import torch
 from bayesfed import files
 from bayesfed.engine import device as devices
 from bayesfed.engine import lease
-from bayesfed.engine.train import code_hash
+from bayesfed.engine.provenance import code_hash
 
 BAD = "FAILED"  # how what is told of a part that has failed begins
 MARGIN = 5  # seconds before a part's end at which it is to stop by itself, with a row of what it has

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import gc
-import hashlib
 import json
-import platform
 import re
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import bayesfed
 from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, store
-from bayesfed.data.catalogue import source
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
 from bayesfed.engine.federation import Compute, Federation
 from bayesfed.engine.progress import Reporter
+from bayesfed.engine.provenance import code_hash, facts, machine
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.stop import Stop, Stopped
 from bayesfed.engine.summary import summarise
@@ -344,63 +339,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
     runfolder.seal(place.out, summary)
 
 
-def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str) -> dict[str, Any]:
-    """What a result depends on beside its key, as provenance.json has it and `bayesfed verify` compares it."""
-    return {
-        **by,
-        "precision": precision,
-        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
-        "partition_fingerprint": partition_fingerprint(run, data),
-    }
-
-
-def machine(on: str, executor: str) -> dict[str, Any]:
-    """What of these facts may change when a run is resumed."""
-    return {
-        "code": code_hash(),
-        "versions": versions(),
-        "device": on,
-        "hardware": device.hardware(on),
-        "threads": torch.get_num_threads(),
-        "executor": executor,
-    }
-
-
 def test_images(run: Run, data: Path) -> list[int]:
     """How many test images each client has."""
     if run.multi_task:
         return [one.count("test") for one in run.sources]
     return np.diff(partition.load(run.datasets[0], run.partition, run.budget.seed, data).test_offsets).tolist()
-
-
-def partition_fingerprint(run: Run, data: Path) -> str | None:
-    """sha256 of the cached partition's arrays; None where every client holds a whole dataset."""
-    if run.multi_task:
-        return None
-    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data)
-    return hashlib.sha256(b"".join(array.tobytes() for array in vars(shares).values())).hexdigest()
-
-
-@functools.cache
-def code_hash() -> str:
-    """sha256 over the package's source files, by path, as they were when it was first asked for."""
-    root = Path(bayesfed.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """The versions that can change a result."""
-    found = {
-        "bayesfed": bayesfed.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    for name in ("numpy", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found

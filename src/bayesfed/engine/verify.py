@@ -18,8 +18,9 @@ import torch
 from bayesfed import runfile, runfolder
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.executors import DEFAULT
+from bayesfed.engine.provenance import facts, machine
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.train import Place, Process, assemble, facts, machine
+from bayesfed.engine.train import Place, Process, assemble
 from bayesfed.errors import InputError
 from bayesfed.parts import WEIGHTS
 from bayesfed.revision import ENGINE_REVISION

@@ -1,0 +1,74 @@
+"""What a result depends on beside its run: code, versions, machine, precision, data."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bayesfed
+from bayesfed.data import partition
+from bayesfed.data.catalogue import source
+from bayesfed.engine import device
+from bayesfed.runfile import Run
+
+
+def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str) -> dict[str, Any]:
+    """What a result depends on beside its key, as provenance.json has it and `bayesfed verify` compares it."""
+    return {
+        **by,
+        "precision": precision,
+        "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
+        "partition_fingerprint": partition_fingerprint(run, data),
+    }
+
+
+def machine(on: str, executor: str) -> dict[str, Any]:
+    """What of these facts may change when a run is resumed."""
+    return {
+        "code": code_hash(),
+        "versions": versions(),
+        "device": on,
+        "hardware": device.hardware(on),
+        "threads": torch.get_num_threads(),
+        "executor": executor,
+    }
+
+
+def partition_fingerprint(run: Run, data: Path) -> str | None:
+    """sha256 of the cached partition's arrays; None where every client holds a whole dataset."""
+    if run.multi_task:
+        return None
+    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data)
+    return hashlib.sha256(b"".join(array.tobytes() for array in vars(shares).values())).hexdigest()
+
+
+@functools.cache
+def code_hash() -> str:
+    """sha256 over the package's source files, by path, as they were when it was first asked for."""
+    root = Path(bayesfed.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """The versions that can change a result."""
+    found = {
+        "bayesfed": bayesfed.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    for name in ("numpy", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
