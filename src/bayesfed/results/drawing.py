@@ -86,7 +86,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         drawn = set(data.curves["curve"])
         labels = [
             (name if axis == figures.NETWORK else study.labelled(axis, name))
-            + ("" if name in drawn else f" ({figures.undrawn(data, axis, name)})")
+            + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
             for name in data.names
         ]
         across = fitting(labels, width)
@@ -142,6 +142,11 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         )
         made.text(0.1 / width, 0.08 / total, small, fontsize=6.5, color=MUTED, va="bottom", linespacing=1.35)
     return made
+
+
+def undrawn(data: figures.Content, axis: str, name: str) -> str:
+    """Why there is no curve of that name."""
+    return figures.why([record for record in data.records if record.field(axis) == name]) or "not run"
 
 
 def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequence[cells.Record]) -> Figure:

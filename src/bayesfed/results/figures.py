@@ -248,11 +248,6 @@ def colours(places: Mapping[str, int]) -> dict[str, Any]:
     return {name: ordered[place] for name, place in places.items()}
 
 
-def undrawn(data: Content, axis: str, name: str) -> str:
-    """Why there is no curve of that name."""
-    return why([record for record in data.records if record.field(axis) == name]) or "not run"
-
-
 def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
     """Why the panel with these titles would be empty."""
     sides = figure["rows"], figure["columns"]
