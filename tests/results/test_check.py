@@ -1,5 +1,6 @@
 """Mistakes in what a paper makes of its runs: each is named at planning, before any run, with the nearest valid name."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,10 @@ def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
     [
         (lambda text: text + text.splitlines()[-1] + "\n", "this cell stands twice; keep one"),
         (lambda text: text.replace("CIFAR10", "CIFÄR10").encode("utf-16"), "this is no text in UTF-8; save it so"),
+        (
+            lambda text: re.sub(r"(?m)(?<=^table1,)(.*),(\d\d)\.(\d\d)$", r"\1,0.\2\3", text),
+            "no accuracy of table1 is above 1: these are fractions; write percent",
+        ),
     ],
 )
 def test_printed_numbers_that_cannot_be_read_are_refused(

@@ -23,7 +23,8 @@ def read_published(path: Path) -> list[dict[str, str]]:
     """The printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty. A column `sd`
     may have what is printed of their spread.
 
-    Raises InputError when it lacks a column or has a cell twice, when a value is no number, and for what is no UTF-8.
+    Raises InputError when it lacks a column or has a cell twice, when a value is no number, for accuracies as fractions, and
+    for what is no UTF-8.
     """
     wanted = ["item", *KEYS, "value"]
     if not path.is_file():
@@ -55,6 +56,10 @@ def read_published(path: Path) -> list[dict[str, str]]:
             raise InputError(
                 f"{column} '{row[column]}' of {named}: expected a number, or nothing where none is printed"
             )
+    for item in wording.unique(row["item"] for row in printed):
+        accuracies = [float(row["value"]) for row in printed if row["item"] == item and "accuracy" in row["metric"]]
+        if accuracies and max(accuracies) <= 1 and any(0 < value < 1 for value in accuracies):
+            raise InputError(f"no accuracy of {item} is above 1: these are fractions; write percent, 51.26 for 0.5126")
     return printed
 
 
