@@ -95,6 +95,17 @@ def test_a_cell_leads_to_its_runs(browser: Browser, of_made_up: Path) -> None:
     assert "#runs" not in page.url
 
 
+def test_the_address_keeps_the_tab_when_a_run_is_closed(browser: Browser, of_results: Path) -> None:
+    page = watched(browser, of_results).page
+    page.get_by_role("tab").nth(1).click()
+    there = page.url
+    page.locator("section.paper:visible a.ours").first.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert page.url == there
+
+
 def test_a_point_of_a_curve_leads_to_its_run(browser: Browser, of_made_up: Path) -> None:
     page = watched(browser, of_made_up).page
     plot = page.locator("[data-chart='hbfl-figure4'] .plot").first

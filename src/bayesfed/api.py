@@ -50,9 +50,11 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
         raise InputError(f"run: expected a mapping, as yaml.safe_load gives of a run file's text, found {run!r}")
     folder, data = run_folder(out, "out"), Path(data)
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
+    resolved = runfile.resolve(plain(run), data)
+    runfile.check_counts(resolved)
     with Process() as process:
         place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights))
-        train_run(runfile.resolve(plain(run), data), place, process)
+        train_run(resolved, place, process)
     return load_run(folder, checkpoint=where, data=data, weights=weights)
 
 

@@ -9,8 +9,10 @@ import json
 import os
 import re
 import reprlib
+import secrets
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ YAML_PARTS = 1_000_000
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    own = secrets.token_hex(4)  # a process of another container or node may have this one's number
+    scratch = path.with_name(f".{path.stem}.{os.getpid()}-{own}{path.suffix}")
     try:
         yield scratch
         os.replace(scratch, path)
@@ -33,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def left_behind(path: Path) -> list[Path]:
     """What `replacing` has left beside `path` where its process was killed."""
-    name = re.compile(rf"\.{re.escape(path.stem)}\.\d+{re.escape(path.suffix)}")
+    name = re.compile(rf"\.{re.escape(path.stem)}\.\d+-\w+{re.escape(path.suffix)}")
     return [one for one in path.parent.glob(".*") if name.fullmatch(one.name)]
 
 
@@ -137,19 +140,19 @@ def sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the kernel lock of a folder; where another process holds it, call `waiting` once and wait.
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the kernel lock of a file, which is made where it is missing; where another process holds it, say once that it
+    holds `what`, and wait.
 
     Raises OSError with the lock's place where the file system cannot lock, as some that come over a network.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                print(f"{what}; waiting", file=sys.stderr)
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise OSError(error.errno, f"cannot be locked here ({error.strerror})", str(path)) from None

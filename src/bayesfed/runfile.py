@@ -209,12 +209,14 @@ class Run:
 
 
 def load(path: Path, data: Path = parts.DATA) -> Run:
-    """The run file at `path`; raises InputError for anything in it that is wrong."""
+    """The run file at `path`; raises InputError for anything in it that is wrong, datasets with too few images included."""
     mapping = files.read_yaml(path)
     if not isinstance(mapping, Mapping):
         found = "an empty file" if mapping is None else repr(mapping)
         raise InputError(f"{path}: expected keys and values, found {found}; docs/design.md shows a run file")
-    return resolve(mapping, data)
+    run = resolve(mapping, data)
+    check_counts(run)
+    return run
 
 
 def resolve(mapping: object, data: Path = parts.DATA) -> Run:

@@ -18,7 +18,7 @@ from bayesfed.engine.evaluation import DETAILED_CLIENTS, DETAILED_EVERY, Evaluat
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Divergence, Progress, divergence, finiteness
 from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Node, Predictor, Update, softmax_of
+from bayesfed.methods.base import Batch, Learner, Node, Phase, Predictor, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
@@ -180,6 +180,7 @@ def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[...,
     [
         ("phases", lambda self, c: None, "phases gave None; expected a list of phases"),
         ("phases", lambda self, c: c.local(self.step), "phases gave Phase.*; expected a list of phases"),
+        ("phases", lambda self, c: [Phase(self.step, epochs=1, batch_size=8)], "phases gave one with batch_size 8; only the server"),
         ("client_predictors", named("tiny", ("tst",)), r"predictor 'tiny' has the sets \('tst',\); expected some of shard, test"),
         ("client_predictors", named('a, "b"'), "names a predictor or what is logged; expected a text without commas"),
         ("client_predictors", lambda self, c: 2 * named("tiny")(self, c), "gave two predictors named 'tiny'; rename one"),

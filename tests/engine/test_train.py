@@ -292,7 +292,7 @@ def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
     given: list[None] = []
     give_back = training.give_back
     monkeypatch.setattr(training, "give_back", lambda: given.append(None))
-    assert together(mapping(), mapping(server_images=240)) == 2
+    assert together(mapping(), mapping(server_images=125)) == 2  # too few of a class: known when it is dealt
     assert len(given) == 2
     freed: list[None] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(None))
@@ -622,7 +622,11 @@ def test_the_log_ends_with_the_checkpoint(train: Train, mapping: Make, tmp_path:
         ({"dataset": "mnist"}, "dataset mnist: .* is missing: run `bayesfed fetch mnist --data"),
         ({"method": {"name": "hbfi"}}, "no method is named 'hbfi'"),
         ({"partition": {"alpha": 1.0, "clients": 300}}, "partition.clients: 300 clients .* at most 25 clients fit"),
-        ({"server_images": 240}, "server_images: 240 for the server: that would take 24 of the"),
+        (
+            {"server_images": 240},
+            "server_images: 240 for the server, but dataset .few. has 250 .*, and at most half may leave",
+        ),
+        ({"server_images": 125}, "server_images: 125 for the server: that would take 13 of the"),
     ],
 )
 def test_refuses_before_any_work(change: dict[str, Any], message: str, train: Train, mapping: Make, tmp_path: Path,
@@ -650,7 +654,7 @@ def call(mapping: dict[str, Any], data: Path, folder: Path) -> list[str]:
 
 
 def test_a_trainer_waits_for_the_folders_holder(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
-    with files.locked(tmp_path / "out", lambda: None):
+    with files.locked(tmp_path / "out/.lock", "the test holds it"):
         trainer = subprocess.Popen(
             call(mapping("fedavg", dataset="digits", rounds=1), digits_dir, tmp_path), stderr=subprocess.PIPE, text=True
         )

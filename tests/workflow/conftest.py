@@ -17,7 +17,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     made = shared / "finished.made"
-    with files.locked(shared / "finished.lock", lambda: None):
+    with files.locked(shared / "finished.lock", "another process runs the test config"):
         clone = Clone(shared / "finished")
         if not made.exists():
             clone.snakemake()

@@ -6,7 +6,6 @@ it comes from. Nothing is unpickled, and no archive is unpacked to disk: the fil
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -48,8 +47,10 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
     folder = data_dir / name
     if mirror is None and os.environ.get("BAYESFED_MIRROR"):
         mirror = Path(os.environ["BAYESFED_MIRROR"])
+    if _is_sound(wanted, data_dir):
+        return folder
     with _scratch(data_dir, name) as scratch:
-        if _is_sound(wanted, data_dir):
+        if _is_sound(wanted, data_dir):  # by whoever held it
             return folder
         if wanted.folder:
             wanted, by_split = _own_records(wanted, mirror, scratch)
@@ -79,10 +80,8 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
 @contextmanager
 def _scratch(data_dir: Path, name: str) -> Iterator[Path]:
     """A folder to work in, held by one process at a time; what a killed one left is removed first."""
-    data_dir.mkdir(parents=True, exist_ok=True)
     scratch = data_dir / f".{name}.scratch"
-    with (data_dir / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with files.locked(data_dir / f".{name}.lock", f"{data_dir / name}: another process fetches this"):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         try:

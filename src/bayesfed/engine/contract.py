@@ -44,10 +44,15 @@ def state(method: Method, part: str, given: object) -> State:
 
 
 def phases(method: Method, given: object) -> Sequence[Phase]:
-    """A client's phases; raises InputError for anything else."""
-    if isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given):
-        return given
-    raise refused(method, "phases", given, "a list of phases")
+    """A client's phases; raises InputError for anything else, and for mini-batches of another size than the run's."""
+    if not (isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given)):
+        raise refused(method, "phases", given, "a list of phases")
+    for size in filter(None, (one.batch_size for one in given)):
+        raise InputError(
+            f"method '{method.name}': phases gave one with batch_size {size}; only the server's phases may have their own, a "
+            "client's mini-batches are the run's"
+        )
+    return given
 
 
 def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:

@@ -92,16 +92,21 @@ def train(run: Run, place: Place, process: Process) -> None:
     says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
     """
     refuse_places(place)
-    with files.locked(
-        place.out, lambda: print(f"{place.out}: another process holds this run; waiting", file=sys.stderr)
-    ):
-        refuse_other_run(run, place.out)
-        if (place.out / runfolder.SUMMARY).exists():
-            checkpoint.done(place.checkpoint)
-            print(f"{place.out}: done already", file=sys.stderr)
-            return
-        process.lease(place)
-        train_locked(run, place, process)
+    if finished(run, place):
+        return
+    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
+        if not finished(run, place):  # by whoever held it
+            process.lease(place)
+            train_locked(run, place, process)
+
+
+def finished(run: Run, place: Place) -> bool:
+    """Whether the run's folder is done, which is told. Raises InputError for another run's folder."""
+    refuse_other_run(run, place.out)
+    if done := (place.out / runfolder.SUMMARY).exists():
+        checkpoint.done(place.checkpoint)
+        print(f"{place.out}: done already", file=sys.stderr)
+    return done
 
 
 def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], Place]) -> dict[Path, int]:
@@ -286,11 +291,11 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                     saved = time.monotonic()
                     wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
             stop.check()  # for what came since the last mini-batch, lest a batch goes on to its next run
-        except (Stopped, OSError):  # the latter of a terminal that is gone, for whoever writes to it
-            if not stop.raised:
-                raise
-            raise Stopped(leave()) from None
         except Exception as error:
+            if stop.raised and isinstance(
+                error, Stopped | OSError
+            ):  # the latter of a terminal that is gone, for who writes
+                raise Stopped(leave()) from None
             if of_machine(error) and progress.round > kept:
                 with contextlib.suppress(Exception):  # of a GPU or a disk that does no more: what was kept before stays
                     save()

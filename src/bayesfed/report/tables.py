@@ -127,7 +127,7 @@ def of_paper(
         shown = []
         for cell in of_row:
             row = compare.beside(study, table, cell, printed)
-            told = remark(row["note"], cell, table)
+            told = "; ".join(compare.remarks(study, cell, printed))
             footnotes += [told] if told and told not in footnotes else []
             kind = "close" if row["verdict"].startswith("within") else KINDS.get(row["verdict"], "apart")
             score = cell.score()
@@ -155,13 +155,6 @@ def of_paper(
 def many(score: cells.Score) -> str:
     """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
     return str(score.planned) if score.count() in score.missing else score.count()
-
-
-def remark(note: str, cell: tables.Cell, table: Mapping[str, Any]) -> str:
-    """What a cell's note says beside the note of its table, which stands below all, and the seeds, which stand in the
-    cell."""
-    own, count = note.removesuffix(table.get("note", "")), cell.score().count()
-    return own.replace(f"{count} seeds finished", "").replace(f"seeds: {count}", "").strip("; ")
 
 
 def three(row: Mapping[str, str]) -> tuple[str, str, str]:

@@ -113,13 +113,10 @@ def beside(
     # As it is shown, lest a point away be more than a point by a rounding.
     difference = None if score.mean is None or value is None else round(score.scale * score.mean - value, places)
     stand_in = any(record.used != record.dataset for record in cell.records)
-    budget = study.budget(cell.records)
+    seeds = "" if score.seeds == score.planned else f"{score.count()} seeds finished"
     notes = [
-        search.chosen(cell.records),
-        "" if budget == cells.AS_PAPER else budget,
-        "" if score.seeds == score.planned or score.missing else f"{score.count()} seeds finished",
-        f"seeds: {score.count()}" if score.missing else ", ".join(score.without()),
-        f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
+        *remarks(study, cell, published),
+        f"seeds: {score.count()}" if score.missing else seeds,
         table.get("note", ""),
     ]
     own = {"metric": cell.metric, **{key: study.label(value) for key, value in cell.keys.items()}}
@@ -144,6 +141,19 @@ def beside(
         "published_sd": printed[0].get("sd", "") if len(printed) == 1 else "",
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def remarks(study: cells.Study, cell: tables.Cell, published: Sequence[Mapping[str, str]]) -> list[str]:
+    """What is to be said of a cell beside how many seeds it has; `published` are the printed numbers of its table."""
+    printed = [row for row in published if prints(study, cell, row)]
+    score, budget = cell.score(), study.budget(cell.records)
+    notes = [
+        search.chosen(cell.records),
+        "" if budget == cells.AS_PAPER else budget,
+        "" if score.missing else ", ".join(score.without()),
+        f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
+    ]
+    return [note for note in notes if note]
 
 
 def axes_of(table: Mapping[str, Any]) -> list[str]:

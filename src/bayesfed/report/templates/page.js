@@ -2,7 +2,6 @@
 // Tabs, sorting, charts when they come into view, and what is told of a run. All text goes through textContent.
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
-root.classList.add("js");
 const quoted = (text) => `"${String(text ?? "").replaceAll('"', '""')}"`; // in CSV
 const all = (query, within = document) => [...within.querySelectorAll(query)];
 
@@ -32,8 +31,9 @@ function show(number) {
     panels[i].hidden = i !== number;
   });
 }
+let before = ""; // what the address led to before runs were told of
 tabs.forEach((tab, i) => {
-  tab.addEventListener("click", () => { show(i); history.pushState(null, "", `#${panels[i].id}`); });
+  tab.addEventListener("click", () => { show(i); before = `#${panels[i].id}`; history.pushState(null, "", before); });
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const to = event.key === "Home" ? 0 : event.key === "End" ? tabs.length - 1 : step ? (i + step + tabs.length) % tabs.length : null;
@@ -47,7 +47,6 @@ if (tabs.length) show(0);
 
 // ---- where an address leads: to a tab, to something within one, or to runs
 const dialog = document.getElementById("story");
-let before = "";
 function follow() {
   const asked = decodeURIComponent(location.hash.slice(1));
   if (asked.startsWith("runs=")) return tell(asked.slice(5).split(","));
@@ -236,6 +235,7 @@ function tell(names) {
   later = [];
   const body = document.getElementById("story-body");
   document.getElementById("story-title").textContent = known.length === 1 ? "A run" : `${known.length} runs`;
+  all(".plot", body).forEach(async (place) => { const view = drawn.get(place); drawn.delete(place); (await view)?.finalize(); });
   body.replaceChildren(...(known.length ? known.map(story) : [element("p", {}, "This page knows no such run.")]));
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
