@@ -17,7 +17,6 @@ from bayesfed.report import build
 from tests.results.conftest import Lab, finish
 
 PROJECT = Path(__file__).parents[1]
-PAPERS = PROJECT / "config/papers"
 HOSTILE = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
 
 
@@ -45,12 +44,12 @@ def of_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copyfile(table, plan.parent / "speed" / table.name)
     (folder / "reports/paper-workflow.html").write_text("the workflow's report\n")
     here = Path.cwd()
-    os.chdir(PROJECT)  # where a plan looks for its papers
+    os.chdir(PROJECT)  # where a plan and what is made of it look for their papers
     try:
         planning.write(PROJECT / "config/paper.yaml", plan)
+        return build.write(plan / "plan.json", folder / "reports/paper.html")[0]
     finally:
         os.chdir(here)
-    return build.write(plan / "plan.json", folder / "reports/paper.html", PAPERS)[0]
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +81,7 @@ def of_made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table += [f"{k},{split},{20 * k + 10},{20 * k},10" for k in range(10) for split in ("train", "test")]
     (root / name).parent.mkdir(parents=True)
     (root / f"{name}.csv").write_text("\n".join(table) + "\n")
-    return build.write(plan, root.parent.parent / "reports/test.html", PAPERS)[0]
+    return build.write(plan, root.parent.parent / "reports/test.html")[0]
 
 
 class Watched:

@@ -209,7 +209,8 @@ def paper_folder(name: str, config: Tree) -> Path:
 
 
 def read_paper(name: str, config: Tree) -> dict[str, Any]:
-    """A paper's file, with the config's folders of own parts and of weights, and its own where that is among parts.
+    """A paper's file, where its printed numbers would be and whether they are, and the config's folders of own parts and of
+    weights.
 
     Raises InputError where there are two of that name.
     """
@@ -223,17 +224,11 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     check_keys(spec, files.read_yaml(schema.SCHEMAS / "paper.schema.yaml")["properties"], f"{name}.yaml")
     if spec["paper"] != name:
         raise InputError(f"{name}.yaml.paper: '{spec['paper']}' is not the file's name; write '{name}'")
-    if folder != PAPERS:
-        if (PAPERS / f"{name}.yaml").exists():
-            raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
-        spec["folder"] = folder.as_posix()
-    spec["printed"] = published_file(name, spec).is_file()
+    if folder != PAPERS and (PAPERS / f"{name}.yaml").exists():
+        raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
+    published = folder / f"{name}.published.csv"
+    spec |= {"published_file": published.as_posix(), "printed": published.is_file()}
     return spec | {key: config[key] for key in ("parts", "weights") if config.get(key)}
-
-
-def published_file(name: str, spec: Tree) -> Path:
-    """Where the printed numbers of a paper are, if there are any: beside its file."""
-    return Path(spec.get("folder", PAPERS), f"{name}.published.csv")
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
@@ -319,7 +314,7 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
     # The config's own experiments are here without all else that its `run` says, and are counted with it.
     whole = [cell for cell, _ in experiments.cells(paper, asked, once, counted=False)]
     study = join.study(paper, spec, "", whole, Path())
-    check.paper(study, published_file(paper, spec))
+    check.paper(study, Path(spec["published_file"]))
     for claim in spec.get("claims", []):
         claim["cells"] = len(claims.tests(study, claim))
 
@@ -388,7 +383,7 @@ def products_hash(plan: Tree) -> str:
     also in a clone without records of earlier workflow runs. The order of a paper's methods counts: colours follow it.
     """
     content = {key: plan[key] for key in ("title", "notice", "cells", "papers", "logs")}
-    published = [published_file(name, spec) for name, spec in plan["papers"].items()]
+    published = [Path(spec["published_file"]) for spec in plan["papers"].values()]
     return files.digest(json.dumps(content), [*published, *source_files(PACKAGE / "results"), PACKAGE / "grid.py"])
 
 

@@ -24,7 +24,7 @@ class Lab:
         self.root = root
         self.cells: list[dict[str, Any]] = []
         self.notice = ""
-        self.spec = yaml.safe_load(PAPER.read_text())
+        self.spec = yaml.safe_load(PAPER.read_text()) | {"published_file": str(PAPER.with_suffix(".published.csv"))}
 
     @property
     def plan(self) -> Path:

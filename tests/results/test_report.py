@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from bayesfed.errors import InputError
 from bayesfed.report import build, charts, stories
 from bayesfed.results import claims, compare, tables
 
-PUBLISHED = Path(__file__).parents[2] / "config/papers"
 HOSTILE = "<script>document.title = 'run'</script>{{ 7 * 7 }}"
 
 
@@ -71,7 +69,7 @@ class Page(html.parser.HTMLParser):
 
 
 def page(lab, tmp_path) -> Page:
-    out, _ = build.write(lab.plan, tmp_path / "reports/test.html", PUBLISHED)
+    out, _ = build.write(lab.plan, tmp_path / "reports/test.html")
     return Page(out.read_text())
 
 
@@ -95,7 +93,7 @@ def numbers(row) -> list[str]:
 
 def test_numbers_are_those_of_the_csv_files(some_runs, rows, tmp_path):
     shown = page(some_runs, tmp_path)
-    compare.write(some_runs.plan, tmp_path, papers=PUBLISHED)
+    compare.write(some_runs.plan, tmp_path)
     for name in some_runs.spec["tables"]:
         of_page = [
             cell for row in shown.tables[f"hbfl/{name}"][1:] for cell in row if "print" in cell or "ours" in cell
@@ -123,7 +121,7 @@ def test_first_screen_says_what_came_out(some_runs, tmp_path):
 
 
 def test_cells_say_what_they_are(some_runs, tmp_path):
-    text = (build.write(some_runs.plan, tmp_path / "test.html", PUBLISHED)[0]).read_text()
+    text = (build.write(some_runs.plan, tmp_path / "test.html")[0]).read_text()
     cells = re.findall(r'<td class="cell (\w+)" data-sort="([^"]*)">', text[: text.index('data-table="hbfl/table2"')])
     assert cells == [
         ("open", ""), ("open", ""), ("close", "51.00"), ("close", "62.00"),
@@ -253,7 +251,7 @@ def test_partitions_are_drawn_from_their_tables(some_runs, tmp_path):
     path = plan.parent.parent / f"{name}.csv"
     path.parent.mkdir(parents=True)
     path.write_text("client,split,images,class_0,class_1\n0,train,5,5,0\n0,test,2,2,0\n1,train,7,3,4\n1,test,2,1,1\n")
-    out, _ = build.write(plan, tmp_path / "test.html", PUBLISHED)
+    out, _ = build.write(plan, tmp_path / "test.html")
     shown = Page(out.read_text())
     data = json.loads(shown.scripts[0])
     assert data["partitions"] == {f"{name}.npz": {"train": [[5, 0], [3, 4]]}}
@@ -271,7 +269,7 @@ def test_nothing_run_says_so(lab, tmp_path):
 
 def test_crate_names_what_stands(some_runs, tmp_path):
     tables.write(some_runs.plan, some_runs.root / "tables")
-    _, crate = build.write(some_runs.plan, tmp_path / "reports/test.html", PUBLISHED)
+    _, crate = build.write(some_runs.plan, tmp_path / "reports/test.html")
     assert crate == tmp_path / "reports/test-crate/ro-crate-metadata.json"
     graph = {entity["@id"]: entity for entity in json.loads(crate.read_text())["@graph"]}
     files = [name for name, entity in graph.items() if entity["@type"] == "File"]
@@ -280,11 +278,11 @@ def test_crate_names_what_stands(some_runs, tmp_path):
     actions = [entity for entity in graph.values() if entity["@type"] == "CreateAction"]
     assert len(actions) == 5
     assert all(graph[action["object"]["@id"]]["name"] == "run.yaml" for action in actions)
-    build.write(some_runs.plan, tmp_path / "reports/test.html", PUBLISHED)  # a second time, over the first
+    build.write(some_runs.plan, tmp_path / "reports/test.html")  # a second time, over the first
     (crate.parent / "results").unlink()
     (crate.parent / "results").mkdir()
     with pytest.raises(InputError, match="test-crate/results: expected a link to"):
-        build.write(some_runs.plan, tmp_path / "reports/test.html", PUBLISHED)
+        build.write(some_runs.plan, tmp_path / "reports/test.html")
 
 
 def test_a_folder_is_no_page(some_runs, tmp_path):
@@ -296,7 +294,7 @@ def test_a_changed_record_is_refused(some_runs, tmp_path):
     changed = next((some_runs.root / "runs").rglob("metrics.csv"))
     changed.write_text(changed.read_text() + "3,global,global,test_accuracy,0.9\n")
     with pytest.raises(InputError, match=r"metrics\.csv: not as the run wrote it"):
-        build.write(some_runs.plan, tmp_path / "test.html", PUBLISHED)
+        build.write(some_runs.plan, tmp_path / "test.html")
 
 
 def test_training_imports_nothing_of_the_page():

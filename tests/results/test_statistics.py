@@ -54,7 +54,8 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
     assert "to 50 % last5" not in hbfl
 
     (tmp_path / "hbfl.published.csv").write_text(PUBLISHED)
-    compare.write(lab.plan, tmp_path / "out", papers=tmp_path)
+    lab.spec["published_file"] = str(tmp_path / "hbfl.published.csv")
+    compare.write(lab.plan, tmp_path / "out")
     found = {(row["method"], row["metric"]): row for row in rows(tmp_path / "out/hbfl/two.compare.csv")}
     steps = found["HBFL", "global_accuracy_to_half"]
     assert (steps["published"], steps["mean"], steps["difference"], steps["verdict"]) == ("5", "3", "-2.0", "lower")

@@ -1,7 +1,6 @@
 """Tables against tables worked out by hand; the breakdown of every run; missing runs and budgets."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,6 @@ from bayesfed import cli, runfolder
 from bayesfed.errors import InputError
 from bayesfed.results import claims, compare, join, runs, tables, wording
 from bayesfed.results.statistic import Statistic
-
-PAPERS = Path(__file__).parents[2] / "config/papers"
 
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
 SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "changes": CHANGES}
@@ -191,7 +188,7 @@ def test_an_empty_cell_says_why(lab, stored, rows, tmp_path):
         if claim["claim"].startswith("Table 1, HBFL's global model is above FML's")
     ]
     tables.write(lab.plan, tmp_path)
-    compare.write(lab.plan, tmp_path, papers=PAPERS)
+    compare.write(lab.plan, tmp_path)
     claims.write(lab.plan, tmp_path)
     first, second = rows(tmp_path / "hbfl/each.csv")
     assert (first["FML"], first["HBFL"]) == ("no client predictors", "50.00")
@@ -225,7 +222,7 @@ def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL", seed=0), [0.5, 0.1], [[0.5]] * 10, diverged=broke)
     stored(lab.cell("heterogeneous", "HBFL", seed=1), [0.4, 0.6], [[0.5]] * 10)
     tables.write(lab.plan, tmp_path)
-    compare.write(lab.plan, tmp_path, papers=PAPERS)
+    compare.write(lab.plan, tmp_path)
     claims.write(lab.plan, tmp_path)
     table = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (table["FML"], table["FML last5"], table["HBFL"]) == ("diverged", "diverged", "60.00")

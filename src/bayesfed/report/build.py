@@ -14,7 +14,6 @@ import jinja2
 import vl_convert
 
 from bayesfed import __version__, files
-from bayesfed import plan as planning
 from bayesfed.errors import InputError
 from bayesfed.report import answers, crate, sections, stories
 from bayesfed.report.answers import Answer, Closeness
@@ -63,10 +62,10 @@ class Paper:
         return [*alone, *self.figures, *self.reliability, *self.diagnostics, *self.partitions]
 
 
-def write(plan: Path, out: Path, papers: Path = planning.PAPERS) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns both files.
 
-    `papers` holds `<paper>.published.csv`. Reads the plan's results folder: runs, and where they stand, tables of partitions
+    Reads the plan's results folder: runs, and where they stand, tables of partitions
     and benchmarks. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
     InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
     """
@@ -76,7 +75,7 @@ def write(plan: Path, out: Path, papers: Path = planning.PAPERS) -> list[Path]:
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     held = sections.held(content, results)
     runs = [stories.of_study(study, content) for study in studies]
-    shown = [paper(study, own, held, content, papers) for study, own in zip(studies, runs, strict=True)]
+    shown = [paper(study, own, held, content) for study, own in zip(studies, runs, strict=True)]
     workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), crate.path(out)
     page = (
         templates()
@@ -123,12 +122,10 @@ def libraries() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version).replace("</script", r"<\/script")
 
 
-def paper(
-    study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any], papers: Path
-) -> Paper:
+def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any]) -> Paper:
     """A paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
     spec = study.spec
-    published = compare.read_published(study.published(papers))
+    published = compare.read_published(study.published)
     pairs = [of_paper(study, name, table, published) for name, table in spec.get("tables", {}).items()]
     known, numbers = answers.printed(pairs), answers.closeness(pairs)
     tested = [claims.tested(study, claim) for claim in spec.get("claims", [])]

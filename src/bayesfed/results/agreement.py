@@ -216,12 +216,12 @@ def notice(study: cells.Study) -> str:
     return "".join(f"**{words}**\n\n" for words in told if words)
 
 
-def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/agreement.md` for each paper of the plan; arguments, errors as in `compare.write`."""
     written = []
     for study in join.studies(plan):
         path = out / study.paper / "agreement.md"
-        published = compare.read_published(study.published(papers))
+        published = compare.read_published(study.published)
         files.write_text(path, text(study, published))
         written.append(path)
     return written

@@ -203,12 +203,13 @@ class Study:
         """What the paper is called: by the label of the method that bears its name, else by its file's name."""
         return self.own_method if self.spec["methods"][self.own_method].get("name") == self.paper else self.paper
 
-    def published(self, papers: Path) -> Path:
-        """Where the printed numbers are, if there are any: in `papers`, but for a paper among a user's own parts.
+    @property
+    def published(self) -> Path:
+        """Where the printed numbers are, if there are any.
 
         Raises InputError where the paper had some when it was planned, and they are not there.
         """
-        path = Path(self.spec.get("folder", papers), f"{self.paper}.published.csv")
+        path = Path(self.spec["published_file"])
         if self.spec.get("printed") and not path.is_file():
             raise InputError(
                 f"{path}: the printed numbers are not there; run this in the folder that the plan was made in"

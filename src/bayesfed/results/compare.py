@@ -162,14 +162,14 @@ def axes_of(table: Mapping[str, Any]) -> list[str]:
     return [key for key in wording.unique(asked) if key not in KEYS]
 
 
-def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper in the plan; returns the files.
 
-    `papers` holds `<paper>.published.csv`, where a paper prints numbers; errors are as in `tables.write`.
+    Errors are as in `tables.write`; one where printed numbers are not where they were when it was planned.
     """
     written = []
     for study in join.studies(plan):
-        published = read_published(study.published(papers))
+        published = read_published(study.published)
         for name, table in study.spec.get("tables", {}).items():
             rows = compare(study, table, table.get("published", [name]), published)
             header = [*KEYS, *axes_of(table), *COLUMNS]

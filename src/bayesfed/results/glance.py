@@ -149,11 +149,11 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     return out
 
 
-def write(plan: Path, out: Path, papers: Path = Path("config/papers")) -> list[Path]:
+def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/glance.md` for each paper of the plan; arguments, errors as in `compare.write`."""
     written = []
     for study in join.studies(plan):
         path = out / study.paper / "glance.md"
-        files.write_text(path, text(study, compare.read_published(study.published(papers))))
+        files.write_text(path, text(study, compare.read_published(study.published)))
         written.append(path)
     return written
