@@ -16,8 +16,9 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.schemes import dirichlet_class_shared
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import Executor, Job
-from bayesfed.engine.federation import SERVER, Compute, Federation
+from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin, copy
 
 HERE = Path(__file__).parent

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 
 from bayesfed import runfile
 from bayesfed.data import partition, store
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import Job, run_plainly
-from bayesfed.engine.federation import SERVER, Compute, Federation
+from bayesfed.engine.federation import SERVER, Federation
 
 SHOWN = 1000
 RUN = {

@@ -23,8 +23,8 @@ import torch
 
 from bayesfed.engine import checkpoint
 from bayesfed.engine import device as devices
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import DEFAULT
-from bayesfed.engine.federation import Compute
 from bayesfed.engine.rounds import Progress, Trainer, begin, copy
 from benchmarks import common
 

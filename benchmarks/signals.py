@@ -19,7 +19,7 @@ import torch
 
 from bayesfed import plan
 from bayesfed.engine import checkpoint, stop
-from bayesfed.engine.federation import Compute
+from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.runfile import Run
 from benchmarks import common

@@ -11,7 +11,8 @@ from bayesfed import runfile
 from bayesfed.data import partition, store
 from bayesfed.data.sources import Source
 from bayesfed.engine import device as devices
-from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.device import Compute
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 
 FEW = (250, 60)  # training and test images

@@ -10,8 +10,9 @@ from torch.autograd import DeviceType
 from bayesfed import methods
 from bayesfed.data import store
 from bayesfed.engine import device as devices
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import GraphExecutor
-from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from benchmarks import common
 

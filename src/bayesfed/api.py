@@ -21,7 +21,8 @@ from bayesfed.data.records import SPLITS
 from bayesfed.data.schemes import SCHEMES
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
-from bayesfed.engine.federation import SERVER, Compute, Federation, prefix
+from bayesfed.engine.device import Compute
+from bayesfed.engine.federation import SERVER, Federation, prefix
 from bayesfed.engine.rounds import Progress
 from bayesfed.engine.train import Place, Process, assemble
 from bayesfed.engine.train import train as train_run
@@ -85,9 +86,7 @@ def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPat
     without a finished run and for a record that was changed.
     """
     folder = run_folder(folder, "folder")
-    summary = runfolder.read(folder)
-    if summary is None:
-        raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
+    summary = runfolder.finished(folder)
     given = Path(checkpoint) if checkpoint is not None else None
     return LoadedRun(folder, summary, Path(data), given, Path(weights), None if parts is None else str(Path(parts)))
 

@@ -30,14 +30,9 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
     Raises InputError for an unknown or missing key, a wrong type, a value out of range or not among the choices.
     """
     prefix = f"{where}." if where else ""
-    if not isinstance(mapping, Mapping):
-        raise InputError(f"{where or 'run file'}: expected keys and values, found {mapping!r}")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = hints_of(cls)  # type: ignore[arg-type]
-    for key in mapping:
-        if key not in fields:
-            raise InputError(f"{prefix}{key}: unknown key; {nearest(key, fields)}")
-    values = {}
+    mapping, values = check_keys(mapping, fields, where), {}
     for name, field in fields.items():
         if name in mapping:
             values[name] = check(mapping[name], hints[name], field.metadata, prefix + name)
@@ -146,25 +141,20 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What tells two run files with different keys apart, all defaults written: the first value, or what stands in none."""
-    then, now = flat(then), flat(now)
-    for key in {**then, **now}:
-        if then.get(key) != now.get(key):
-            return f"{key}: {then.get(key)} there, {now.get(key)} here"
-    return "the same run file, but its data, its parts or a revision of the code are others"
-
-
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
     """The value, where it is a mapping; raises InputError otherwise."""
     if not isinstance(value, Mapping):
-        raise InputError(f"{where}: expected keys and values, found {value!r}")
+        raise InputError(f"{where or 'run file'}: expected keys and values, found {value!r}")
     return value
 
 
-def check_keys(value: object, valid: Iterable[str], where: str) -> None:
-    """Raises InputError for what is no mapping, and for its first key that is not valid."""
+def check_keys(value: object, valid: Iterable[str], where: str) -> Mapping[str, Any]:
+    """The value, where it is a mapping with these keys and no other; raises InputError otherwise.
+
+    `where` stands before a key; "" at the top of a run file.
+    """
     mapping, valid = check_mapping(value, where), list(valid)
     for key in mapping:
         if key not in valid:
-            raise InputError(f"{where}.{key}: unknown key; {nearest(key, valid)}")
+            raise InputError(f"{f'{where}.' if where else ''}{key}: unknown key; {nearest(key, valid)}")
+    return mapping

@@ -17,7 +17,7 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec, check_room
 from bayesfed.data.sources import Source
-from bayesfed.errors import InputError, UnfitImages, nearest
+from bayesfed.errors import InputError, UnfitImages
 from bayesfed.methods.base import GLOBAL, Ground, Method
 from bayesfed.models import weights as pretraining
 from bayesfed.models.module import ModuleNetwork
@@ -120,6 +120,11 @@ class Run:
         """Whether every client has a dataset of its own."""
         return self.partition.scheme == WHOLE
 
+    @property
+    def shares_convolutions(self) -> bool:
+        """Whether no whole network travels, only the convolutions of the clients' own."""
+        return self.global_model == models.CONVOLUTIONS
+
     def build_method(self) -> Method:
         """The method with this run's hyperparameters."""
         return methods.get(self.method)(self.options)
@@ -194,7 +199,7 @@ class Run:
         for k in range(self.partition.clients):
             one = sources[k if self.multi_task else 0]
             own = list(self.local_models[k : k + 1])
-            travelling = own if self.global_model == models.CONVOLUTIONS else [self.global_model]
+            travelling = own if self.shares_convolutions else [self.global_model]
             shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
             images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
             every = [*travelling, *own, *self.other_models.values()]
@@ -225,8 +230,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be
     right, for anything unknown, of the wrong type, out of range, or impossible together.
     """
-    if not isinstance(mapping, Mapping):
-        raise InputError(f"run file: expected keys and values, found {mapping!r}")
+    mapping = options.check_mapping(mapping, "")
     blocks = ("dataset", "partition", "method", "models")
     valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "parts"]
     if "papers" in mapping:
@@ -235,9 +239,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
         raise InputError(
             "run file: this is a paper's file; a config names it, `papers: [NAME]`, and `bayesfed plan` makes run files"
         )
-    for key in mapping:
-        if key not in valid:
-            raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
+    options.check_keys(mapping, valid, "")
     for key in blocks:
         if key not in mapping:
             raise InputError(f"{key}: this key is missing")
@@ -326,10 +328,7 @@ def read_models(
     further networks."""
     if not isinstance(value, Mapping) or "global" not in value:
         raise InputError(f"models: expected keys with a `global`, found {value!r}")
-    known = ("global", "local", *method.networks)
-    for key in value:
-        if key not in known:
-            raise InputError(f"models.{key}: unknown key; {nearest(key, known)}")
+    options.check_keys(value, ("global", "local", *method.networks), "models")
     for key in method.networks:
         if key not in value:
             raise InputError(f"models.{key}: this key is missing; {method.label} has a network of that name")
@@ -357,75 +356,87 @@ def read_models(
 
 def read_weights(value: object, method: type[Method]) -> tuple[tuple[str, str], ...]:
     """The `weights` block: for networks that travel, by their names, the files that they start from."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"weights: expected networks and their files, found {value!r}")
     known = (GLOBAL, *method.networks)
-    for key in value:
-        if key not in known:
-            raise InputError(f"weights.{key}: unknown key; {nearest(key, known)}")
-    return tuple((key, pretraining.check(value[key], f"weights.{key}")) for key in known if key in value)
+    given = options.check_keys(value, known, "weights")
+    return tuple((key, pretraining.check(given[key], f"weights.{key}")) for key in known if key in given)
 
 
 def check_fit(run: Run, method: type[Method]) -> None:
-    """Refuse networks that do not fit the images, and shared convolutions that are not alike."""
-    shared = run.global_model == models.CONVOLUTIONS
-    if run.multi_task and not shared and len({(one.classes, one.channels, one.side) for one in run.sources}) > 1:
+    """Refuse what is impossible together: datasets, images for the server, networks, the method and labelling."""
+    if (
+        run.multi_task
+        and not run.shares_convolutions
+        and len({(one.classes, one.channels, one.side) for one in run.sources}) > 1
+    ):
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
         )
     if method.unaugmented and (drawn := {one.augment for one in run.sources} - {"none"}):
-        raise InputError(f"images.augment: {method.label} is for images as they are, found '{drawn.pop()}'; set none")
+        raise InputError(f"images.augment: {method.label} is for images as they are, found '{min(drawn)}'; set none")
+    check_server_images(run)
+    travels, source = check_networks(run), run.sources[0]
+    ground = Ground(travels, source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
+                    run.budget.local_batches, run.budget.participation, run.partition.min_test)  # fmt: skip
+    if why := run.build_method().unfit(ground):
+        raise InputError(why)
+    if run.active:
+        check_active(run, run.active, method)
+
+
+def check_server_images(run: Run) -> None:
+    """Refuse images for the server that nobody has to give."""
     aside, needed = run.partition.server, run.build_method().server_images()
     if aside is not None and run.budget.server_images:
         raise InputError(
             f"server_images: {run.budget.server_images}, but the partition sets aside {aside} images; leave it out"
         )
     if aside is not None and needed > aside:
-        raise InputError(f"partition.server: {aside} images, but method '{method.name}' needs {needed}")
+        raise InputError(f"partition.server: {aside} images, but method '{run.method}' needs {needed}")
     if run.multi_task and (count := max(run.budget.server_images, needed)):
         raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
-    sizes, sources = {}, run.sources
+
+
+def check_networks(run: Run) -> Sequence[int]:
+    """Refuse networks that do not fit the images, and shared convolutions that are not alike; gives the sizes of the weights
+    and biases of the one that travels, none where only convolutions do."""
     travels: Sequence[int] = []
     pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
     if models.CONVOLUTIONS in pretrained:
         raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
+    fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
+    fewest += [("active.start", run.active.start)] if run.active else []
+    whole = [] if run.shares_convolutions else [run.global_model]
+    shared: list[int] = []  # parameters of each local model's convolutions
     # Clients without models of their own are alike.
     for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
-        one = sources[k if run.multi_task else 0]
-        for name in {
-            run.global_model if not shared else None,
-            run.local_models[k] if run.local_models else None,
-            *run.other_models.values(),
-        } - {None}:
+        one, own = run.sources[k if run.multi_task else 0], run.local_models[k : k + 1]
+        for name in dict.fromkeys([*whole, *own, *run.other_models.values()]):
             with a_way_out(one):
-                network = run.build_model(str(name), one)
-            if name == run.global_model:
+                network = run.build_model(name, one)
+            if name in whole:
                 travels = network.sizes
-            sizes[k] = network.convolution_parameters
+            if name in own:
+                shared.append(network.convolution_parameters)
             if name in pretrained and not isinstance(network, ModuleNetwork):
                 raise InputError(
                     f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
                 )
-            fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
-            fewest += [("active.start", run.active.start)] if run.active else []
             for key, value in fewest:
                 if network.batchwise and value < 2:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
-    source = sources[0]
-    ground = Ground(travels, source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
-                    run.budget.local_batches, run.budget.participation, run.partition.min_test)  # fmt: skip
-    if why := run.build_method().unfit(ground):
-        raise InputError(why)
-    judged = method.server_predictors is not Method.server_predictors and not shared
-    if run.active and run.active.by == "entropy" and not judged:
-        raise InputError(f"active.by: method '{method.name}' has no global model to judge images; take 'random'")
-    if run.active and run.active.every >= run.budget.rounds:
-        raise InputError(
-            f"active.every: {run.active.every} of {run.budget.rounds} rounds; no more would ever be labelled"
-        )
-    if shared and (len(set(sizes.values())) > 1 or 0 in sizes.values()):
-        found = ", ".join(f"{name} {sizes[k]}" for k, name in enumerate(run.local_models))
+    if run.shares_convolutions and (len(set(shared)) > 1 or 0 in shared):
+        found = ", ".join(f"{name} {count}" for name, count in zip(run.local_models, shared, strict=True))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
+    return travels
+
+
+def check_active(run: Run, active: Active, method: type[Method]) -> None:
+    """Refuse labelling by what the method does not have, and labelling that never happens."""
+    judged = method.server_predictors is not Method.server_predictors and not run.shares_convolutions
+    if active.by == "entropy" and not judged:
+        raise InputError(f"active.by: method '{run.method}' has no global model to judge images; take 'random'")
+    if active.every >= run.budget.rounds:
+        raise InputError(f"active.every: {active.every} of {run.budget.rounds} rounds; no more would ever be labelled")
 
 
 def server_images(run: Run) -> tuple[int, str]:
@@ -459,6 +470,15 @@ def check_counts(run: Run) -> None:
         raise InputError(
             f"active.start: no client has more than {run.active.start} images ({told}); nothing would be left to label"
         )
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What tells two run files with different keys apart, all defaults written: the first value, or what stands in none."""
+    then, now = options.flat(then), options.flat(now)
+    for key in {**then, **now}:
+        if then.get(key) != now.get(key):
+            return f"{key}: {then.get(key)} there, {now.get(key)} here"
+    return "the same run file, but its data, its parts or a revision of the code are others"
 
 
 @contextlib.contextmanager

@@ -45,6 +45,13 @@ def read(folder: Path) -> dict[str, Any] | None:
     return content
 
 
+def finished(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run, as `read` gives it; raises InputError where there is none, too."""
+    if (summary := read(folder)) is None:
+        raise InputError(f"{folder}: no finished run here (there is no {SUMMARY})")
+    return summary
+
+
 def provenance(folder: Path) -> dict[str, Any]:
     """How and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
     return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]

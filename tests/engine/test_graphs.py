@@ -10,10 +10,11 @@ from fake_cuda import FakeCuda
 from playing import federation, play, tensors
 
 from bayesfed import methods
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import GraphExecutor
 from bayesfed.engine.executors import graphs as graphs_module
 from bayesfed.engine.executors import lane as lane_module
-from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Batch, Learner, Phase

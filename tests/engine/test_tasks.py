@@ -18,7 +18,7 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import AS_IT_IS, Seen
 from bayesfed.data.records import SPLITS, write_npz
 from bayesfed.data.sources import SOURCES
-from bayesfed.engine.federation import Compute
+from bayesfed.engine.device import Compute
 from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]

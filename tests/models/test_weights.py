@@ -143,7 +143,7 @@ def test_files_of_something_else(content: Any, message: str, tmp_path: Path) -> 
     ("changes", "message"),
     [
         ({"weights": {"globl": "x-01234567.pth"}}, "weights.globl: unknown key; did you mean 'global'?"),
-        ({"weights": "x-01234567.pth"}, "weights: expected networks and their files"),
+        ({"weights": "x-01234567.pth"}, "weights: expected keys and values"),
         (
             {"weights": {"global": "x-01234567.pth"}, "models": {"global": "lenet5"}},
             "weights.global: 'lenet5' is no torch.nn.Module",

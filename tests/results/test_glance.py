@@ -126,13 +126,15 @@ def test_a_seed_that_diverged_is_told_beside_the_mean_of_the_others(lab, stored,
 
 
 @pytest.mark.parametrize(
-    ("hours", "told"),
+    ("seconds", "told"),
     [
-        ([0.05], "3 min"),
-        ([0.05, 0.3], "3 to 18 min"),
-        ([0.5, 2.13], "30 min to 2.1 h"),
-        ([1.0, 2.0, 1.5], "1.0 to 2.0 h"),
+        ([180.0], "3 min"),
+        ([180.0, 1080.0], "3 to 18 min"),
+        ([1800.0, 7668.0], "30 min to 2.1 h"),
+        ([3600.0, 7200.0, 5400.0], "1.0 to 2.0 h"),
+        ([12.0, 59.6], "12 s to 1 min"),
+        ([3570.0], "1.0 h"),
     ],
 )
-def test_cost(hours, told):
-    assert glance.cost(hours) == told
+def test_cost(seconds, told):
+    assert glance.cost(seconds) == told

@@ -234,11 +234,11 @@ def test_figures_hold_the_curves_of_all_runs(some_runs, tmp_path):
 def test_long_curves_are_thinned_and_keep_their_last_point():
     curve = {round_: 0.001 * round_ for round_ in range(1, 801)}
     kept = stories.thin(curve, 50)
-    assert len(kept) == 51
+    assert len(kept) == 50
     assert kept[-1] == [800, 80]
     frame = charts.pd.DataFrame({"x": list(curve), "value": list(curve.values())})
     kept_frame, every = charts.thinned(frame)
-    assert (every, kept_frame["x"].iloc[-1], len(kept_frame)) == (4, 800, 201)
+    assert (every, kept_frame["x"].iloc[-1], len(kept_frame)) == (4, 800, 200)
 
 
 def test_partitions_are_drawn_from_their_tables(some_runs, tmp_path):

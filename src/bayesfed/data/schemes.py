@@ -130,11 +130,6 @@ class Partition:
     test_offsets: Indices
     server_indices: Indices = field(default_factory=lambda: NO_IMAGES)
 
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return len(self.train_offsets) - 1
-
     def train(self, client: int) -> Indices:
         """The training images of `client`, counted from 0."""
         return self.train_indices[self.train_offsets[client] : self.train_offsets[client + 1]]

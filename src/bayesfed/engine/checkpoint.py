@@ -28,7 +28,7 @@ from bayesfed.engine.labelling import Labelled
 from bayesfed.engine.rounds import Divergence, Progress
 from bayesfed.errors import InputError
 from bayesfed.methods.base import State
-from bayesfed.options import difference
+from bayesfed.runfile import difference
 
 FILE = "checkpoint.safetensors"  # its name in a run folder, unless it is kept elsewhere
 NO_DIGEST = "0" * 64

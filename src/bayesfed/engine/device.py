@@ -6,15 +6,40 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from bayesfed.engine.federation import Compute
 from bayesfed.errors import InputError, nearest
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and in which precision a run computes: states in `dtype`, forward and backward passes in `cast`.
+
+    `slots`: how many jobs may share the GPU, this one included.
+    """
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    cast: torch.dtype = torch.float32
+    slots: int = 1
+
+    def place(self, array: np.ndarray) -> Tensor:
+        """The array on the device; a GPU fetches it while the host goes on."""
+        host = torch.from_numpy(np.ascontiguousarray(array))
+        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
+
+    def synchronise(self) -> None:
+        """Wait until the device has done all that it was asked."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 def one_of(option: str, wanted: str, choices: Sequence[str]) -> None:

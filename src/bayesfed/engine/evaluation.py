@@ -105,7 +105,6 @@ class Evaluation:
         shard = self.federation.shards[node.client]
         is_server = node.client == SERVER
         who = "global" if is_server else str(node.client)
-        classes = self.federation.run.sources[max(node.client, 0) if self.federation.run.multi_task else 0].classes
         due = {"test"} if on_all else set()
         due |= {"shard"} if not is_server and len(shard.test) else set()
         readings = []
@@ -122,7 +121,9 @@ class Evaluation:
                 own = self.federation.predict(predictor, shard.test_images, shard.test)
                 predicted["shard"] = own, labels[shard.test]
             for name, (log_probabilities, truth) in predicted.items():
-                contract.check_shape(self.federation.method, predictor.name, log_probabilities, len(truth), classes)
+                contract.check_shape(
+                    self.federation.method, predictor.name, log_probabilities, len(truth), node.classes
+                )
                 self.off.append((predictor.name, contract.off_one(log_probabilities)))
                 of = node.client, predictor.name
                 self.numbers[of] = ~log_probabilities.isnan().any() & self.numbers.get(of, True)

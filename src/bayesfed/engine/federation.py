@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed import models, streams
+from bayesfed import streams
 from bayesfed.data import partition as partitions
 from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
+from bayesfed.engine.device import Compute
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, LOCAL, RATE, Learner, Model, Node, Predictor, State
 from bayesfed.metrics.classification import accuracy
@@ -30,29 +31,6 @@ PREFIXES = {GLOBAL: "model:", LOCAL: "local_model:"}
 # Images at once in evaluation: activations that stay in a CPU's cache (twice as fast for CNN2 as 1000), but enough
 # work for each launch on a GPU.
 EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
-
-
-@dataclass(frozen=True)
-class Compute:
-    """Where and in which precision a run computes: states in `dtype`, forward and backward passes in `cast`.
-
-    `slots`: how many jobs may share the GPU, this one included.
-    """
-
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-    cast: torch.dtype = torch.float32
-    slots: int = 1
-
-    def place(self, array: np.ndarray) -> Tensor:
-        """The array on the device; a GPU fetches it while the host goes on."""
-        host = torch.from_numpy(np.ascontiguousarray(array))
-        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
-
-    def synchronise(self) -> None:
-        """Wait until the device has done all that it was asked."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 @dataclass
@@ -147,13 +125,12 @@ class Federation:
             return run.build_model(name, source, self.weights.get(key))
 
         own = {LOCAL: build(run.local_models[client], LOCAL)} if run.local_models else {}
-        shared = own[LOCAL] if run.global_model == models.CONVOLUTIONS else build(run.global_model, GLOBAL)
+        shared = own[LOCAL] if run.shares_convolutions else build(run.global_model, GLOBAL)
         return {GLOBAL: shared} | own | {name: build(network, name) for name, network in run.other_models.items()}
 
     def node(self, client: int, round: int, epochs: int = 0) -> Node:
         """A client, or the server, in a round (0: before the first), with an empty state."""
         seed, compute = self.run.budget.seed, self.compute
-        shared_convolutions = self.run.global_model == models.CONVOLUTIONS
         networks = self.networks[max(client, 0)]
         travelling, others = networks[GLOBAL], list(self.run.other_models)
         task = max(client, 0) if self.run.multi_task else 0
@@ -161,7 +138,7 @@ class Federation:
         def initial(name: str) -> Tensor:
             if name == GLOBAL:
                 # All clients start from the server's model, but for layers that only they have.
-                own_layers = shared_convolutions and client != SERVER
+                own_layers = self.run.shares_convolutions and client != SERVER
                 stream = streams.generator(
                     seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER
                 )
@@ -174,7 +151,7 @@ class Federation:
         here = [
             name
             for name in networks
-            if not (client == SERVER and (name == LOCAL or (name == GLOBAL and shared_convolutions)))
+            if not (client == SERVER and (name == LOCAL or (name == GLOBAL and self.run.shares_convolutions)))
         ]
 
         node = Node(
@@ -190,7 +167,7 @@ class Federation:
             initial=initial,
             sizes={name: network.sizes for name, network in networks.items()},
             classes=self.run.sources[task].classes,
-            shared=travelling.convolution_parameters if shared_convolutions else travelling.parameters,
+            shared=travelling.convolution_parameters if self.run.shares_convolutions else travelling.parameters,
             seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
             images=lambda: self.own_images(client),

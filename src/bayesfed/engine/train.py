@@ -21,8 +21,9 @@ import torch
 from bayesfed import files, parts, runfile, runfolder
 from bayesfed.data import partition, store
 from bayesfed.engine import checkpoint, device, lease
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
-from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.federation import Federation
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.provenance import code_hash, facts, machine
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -32,9 +33,8 @@ from bayesfed.errors import InputError, file_on, of_machine, told, words
 from bayesfed.methods.base import GLOBAL
 from bayesfed.models import weights
 from bayesfed.models.weights import SCRATCH
-from bayesfed.options import difference
 from bayesfed.revision import ENGINE_REVISION
-from bayesfed.runfile import Run
+from bayesfed.runfile import Run, difference
 
 CHECKPOINT_SECONDS = 30  # so much finished work may be lost to a kill; a signal loses none
 CHECKPOINT_SHARE = 0.02  # of the time at most goes into checkpoints: those of a thousand clients come more rarely

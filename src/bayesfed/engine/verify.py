@@ -102,9 +102,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
 
     Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
-    summary = runfolder.read(folder)
-    if summary is None:
-        raise InputError(f"{folder}: no finished run here (there is no {runfolder.SUMMARY})")
+    summary = runfolder.finished(folder)
     run = runfile.load(folder / "run.yaml", data)
     then = runfolder.provenance(folder)
     ended_on = then["device"]

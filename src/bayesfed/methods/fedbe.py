@@ -14,7 +14,7 @@ On images of its own, without labels and not augmented, it trains w_bar towards 
 
     L(w) = KL(p || softmax(f(x; w))) / C
 
-over C classes, and sends back the average of the iterates from step `swa_start` on, every `swa_every` steps (SWA); the
+over C classes, and sends back the average of the iterates after step `swa_start`, every `swa_every` steps (SWA); the
 last iterate where there are fewer steps.
 """
 

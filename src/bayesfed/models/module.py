@@ -102,7 +102,7 @@ class ModuleNetwork:
         Raises InputError where it cannot be built, does not take such images, does not give that many logits, or does
         what cannot be repeated.
         """
-        self.name, self.classes, self.shape = name, classes, (channels, size, size)
+        self.name, self.shape = name, (channels, size, size)
         self._build = lambda: build(classes, channels, size)
         self._mine = threading.local()
         generator = torch.Generator().manual_seed(0)

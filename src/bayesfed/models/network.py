@@ -97,7 +97,6 @@ class Network:
         self.name = name
         self.chain = chain
         self.layers = layers = chain.layers
-        self.classes = layers[-1].out
         self.shapes: list[tuple[int, ...]] = []
         self.convolution_parameters = 0
         self.operations = 0

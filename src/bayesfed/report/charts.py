@@ -105,7 +105,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     kind = Kind(few=few, logarithmic=logarithmic, diagonal="reliability" in shows, scatter=figures.is_scatter(figure))
     spec, choices = lines(curves, below, upright, kind), ""
     if "search" in figure:
-        header, rows = figures.choices(study, figure)
+        header, rows = figures.choices(study, figure, data.records)
         choices = as_link(csv(pd.DataFrame(rows, columns=header)), "csv")
     return Chart(place, name, figure["title"], small, curves, panels, spec, listed(empty), choices)
 
@@ -164,10 +164,10 @@ def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
 
 
 def thinned(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Every n-th place below the curves, and the last, so that there are at most POINTS; and n."""
+    """At most POINTS places below the curves, every n-th; and n."""
     places = sorted(frame["x"].unique())
-    every = -(-len(places) // POINTS)
-    return (frame, 1) if every <= 1 else (frame[frame["x"].isin({*places[::every], places[-1]})], every)
+    kept = wording.thinned(places, POINTS)
+    return frame[frame["x"].isin(kept)], round(len(places) / len(kept)) if kept else 1
 
 
 def bounds(values: pd.Series, percent: bool) -> Ends:

@@ -20,13 +20,6 @@ CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "straggler
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 
-def duration(seconds: float) -> str:
-    """A time as people say it."""
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
-
-
 def mean_and_sd(values: pd.Series, form: str = ".4f") -> str:
     """`0.1234 ± 0.0012`, the first alone for one value, "" for none."""
     mean, sd = values.mean(), values.std()
@@ -230,7 +223,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
                 "seed": columns["seed"],
                 "server, best (%)": cells.DIVERGED if one["diverged"] else best,
                 "clients' mean, best (%)": "".join(means),
-                "took": duration(one["provenance"].get("train_seconds", 0)),
+                "took": " ".join(wording.duration(one["provenance"].get("train_seconds", 0))),
                 "run": name.rpartition("-")[2],
             }
         )

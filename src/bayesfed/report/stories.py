@@ -9,7 +9,7 @@ from typing import Any
 
 from bayesfed.report import charts
 from bayesfed.report.tables import run_id
-from bayesfed.results import breakdown, cells, runs
+from bayesfed.results import breakdown, cells, runs, wording
 
 POINTS = 50  # of a client's curve at most, evenly spaced, and the last; the server's has four times as many
 
@@ -90,11 +90,8 @@ def place_of(folder: Path, entries: Mapping[str, Any]) -> str:
 
 
 def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[list[float]]:
-    """[round, value] of every n-th round, and the last, so that there are at most so many and one."""
-    rounds = sorted(values)
-    every = max(1, -(-len(rounds) // points))
-    kept = rounds if every == 1 else sorted({*rounds[::every], rounds[-1]})
-    return [[round_, float(f"{scale * values[round_]:.4g}")] for round_ in kept]
+    """[round, value] of at most so many rounds."""
+    return [[at, float(f"{scale * values[at]:.4g}")] for at in wording.thinned(sorted(values), points)]
 
 
 def diagnostics(folder: Path) -> dict[str, dict[int, float]]:

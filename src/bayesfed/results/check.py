@@ -6,7 +6,7 @@ from typing import Any
 
 from bayesfed.errors import InputError, nearest
 from bayesfed.results import cells, claims, compare, search, tables, wording
-from bayesfed.results.statistic import FOREIGN, LEVELS
+from bayesfed.results.statistic import FOREIGN, LEVELS, POINTS
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
 FIGURE = (
@@ -35,7 +35,6 @@ UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",
 }
-POINTS = {"against", "error"}  # of these, a point a run or a network, and no line
 OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search", "most")
 LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 

@@ -60,7 +60,8 @@ def write(plan: Path, out: Path) -> list[Path]:
         for name, figure in study.spec.get("figures", {}).items():
             written += save(draw(study, figure), out / study.paper / name)
             if "search" in figure:
-                written.append(csvfile.write(out / study.paper / f"{name}.chosen.csv", *figures.choices(study, figure)))
+                chosen = figures.choices(study, figure, figures.content(study, figure).records)
+                written.append(csvfile.write(out / study.paper / f"{name}.chosen.csv", *chosen))
     return written
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bayesfed import files
-from bayesfed.results import cells, csvfile, join, tables
+from bayesfed.results import cells, csvfile, join, tables, wording
 
 METRICS, CURVES = "metrics.json", "curves.csv"
 COLUMNS = ("paper", "cell", "curve", "round", "accuracy")
@@ -43,8 +43,7 @@ def curves(study: cells.Study) -> Iterator[dict[str, str]]:
     for (name, level, method), records in shown.items():
         of_seeds = [record.curve() for record in records]
         rounds = sorted({round for curve in of_seeds for round in curve})
-        step = -(-len(rounds) // ROUNDS) or 1
-        for round in rounds[::-step][::-1] if len(rounds) > 1 else []:
+        for round in wording.thinned(rounds, ROUNDS) if len(rounds) > 1 else []:
             mean = statistics.fmean(curve[round] for curve in of_seeds if round in curve)
             curve = method if level == "global" else f"{method}, {level}"
             yield dict(zip(COLUMNS, (study.paper, name, curve, str(round), f"{100 * mean:.2f}"), strict=True))

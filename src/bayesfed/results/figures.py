@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import seaborn as sns
 
-from bayesfed.results import cells, check, runs, search, wording
-from bayesfed.results.statistic import BEST
+from bayesfed.results import cells, runs, search, wording
+from bayesfed.results.statistic import BEST, POINTS
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
@@ -97,7 +97,7 @@ def named_points(record: cells.Record, figure: Mapping[str, Any]) -> list[tuple[
 
 def is_scatter(figure: Mapping[str, Any]) -> bool:
     """Whether a figure has points alone, no lines."""
-    return not check.POINTS.isdisjoint(figure.get("shows", {}))
+    return not POINTS.isdisjoint(figure.get("shows", {}))
 
 
 def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
@@ -195,10 +195,13 @@ def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
     return "".join(f" {one}" for one in found)
 
 
-def choices(study: cells.Study, figure: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
-    """The table beside a figure with a search: what was chosen in each of its cells, "" where nothing was run."""
+def choices(
+    study: cells.Study, figure: Mapping[str, Any], records: Iterable[cells.Record]
+) -> tuple[list[str], list[dict[str, str]]]:
+    """The table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
+    run."""
     found = {}
-    for record in content(study, figure).records:
+    for record in records:
         cell = {field: record.field(field) for field in ("dataset", "model", "method", "alpha")}
         cell["axes"] = ", ".join(
             study.labelled(axis, value) for axis, value in record.axes.items() if axis not in figure["search"]["over"]

@@ -20,11 +20,9 @@ LEGEND = (
 CLAIMS = "Claims that have been tested"
 
 
-def cost(hours: Sequence[float]) -> str:
+def cost(seconds: Sequence[float]) -> str:
     """What a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
-    least, most = (
-        (f"{each:.1f}", "h") if each >= 1 else (f"{60 * each:.0f}", "min") for each in (min(hours), max(hours))
-    )
+    least, most = wording.duration(min(seconds)), wording.duration(max(seconds))
     if least == most:
         return " ".join(most)
     return " to ".join([least[0] if least[1] == most[1] else " ".join(least), " ".join(most)])
@@ -121,7 +119,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
                 name,
                 *(found[column] for column in kept),
                 many,
-                cost([run["train_seconds"] / 3600 for run in of_these.values()]),
+                cost([run["train_seconds"] for run in of_these.values()]),
             ]
         )
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]

@@ -26,6 +26,7 @@ MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "
 `auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
 
 FOREIGN = "auroc_foreign_"
+POINTS = {"against", "error"}  # of what a figure shows: a point a run or a network, and no line
 OF_KIND = ("first", "best_within", "at_best_of")
 
 

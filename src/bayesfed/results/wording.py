@@ -1,6 +1,9 @@
 """How values, names and lists of them are written."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def text(value: object) -> str:
@@ -20,3 +23,17 @@ def spoken(name: object) -> str:
 def unique(values: Iterable[str]) -> list[str]:
     """The different values, in order of first appearance."""
     return list(dict.fromkeys(values))
+
+
+def duration(seconds: float) -> tuple[str, str]:
+    """A time as people say it: the number and its unit."""
+    if seconds < 59.5:
+        return f"{seconds:.0f}", "s"
+    minutes = round(seconds / 60)
+    return (str(minutes), "min") if minutes < 60 else (f"{seconds / 3600:.1f}", "h")
+
+
+def thinned(places: Sequence[T], most: int) -> list[T]:
+    """At most so many of the places of a curve: the last, and every n-th before it."""
+    every = max(1, -(-len(places) // most))
+    return list(places[::-1][::every][::-1])

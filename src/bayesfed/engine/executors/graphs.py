@@ -14,9 +14,10 @@ from typing import cast
 import torch
 
 from bayesfed.engine import sharing
+from bayesfed.engine.device import Compute
 from bayesfed.engine.executors.base import Executor, Job, Mixer, Result, epoch_hooks, phase_shard
 from bayesfed.engine.executors.lane import Lane
-from bayesfed.engine.federation import Compute, Federation
+from bayesfed.engine.federation import Federation
 
 BURST = 16  # mini-batches queued for a lane before it is the next one's turn
 
