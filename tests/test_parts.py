@@ -366,6 +366,8 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("networks/mine.py", "NETWORKS = {'convolutions': len}", "networks/mine.py: NETWORKS 'convolutions': this word means"),
         ("networks/mine.py", "NETWORKS = {3: len}", "networks/mine.py: '3' is no name; it has letters"),
         ("networks/mine.py", "NETWORKS = {'one': 1}", "networks/mine.py: NETWORKS 'one': expected a function"),
+        ("networks/mine.py", "from torch import nn\nNETWORKS = {'one': nn.Flatten()}", "expected a function that builds the network, found one that is built"),
+        ("networks/tiny.py", "from torch import nn\nNETWORKS = {'tiny': lambda classes, channels, size: (nn.Flatten(), nn.Linear(784, classes))}", "model 'tiny': expected a torch.nn.Module, or a tuple of layers of bayesfed.models.network (Conv, Linear), found (Flatten("),
         ("networks/tiny.py", "NETWORKS = {'tiny': lambda classes, channels, size: 1 / 0}", "model 'tiny', built for images of 1x14x14: ZeroDivisionError: division by zero ("),
         ("preparations/mine.py", "PREPARATIONS = {'pad': len}", "preparations/mine.py: the preparation 'pad' is there already"),
         ("preparations/halved.py", "PREPARATIONS = {'halved': lambda images, side: images}", "preparations/halved.py: preparation 'halved': expected uint8 (1, 1, 14, 14), found uint8 (1, 1, 28, 28)"),

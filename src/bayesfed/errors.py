@@ -5,16 +5,20 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+LONGEST = 4000  # characters of an error's line
 OWN = "bayesfed_part_"  # begins the name of every module that is a part of a user's own
 
 
 class InputError(Exception):
     """Input that is refused before any work; the command line prints its one line and exits with 2.
 
-    The line stays one whatever the input holds: characters that do not print are written as Python writes them.
+    The line stays one whatever the input holds: characters that do not print are written as Python writes them, and of a
+    very long one the middle is left out.
     """
 
     def __init__(self, text: str) -> None:
+        if len(text) > LONGEST:
+            text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 

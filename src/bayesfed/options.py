@@ -144,7 +144,7 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
     """The value, where it is a mapping; raises InputError otherwise."""
     if not isinstance(value, Mapping):
-        raise InputError(f"{where or 'run file'}: expected keys and values, found {value!r}")
+        raise InputError(f"{where or 'run file'}: expected keys and values, found {reprlib.repr(value)}")
     return value
 
 

@@ -155,11 +155,13 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
 
 
 def check_file(path: Path) -> None:
-    """Check what is not seen in a config that somebody else has read: a key that stands twice, and in config/ another name
-    than the file's, as a copy has it, which would put its results in the place of the other's."""
+    """Check what is not seen in a config that somebody else has read: a key that stands twice, and another config's name, as
+    a copy has it, which would put its results in the place of the other's."""
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:
         raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")
+    if path.parent != CONFIGS and (other := CONFIGS / f"{name}.yaml").exists():
+        raise InputError(f"{path}: name: {name} is that of {other}, whose results would be replaced; take another")
 
 
 def check_config(config: Tree) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,7 +218,7 @@ def load(path: Path, data: Path = parts.DATA) -> Run:
     """The run file at `path`; raises InputError for anything in it that is wrong, datasets with too few images included."""
     mapping = files.read_yaml(path)
     if not isinstance(mapping, Mapping):
-        found = "an empty file" if mapping is None else repr(mapping)
+        found = "an empty file" if mapping is None else reprlib.repr(mapping)
         raise InputError(f"{path}: expected keys and values, found {found}; docs/design.md shows a run file")
     run = resolve(mapping, data)
     check_counts(run)
@@ -487,8 +488,12 @@ def a_way_out(dataset: Source) -> Iterator[None]:
     try:
         yield
     except UnfitImages as error:
+        seen = f"{dataset.side}x{dataset.side} with {dataset.channels} channel{'s' if dataset.channels > 1 else ''}"
         place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
+        way = (
+            f": where their size is the reason, set `images: {{prepare: resize}}` in the run{place} (or `pad`, both to 32x32; "
+            "`{resize: SIDE}` to another side)"
+        )
         raise InputError(
-            f"{error}; images of dataset '{dataset.name}' are {dataset.side}x{dataset.side}: where that is the reason, set "
-            f"`images: {{prepare: resize}}` in the run{place} (or `pad`, both to 32x32; `{{resize: SIDE}}` to another side)"
+            f"{error}; images of dataset '{dataset.name}' are {seen}{way if dataset.side != 32 else ''}"
         ) from None

@@ -259,7 +259,7 @@ def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
     message = refused(capsys, *commands[command])
     assert "model 'cnn2' does not fit images of 16x16: its convolutions need at least 18x18" in message
     assert (
-        "images of dataset 'mine' are 16x16: where that is the reason, set `images: {prepare: resize}` in the run, or `prepare: resize`"
+        "images of dataset 'mine' are 16x16 with 1 channel: where their size is the reason, set `images: {prepare: resize}` in the run, or `prepare: resize`"
         in message
     )
     make(16, 16, prepare={"resize": 18})

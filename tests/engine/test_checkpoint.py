@@ -35,8 +35,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
-    (tmp_path / ".one.999999.safetensors").write_bytes(b"half")
-    others = {".two.999999.safetensors", ".one.seed1.999999.safetensors", ".one.notes.safetensors"}
+    (tmp_path / ".one.999999-0a1b2c3d.safetensors").write_bytes(b"half")
+    others = {".two.999999-0a1b2c3d.safetensors", ".one.seed1.999999-0a1b2c3d.safetensors", ".one.notes.safetensors"}
     for name in others:
         (tmp_path / name).write_bytes(b"another's")
     checkpoint.save(tmp_path / "one.safetensors", progress(1), RECORD)

@@ -15,6 +15,7 @@ from bayesfed import runfile
 from bayesfed.data import partition
 from bayesfed.engine import checkpoint
 from bayesfed.engine.evaluation import DETAILED_CLIENTS, DETAILED_EVERY, Evaluation
+from bayesfed.engine.executors import EXECUTORS
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Divergence, Progress, divergence, finiteness
 from bayesfed.errors import InputError
@@ -220,9 +221,24 @@ def test_drawing_from_a_generator_of_the_process_is_refused(
 ) -> None:
     """No seed of a run sets it, and clients side by side would take each other's numbers."""
     step = FedAvg.step
-    monkeypatch.setattr(FedAvg, "step", lambda self, c, batch: (draw(), step(self, c, batch)))
+
+    def drawing(self: FedAvg, c: Learner, batch: Batch) -> None:
+        draw()
+        step(self, c, batch)
+
+    monkeypatch.setattr(FedAvg, "step", drawing)
     with pytest.raises(InputError, match=f"method 'fedavg': a round drew from {owner}'s own generator, which no seed"):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_step_that_returns_its_result_is_refused(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    """Which it would train without, silently."""
+    monkeypatch.setattr(FedAvg, "step", lambda self, c, batch: {"theta": c["theta"] - 0.1})
+    with pytest.raises(InputError, match="returned a dict; a step works in place"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1, executor=executor)
 
 
 def test_a_servers_tensor_may_have_two_names(

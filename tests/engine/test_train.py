@@ -489,6 +489,23 @@ def test_refuses_another_runs_folder(train: Train, mapping: Make, capsys: pytest
     assert re.search(r"this folder holds run \w+, not \w+ \(seed: 0 there, 1 here\); give another", error(capsys))
 
 
+def test_refuses_to_replace_what_it_did_not_write(
+    train: Train, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "metrics.csv").write_text("precious\n")
+    assert train(mapping()) == 2
+    assert "out: its metrics.csv would be replaced, and nothing says that this run wrote that" in error(capsys)
+    assert (out / "metrics.csv").read_text() == "precious\n"
+    (out / "metrics.csv").unlink()
+    assert train(mapping()) == 0
+    for name in ("summary.json", "checkpoint.safetensors"):  # as one is told to do with a record that was changed
+        (out / name).unlink()
+    assert train(mapping(seed=1)) == 2
+    assert train(mapping()) == 0
+
+
 def test_refuses_to_replace_a_users_run_file(
     data_dir: Path, mapping: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

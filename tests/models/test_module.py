@@ -310,6 +310,17 @@ def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
         ModuleNetwork("bad", build, *SHAPE)
 
 
+class Ungraded(nn.Sequential):
+    """Runs without a gradient, whoever calls it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(3072, 10))
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -324,6 +335,7 @@ def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
         ),
         (lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 7)), r"shape \(images, 10\), found \(4, 7\)"),
         (lambda *_: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), r"expected logits|no parameters"),
+        (lambda *_: Ungraded(), "in training its logits have no gradient; take torch.no_grad"),
     ],
 )
 def test_refuses_what_cannot_be_trained(build: object, message: str) -> None:

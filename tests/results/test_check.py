@@ -107,6 +107,9 @@ def of_kind(spec: Spec, kind: str, **change: Any) -> None:
          "hbfl.yaml, given 1.where.alpha: no cell has '100'; write 100 without quotes"),
         (lambda s: s.update(given=[{"where": {"dataset": "minst"}, "run": {"rounds": 1}}]),
          "hbfl.yaml, given 1.where.dataset: no cell has 'minst'; did you mean 'mnist'?"),
+        (lambda s: s["figures"]["figure4"].update(shows={"against": "local", "label": "x"}),
+         "hbfl.yaml, figure4: 'local_accuracy_best': experiment 'heterogeneous' does not test clients every round"),
+        (lambda s: s["figures"]["figure4"].update(curves="folder"), "hbfl.yaml, figure4: no field 'folder' of a cell"),
         (lambda s: s.update(glance=["tabel1"]), "hbfl.yaml, glance: no table is named 'tabel1'; did you mean 'table1'?"),
     ],
 )  # fmt: skip
@@ -132,6 +135,15 @@ def test_a_mistake_in_a_paper_is_refused_at_planning(config: Path, edit: Callabl
         ("table1,CIFAR10", "tabel1,CIFAR10", "no table is named 'tabel1'; did you mean 'table1'?"),
         ("80.71", "8o.71", "value '8o.71' of item table1"),
         ("FML,global_accuracy_best,80.71", "FML,global_accuracy_last,80.71", "has dataset CIFAR10"),
+        ("IID,100,,,FML", "IID,10,,,FML", "table1: no run of the cell with 80.71 has alpha '10'; did you mean '100'?"),
+        ("IID,100,,,FML", "IID,100,,LeNet-5,FML", "no run of the cell with 80.71 has model 'LeNet-5'"),
+        ("global_accuracy_best,80.71", "global_accuracy_best,80,71", "line 2: 10 fields, and there are 9 columns"),
+        (
+            ",,,FML,global_accuracy_best,80.71",
+            ",,FML,global_accuracy_best,80.71",
+            "line 2: 8 fields, and there are 9 columns",
+        ),
+        ("method,metric,value\n", "method,metric,value,lrr\n", "line 2: 9 fields, and there are 10 columns"),
     ],
 )
 def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
@@ -148,6 +160,10 @@ def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
     ("content", "words"),
     [
         (lambda text: text + text.splitlines()[-1] + "\n", "this cell stands twice; keep one"),
+        (
+            lambda text: re.sub(r"(?m)(.)$", r"\1,", text).replace("value,\n", "value,lrr\n", 1),
+            "no axis is named 'lrr'",
+        ),
         (lambda text: text.replace("CIFAR10", "CIFÄR10").encode("utf-16"), "this is no text in UTF-8; save it so"),
         (
             lambda text: re.sub(r"(?m)(?<=^table1,)(.*),(\d\d)\.(\d\d)$", r"\1,0.\2\3", text),

@@ -275,6 +275,16 @@ def test_wrong_config_is_refused_in_one_line(fresh: Clone) -> None:
     assert len(output.splitlines()) <= 4
 
 
+def test_a_config_elsewhere_cannot_take_anothers_results(tmp_path: Path) -> None:
+    clone = Clone(tmp_path)
+    elsewhere = tmp_path / "mine.yaml"
+    elsewhere.write_text((tmp_path / "config/test.yaml").read_text())
+    process = clone.start("snakemake", "-n", "--cores", "1", "--configfile", str(elsewhere))
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert "mine.yaml: name: test is that of config/test.yaml, whose results would be replaced" in output
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

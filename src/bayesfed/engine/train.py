@@ -96,6 +96,7 @@ def train(run: Run, place: Place, process: Process) -> None:
         return
     with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
         if not finished(run, place):  # by whoever held it
+            refuse_other_files(run, place)
             process.lease(place)
             train_locked(run, place, process)
 
@@ -183,6 +184,18 @@ def refuse_other_run(run: Run, out: Path) -> None:
     if stored and (key := stored["key"]) != run.key:
         apart = difference(files.read_yaml(out / "run.yaml"), written(run))
         raise InputError(f"--out {out}: this folder holds run {key}, not {run.key} ({apart}); give another folder")
+
+
+def refuse_other_files(run: Run, place: Place) -> None:
+    """Raise InputError where the folder of a run that is yet to begin holds files of others that the run's would replace."""
+    there = [name for name in runfolder.SEALED if (place.out / name).exists()]
+    if not there or checkpoint.found(place.checkpoint):
+        return
+    if "run.yaml" not in there or files.read_yaml(place.out / "run.yaml") != written(run):
+        raise InputError(
+            f"--out {place.out}: its {' and '.join(there)} would be replaced, and nothing says that this run wrote that; give "
+            "another folder, or delete what is there"
+        )
 
 
 def written(run: Run) -> dict[str, Any]:

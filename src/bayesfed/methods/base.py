@@ -255,6 +255,14 @@ class Phase:
     epoch_end: Callable[[Node], None] | None = None
     end: Callable[[Node], None] | None = None
 
+    def train(self, c: Learner, batch: Batch) -> None:
+        """One mini-batch. Raises InputError for a step that returns something, which nothing would take."""
+        if (given := self.step(c, batch)) is not None:  # type: ignore[func-returns-value]
+            name = getattr(self.step, "__qualname__", "a step")
+            raise InputError(
+                f"{name} returned a {type(given).__name__}; a step works in place, as c['theta'].copy_(...), and returns nothing"
+            )
+
 
 @dataclass(frozen=True)
 class Predictor:

@@ -81,6 +81,8 @@ def fault(name: str, builder: Any) -> str:
     """What keeps this from being a network; "" where nothing does."""
     if name == CONVOLUTIONS:
         return "this word means that only convolutions are shared; take another name"
+    if isinstance(builder, nn.Module):
+        return "expected a function that builds the network, found one that is built; put `lambda classes, channels, size:` before it"
     return "" if callable(builder) else "expected a function that builds the network"
 
 
@@ -109,10 +111,12 @@ def built(name: str, builder: Builder, classes: int, channels: int, size: int, w
         if weights is not None:
             builder = pretraining.pretrained(cast(ModuleBuilder, builder), weights)
         made = builder(classes, channels, size)
-    if isinstance(made, tuple):
-        made = Chain(made)
-    if isinstance(made, Chain):
-        return Network(name, made, channels, size)
-    if not isinstance(made, nn.Module):
-        raise InputError(f"model '{name}': expected a torch.nn.Module or a tuple of layers, found {made!r:.80}")
-    return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)
+    if isinstance(made, nn.Module):
+        return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)
+    chain = Chain(made) if isinstance(made, tuple) else made
+    if not (isinstance(chain, Chain) and chain.layers and all(isinstance(one, Conv | Linear) for one in chain.layers)):
+        raise InputError(
+            f"model '{name}': expected a torch.nn.Module, or a tuple of layers of bayesfed.models.network (Conv, Linear), found "
+            f"{' '.join(repr(made).split()):.80}"
+        )
+    return Network(name, chain, channels, size)

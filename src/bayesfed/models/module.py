@@ -161,6 +161,10 @@ class ModuleNetwork:
             state = {key: value.clone() for key, value in self.statistics.items()}
             with torch.set_grad_enabled(training):
                 logits = self.logits(theta.clone().requires_grad_(training), images, state, generator.manual_seed(1))
+            if training and not logits.requires_grad:
+                raise InputError(
+                    "in training its logits have no gradient; take torch.no_grad, detach and .data out of it"
+                )
             return logits.detach(), state
 
         self.random = True

@@ -8,7 +8,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,9 @@ class Record:
         return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
 
 
-FIELDS = [each.name for each in fields(Record)]
+FIELDS = ("experiment", "dataset", "used", "setting", "alpha", "stragglers", "model", "client", "method", "seed", "rounds",
+          "local_epochs", "batch_size", "level")  # fmt: skip
+"""What cells may be asked by, beside axes."""
 
 
 @dataclass(frozen=True)

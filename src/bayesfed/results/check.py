@@ -192,8 +192,8 @@ def check_figure(study: cells.Study, figure: object) -> None:
     """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     figure = keys(figure, FIGURE)
     one_of(figure["accuracy"], LEVELS, "accuracy")
-    records = of_experiments(study, [figure["experiment"]])
-    records = of_level(records, f"{figure['accuracy']}_accuracy_best", {})
+    records_of = of_experiments(study, [figure["experiment"]])
+    records = of_level(records_of, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
     shows = figure.get("shows")
     if shows is not None:
@@ -206,7 +206,9 @@ def check_figure(study: cells.Study, figure: object) -> None:
         round = shows.get("round", 1)
         if not isinstance(round, int) or (round < 1 and round != -1):
             raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
-        one_of(shows.get("against", "global"), LEVELS, "accuracy")
+        if kind == "against":
+            one_of(shows["against"], LEVELS, "accuracy")
+            of_level(records_of, f"{shows['against']}_accuracy_best", {})
         if kind == "labelled":
             asked_for(records, "active", "shows")
     along = [figure["x"]] if "x" in figure else []
@@ -343,8 +345,12 @@ def check_search(
 
 
 def check_published(study: cells.Study, published: Path) -> None:
-    """The printed numbers: each a number, of a table, and in a cell of one."""
+    """The printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
     rows = compare.read_published(published)
+    axes = wording.unique(axis for record in study.records for axis in record.axes)
+    for column in rows[0] if rows else ():
+        if column not in ("item", *compare.KEYS, "value", "sd"):
+            one_of(column, axes, "axis")
     by_item: dict[str, list[Mapping[str, Any]]] = {}
     for name, table in study.spec.get("tables", {}).items():
         for item in table.get("published", [name]):
@@ -356,8 +362,22 @@ def check_published(study: cells.Study, published: Path) -> None:
         for table in of_item:
             for _, of_row in tables.rows(study, table):
                 for cell in of_row:
+                    for row in rows:
+                        if row["item"] == item and compare.prints(study, cell, row):
+                            check_row(study, row, cell)
                     left = [row for row in left if not compare.prints(study, cell, row)]
         if left:
             row = left[0]
             named = ", ".join(f"{key} {row[key]}" for key in compare.KEYS if row[key])
             raise InputError(f"no cell of {item} has {named}, which is printed {row['value']}")
+
+
+def check_row(study: cells.Study, row: Mapping[str, str], cell: tables.Cell) -> None:
+    """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
+    left = [key for key in (*compare.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)]
+    for key in left:
+        found = wording.unique(filter(None, (study.label(record.field(key)) for record in cell.records)))
+        if found and row[key] not in found:
+            raise InputError(
+                f"{row['item']}: no run of the cell with {row['value']} has {key} '{row[key]}'; {nearest(row[key], found)}"
+            )

@@ -23,15 +23,23 @@ def read_published(path: Path) -> list[dict[str, str]]:
     """The printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty. A column `sd`
     may have what is printed of their spread.
 
-    Raises InputError when it lacks a column or has a cell twice, when a value is no number, for accuracies as fractions, and
-    for what is no UTF-8.
+    Raises InputError when it lacks a column or has a cell twice, when a row has more or fewer fields than there are columns,
+    when a value is no number, for accuracies as fractions, and for what is no UTF-8.
     """
     wanted = ["item", *KEYS, "value"]
     if not path.is_file():
         return []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin it by a mark
-            rows = list(csv.DictReader(file))
+            reader, rows = csv.DictReader(file), []
+            for row in reader:
+                if None in row or None in row.values():
+                    found = len(row.get(None, ())) + sum(value is not None for key, value in row.items() if key)
+                    raise InputError(
+                        f"line {reader.line_num}: {found} fields, and there are {len(reader.fieldnames or ())} columns; a "
+                        "number has a decimal point, and what tells nothing apart is left empty between two commas"
+                    )
+                rows.append(row)
     except UnicodeDecodeError:
         raise InputError("this is no text in UTF-8; save it so") from None
     missing = [name for name in wanted if rows and name not in rows[0]]

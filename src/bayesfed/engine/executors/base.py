@@ -167,7 +167,7 @@ def epoch_hooks(job: Job, phase: Phase) -> None:
 def run_plainly(federation: Federation, job: Job, step: Callable[[Phase, Batch], None] | None = None) -> None:
     """Run a job's phases, one mini-batch after another; `step` does one, the phase's own step unless given."""
     mixer, learner = Mixer(federation, job.node, job.phases), job.node.learner()
-    step = step or (lambda phase, batch: phase.step(learner, batch))
+    step = step or (lambda phase, batch: phase.train(learner, batch))
     for phase in job.phases:
         for chunk in mixer.phase(phase_shard(federation, job.node, phase), phase):
             parts = (tensor.split(mixer.size) for tensor in (chunk.x, chunk.y, chunk.index))

@@ -73,14 +73,14 @@ class Desk:
         """A mini-batch of the client: recorded while it is done for the first time, then replayed."""
         key = phase.step, batch.x.shape, phase.indexed
         if not self.undisturbed():
-            phase.step(self.learner, batch)
+            phase.train(self.learner, batch)
         elif key not in self.kind.steps:
             self.kind.steps[key] = self.record(phase, batch)
         elif recorded := self.kind.steps[key]:
             fill(recorded.batch, batch)
             recorded.tape.replay()
         else:
-            phase.step(self.learner, batch)
+            phase.train(self.learner, batch)
 
     def undisturbed(self) -> bool:
         """Whether the client's tensors are those of the desk: a hook may have put in others."""
@@ -97,7 +97,7 @@ class Desk:
         fill(own, batch)
         before = [tensor.data_ptr() for tensor in self.learner.state.values()]
         with RECORDING, Tape(MEMORY) as tape:
-            phase.step(self.learner, own)
+            phase.train(self.learner, own)
         moved = before != [tensor.data_ptr() for tensor in self.learner.state.values()]
         size = tape.size + own.x.nbytes
         if not tape.whole or moved or size > self.room:

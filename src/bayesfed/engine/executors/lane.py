@@ -242,7 +242,7 @@ class Lane:
             if weighted:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
             index = self.index.index_select(0, rows) if phase.indexed else None
-            phase.step(learner, Batch(x, self.y.index_select(0, rows), weight, index))
+            phase.train(learner, Batch(x, self.y.index_select(0, rows), weight, index))
             self.rows += filled
 
         self.rows.copy_(self.range)
