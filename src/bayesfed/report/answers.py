@@ -124,14 +124,14 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
         words = f"{test.method} {size} {'above' if up else 'below'} {test.than}"
         words = f"{test.method} equal to {test.than}" if equal else words
     elif claim["kind"] == "higher at":
-        at, other = test.than.split(" > ")
+        at, other = test.sides
         words = f"{test.method}, {at}: {size} {'above' if up else 'below'} {other}"
     elif claim["kind"] in ("falls", "rises"):
-        words = f"{test.method} {'rises' if up else 'falls'} by {size} over {test.than.replace(' > ', ' to ')}"
+        words = f"{test.method} {'rises' if up else 'falls'} by {size} over {' to '.join(test.sides)}"
         one_way = up == (claim["kind"] == "rises")
         words += ", but not at each step" if one_way and came.holds != came.of else ""
     else:
-        than, other = test.than.split(", gain on ")
+        than, other = test.sides
         words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} than on {other}"
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
     seeds += f", level in {came.level}" if came.level else ""

@@ -98,7 +98,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     filled = set(zip(frame["row"], frame["column"], strict=True))
     for row, column in ((row, column) for row in data.rows for column in data.columns if (row, column) not in filled):
         title = ", ".join(filter(None, (row, column)))
-        empty.append(f"{title}: {figures.reason(study, figure, data, {row, column})}")
+        empty.append((title, figures.reason(study, figure, data, {row, column})))
     small = f"{figures.footnote(study, data.records, shows)}{figures.notes(figure, data.records)}"
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figures.has_few(figure, frame["x"])
@@ -107,7 +107,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     if "search" in figure:
         header, rows = figures.choices(study, figure, data.records)
         choices = as_link(csv(pd.DataFrame(rows, columns=header)), "csv")
-    return Chart(place, name, figure["title"], small, curves, panels, spec, listed(empty), choices)
+    return Chart(place, name, figure["title"], small, curves, panels, spec, without_curve(empty), choices)
 
 
 def by_experiment(
@@ -142,10 +142,11 @@ def cell_name(study: cells.Study, record: cells.Record) -> str:
     return ", ".join(filter(None, [*words, study.axes(record)]))
 
 
-def listed(empty: Sequence[str]) -> str:
-    """Panels without a curve, and why; of many, how many."""
-    reasons = wording.unique(one.rpartition(": ")[2] for one in empty)
-    return "; ".join(empty) if len(empty) <= 4 else f"{len(empty)} panels: {', '.join(reasons)}"
+def without_curve(panels: Sequence[tuple[str, str]]) -> str:
+    """Panels without a curve, by their titles, and why; of many, how many."""
+    if len(panels) <= 4:
+        return "; ".join(f"{title}: {reason}" for title, reason in panels)
+    return f"{len(panels)} panels: {', '.join(wording.unique(reason for _, reason in panels))}"
 
 
 def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:

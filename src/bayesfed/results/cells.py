@@ -50,7 +50,7 @@ class Record:
     them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `asks`: what else its run
     is asked for, `mistakes` (how well it tells its own) and `active` (learning). `summary` holds accuracies in
     [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
-    where it has (results/search.py).
+    where it has (results/search.py), and how; `choice` its values alone: `lr 0.1`.
     """
 
     experiment: str
@@ -77,6 +77,7 @@ class Record:
     summary: Mapping[str, float]
     missing: str
     chosen: str = ""
+    choice: tuple[str, ...] = ()
 
     def field(self, name: str) -> str:
         """What a cell is asked by: a field or an axis, as text; "" for an axis that another experiment has."""

@@ -44,13 +44,15 @@ class Test:
 
     A difference is one of values of `statistic`, in [-1, 1] but for rounds; None marks a seed of which a run is missing,
     or both have diverged, an infinite one that a side never gets there or has diverged, NaN that both never get there.
-    `level`: in how many seeds the two sides are equal, and the claim does not hold.
+    `level`: in how many seeds the two sides are equal, and the claim does not hold. `than` says what the method, or its
+    value at one place, is compared with, and `sides` the parts of that: values of `along`, or a method and a dataset.
     """
 
     __test__ = False  # a name that pytest would collect
 
     method: str
     than: str
+    sides: Sequence[str]
     records: Sequence[cells.Record]
     differences: Sequence[float | None]
     holds: Sequence[bool]
@@ -130,7 +132,7 @@ def _above(
         for of_cell, differences in _pairs(records, MATCH, "method", claim["method"], than, claim, statistic):
             holds = [difference is not None and holding(difference) for difference in differences]
             found.append(
-                Test(claim["method"], than, of_cell, differences, holds, statistic, _level(differences, holds))
+                Test(claim["method"], than, [than], of_cell, differences, holds, statistic, _level(differences, holds))
             )
     return found
 
@@ -142,8 +144,10 @@ def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: Statist
     for than in map(wording.text, claim["than"]):
         for of_cell, differences in _pairs(chosen, ("method", *MATCH), along, at, than, claim, statistic):
             holds = [difference is not None and difference > 0 for difference in differences]
-            sides, level = f"{along} {at} > {than}", _level(differences, holds)
-            found.append(Test(of_cell[0].method, sides, of_cell, differences, holds, statistic, level))
+            sides, level = [f"{along} {at}", than], _level(differences, holds)
+            found.append(
+                Test(of_cell[0].method, " > ".join(sides), sides, of_cell, differences, holds, statistic, level)
+            )
     return found
 
 
@@ -190,7 +194,8 @@ def _falls(records: Sequence[cells.Record], claim: Claim, statistic: Statistic, 
             complete = len(known) == len(steps)
             differences.append(known[-1] - known[0] if complete else None)
             holds.append(complete and all(sign * (b - a) > 0 for a, b in itertools.pairwise(known)))
-        found.append(Test(of_cell[0].method, f"{along} {' > '.join(steps)}", of_cell, differences, holds, statistic))
+        sides = [f"{along} {steps[0]}", *steps[1:]]
+        found.append(Test(of_cell[0].method, " > ".join(sides), sides, of_cell, differences, holds, statistic))
     return found
 
 
@@ -217,7 +222,7 @@ def _smaller_gain(records: Sequence[cells.Record], claim: Claim, statistic: Stat
                     differences.append((known[0] - known[1]) - (known[2] - known[3]) if complete else None)
                 holds = [difference is not None and difference < 0 for difference in differences]
                 label = f"{than}, gain on {other}"
-                found.append(Test(method, label, of_cell, differences, holds, statistic))
+                found.append(Test(method, label, [than, other], of_cell, differences, holds, statistic))
     return found
 
 

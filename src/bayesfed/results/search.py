@@ -7,6 +7,7 @@ of what is reported, and outputs say so. A search of which choices are missing, 
 the paper's: it says `best of 7 of 12`.
 """
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,25 +42,25 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
         group, choice = place(record, over)
         searches.setdefault(group, {}).setdefault(choice, []).append(record)
     of_paper = {name: printed(study, name, over) for name in wording.unique(record.experiment for record in by)}
-    found: dict[Group, tuple[Group | None, str, list[str]]] = {}
+    found: dict[Group, tuple[Group | None, tuple[str, ...], str, list[str]]] = {}
     for group, choices in searches.items():
         run = {choice: own for choice, own in choices.items() if all(record.done for record in own)}
         best = first_best(run, statistic)
         theirs = of_paper[dict(group)["experiment"]]
         of = len(set(choices).union(*(own for rest, own in theirs.items() if set(rest) <= set(group))))
         told = f"best of {len(run)}" if len(run) == of else f"best of {len(run)} of {of}"
-        values = ", ".join(f"{wording.spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
+        values = tuple(f"{wording.spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
         lacking = [] if len(run) == of else [f"{told} choices of {listed(over)}"]
-        found[group] = best, f"{values} ({told}, {HOW})" if best else "", lacking
+        found[group] = best, values, f"{', '.join(values)} ({told}, {HOW})" if best else "", lacking
     kept = []
     for record in records:
         group, choice = place(record, over)
-        best, chosen, lacking = found[group]
+        best, values, chosen, lacking = found[group]
         changes = (*record.changes, *lacking)
         if best is None:
             kept.append(replace(record, done=False, diverged=0, summary={}, missing="", changes=changes))
         elif best == choice:
-            kept.append(replace(record, chosen=chosen, changes=changes))
+            kept.append(replace(record, chosen=chosen, choice=values, changes=changes))
     return kept
 
 
@@ -106,6 +107,6 @@ def chosen(records: Iterable[cells.Record]) -> str:
 
 def counts(records: Iterable[cells.Record]) -> str:
     """In how many searches each value was chosen: `lr 0.1 (3), lr 0.01 (1)`."""
-    found = Counter(choice for choices in {place(r, ())[0]: r.chosen for r in records if r.chosen}.values()
-                    for choice in choices.partition(" (")[0].split(", "))  # fmt: skip
+    choices = {place(record, ())[0]: record.choice for record in records if record.chosen}
+    found = Counter(itertools.chain(*choices.values()))
     return ", ".join(f"{choice} ({count})" for choice, count in sorted(found.items()))
