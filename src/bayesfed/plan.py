@@ -160,7 +160,7 @@ def check_file(path: Path) -> None:
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:
         raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")
-    if path.parent != CONFIGS and (other := CONFIGS / f"{name}.yaml").exists():
+    if path.parent not in (CONFIGS, folder(name)) and (other := CONFIGS / f"{name}.yaml").exists():
         raise InputError(f"{path}: name: {name} is that of {other}, whose results would be replaced; take another")
 
 

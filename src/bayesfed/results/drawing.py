@@ -1,5 +1,6 @@
 """The paper's figures as pictures (`figures.py` says what they show): curves in panels, mean and band over seeds."""
 
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,8 +68,7 @@ def write(plan: Path, out: Path) -> list[Path]:
 
 def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
-    data, shows = figures.content(study, figure), figure.get("shows", {})
-    axis = figures.axis_of(figure)
+    data, axis = figures.content(study, figure), figures.axis_of(figure)
     palette = figures.colours(figures.places(study, axis, data.names))
     with matplotlib.rc_context(STYLE):
         if data.curves.empty:
@@ -78,57 +78,21 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         if flat:
             swapped = data.curves.rename(columns={"row": "column", "column": "row"})
             data = figures.Content(swapped, data.names, data.columns, data.rows, data.records)
-        shape = len(data.rows), len(data.columns)
-        width = max(min(shape[1] * PANEL[0] + 0.5, 13), 6.4)
-        height = shape[0] * (PANEL[1] if shape[1] > 2 else PANEL[1] * 1.35)
-        small = textwrap.fill(
-            f"{figures.footnote(study, data.records, shows)}{figures.notes(figure, data.records)}", int(width * 21)
-        )
-        drawn = set(data.curves["curve"])
-        labels = [
-            (name if axis == figures.NETWORK else study.labelled(axis, name))
-            + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
-            for name in data.names
-        ]
+        rows, columns = len(data.rows), len(data.columns)
+        width = max(min(columns * PANEL[0] + 0.5, 13), 6.4)
+        height = rows * (PANEL[1] if columns > 2 else PANEL[1] * 1.35)
+        small = f"{figures.footnote(study, data.records, figure.get('shows', {}))}{figures.notes(figure, data.records)}"
+        small, title = textwrap.fill(small, int(width * 21)), wrapped(figure["title"], width)
+        labels = _labels(study, axis, data)
         across = fitting(labels, width)
-        title = wrapped(figure["title"], width)
         head = 0.34 + 0.19 * title.count("\n")
         top, bottom = head + 0.1 + 0.18 * -(-len(labels) // across), 0.14 + 0.14 * (small.count("\n") + 1)
-        made = Figure(figsize=(width, height + top + bottom))
         total = height + top + bottom
+        made = Figure(figsize=(width, total))
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
-        # Datasets side by side have scales of their own.
-        apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figures.is_scatter(figure))
-        share: Any = False if apart else "row"
-        axes = made.subplots(*shape, squeeze=False, sharex=True, sharey=share)
-        few, log = figures.has_few(figure, data.curves["round"]), figures.is_logarithmic(figure, data.curves["round"])
-        below, upright = figures.axis_titles(figure)
-        for i, row in enumerate(data.rows):
-            for j, column in enumerate(data.columns):
-                _panel(
-                    axes[i, j],
-                    data.curves.query("row == @row and column == @column"),
-                    palette,
-                    few,
-                    figures.reason(study, figure, data, {row, column}),
-                    whole="predictors" not in shows,
-                    percent="diagnostic" not in shows,
-                    scatter=figures.is_scatter(figure),
-                )
-                if i == 0:
-                    axes[i, j].set_title(column, color=INK)
-                if j == 0:
-                    axes[i, j].set_ylabel(f"{row}\n{upright}" if row else upright)
-                if "reliability" in shows:
-                    axes[i, j].plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
-                if log:
-                    axes[i, j].set_xscale("log")
-                if i == shape[0] - 1:
-                    axes[i, j].set_xlabel(below)
-                beside = data.curves.query("row == @row" if share else "row == @row and column == @column")
-                if beside.empty:
-                    axes[i, j].tick_params(labelleft=False)  # a scale of nothing
+        _panels(made, study, figure, data, palette, flat)
         _head(made, title, total)
+        few = figures.has_few(figure, data.curves["round"])
         made.legend(
             handles=[_key(label, name, palette, few) for label, name in zip(labels, data.names, strict=True)],
             loc="upper left",
@@ -143,6 +107,59 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         )
         made.text(0.1 / width, 0.08 / total, small, fontsize=6.5, color=MUTED, va="bottom", linespacing=1.35)
     return made
+
+
+def _labels(study: cells.Study, axis: str, data: figures.Content) -> list[str]:
+    """What the curves are called in the legend, and why one is not drawn."""
+    drawn = set(data.curves["curve"])
+    return [
+        (name if axis == figures.NETWORK else study.labelled(axis, name))
+        + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
+        for name in data.names
+    ]
+
+
+def _panels(
+    made: Figure,
+    study: cells.Study,
+    figure: Mapping[str, Any],
+    data: figures.Content,
+    palette: dict[str, Any],
+    flat: bool,
+) -> None:
+    """The panels of a figure, rows and columns as in its content; `flat`: laid on its side."""
+    curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
+    # Datasets side by side have scales of their own.
+    apart = flat or "dataset" in figure["columns"] or (flattens(curves) and not scatter)
+    share: Any = False if apart else "row"
+    axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex=True, sharey=share)
+    few, log = figures.has_few(figure, curves["round"]), figures.is_logarithmic(figure, curves["round"])
+    below, upright = figures.axis_titles(figure)
+    for (i, row), (j, column) in itertools.product(enumerate(data.rows), enumerate(data.columns)):
+        panel = axes[i, j]
+        own = curves.query("row == @row and column == @column")
+        _panel(
+            panel,
+            own,
+            palette,
+            few,
+            figures.reason(study, figure, data, {row, column}),
+            whole="predictors" not in shows,
+            percent="diagnostic" not in shows,
+            scatter=scatter,
+        )
+        if i == 0:
+            panel.set_title(column, color=INK)
+        if j == 0:
+            panel.set_ylabel(f"{row}\n{upright}" if row else upright)
+        if "reliability" in shows:
+            panel.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
+        if log:
+            panel.set_xscale("log")
+        if i == len(data.rows) - 1:
+            panel.set_xlabel(below)
+        if (curves.query("row == @row") if share else own).empty:
+            panel.tick_params(labelleft=False)  # a scale of nothing
 
 
 def undrawn(data: figures.Content, axis: str, name: str) -> str:
