@@ -40,7 +40,8 @@ def test_nothing_leaves_the_file_and_nothing_goes_wrong(browser: Browser, report
         open_all(seen.page)
     runs = seen.page.evaluate("Object.keys(data.runs)")
     seen.page.evaluate("(names) => (location.hash = `runs=${names}`)", ",".join(runs[:3]))
-    seen.page.wait_for_function("document.querySelectorAll('#story svg').length > 3")
+    drawn = "[...document.querySelectorAll('#story .plot')].every((one) => one.querySelector('svg'))"
+    seen.page.wait_for_function(f"document.querySelector('#story .plot') && {drawn}")
     assert [url for url in seen.requests if not url.startswith(("data:", report.as_uri()))] == []
     assert seen.said == []
     assert seen.page.title().endswith("bayesfed")

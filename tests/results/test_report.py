@@ -8,8 +8,10 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import vl_convert
 
 from bayesfed.errors import InputError
 from bayesfed.report import build, charts, stories
@@ -229,6 +231,31 @@ def test_figures_hold_the_curves_of_all_runs(some_runs, tmp_path):
     assert all(row["run"] in data["runs"] for row in found)
     assert panel["y"][0] <= 40
     assert panel["y"][1] >= 63
+
+
+OF_RUN = {
+    "heat": "client,class,images\n1,0,5\n",
+    "clients": "client,model,images,value\n1,cnn,5,80\n",
+    **dict.fromkeys(("curve", "reliability", "logged"), "curve,x,value,colour,width\na,1,5,#000,1\na,2,6,#000,1\n"),
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "data"),
+    [
+        *((spec, OF_RUN[name]) for name, spec in stories.specs().items()),
+        (charts.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
+        *(
+            (charts.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", charts.Kind(**{kind: True})),
+             "curve,seed,x,value,run\na,0,1,50,0\na,1,1,51,1\n")
+            for kind in ("few", "logarithmic", "diagonal", "scatter")
+        ),
+    ],
+)  # fmt: skip
+def test_every_chart_can_be_drawn(spec: dict[str, Any], data: str) -> None:
+    """By Vega, as the page does: a name that it does not know shows only then."""
+    whole = {**spec, "width": 300, "data": {"values": data, "format": {"type": "csv"}}}
+    assert vl_convert.vegalite_to_svg(json.dumps(whole)).startswith("<svg")
 
 
 def test_long_curves_are_thinned_and_keep_their_last_point():

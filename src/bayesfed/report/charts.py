@@ -295,7 +295,8 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
     seen = alt.condition(hover, alt.value(1), alt.value(0))
     points = base.mark_point(filled=True, size=50).encode(x, y, colour, tooltip=tip, opacity=seen)
     layers: list[Any] = [diagonal(x, y)] if diagonal_line else []
-    return finished(alt.layer(*layers, line, points.add_params(hover)).add_params(alt.param("hidden", value=[])))
+    params = [alt.param("hidden", value=[]), *(ends_of_axes() if diagonal_line else [])]
+    return finished(alt.layer(*layers, line, points.add_params(hover)).add_params(*params))
 
 
 def beside_print() -> Json:
@@ -341,8 +342,8 @@ def between(low: str, high: str, kind: Literal["linear", "log"] = "linear") -> a
 
 
 def ends_of_axes() -> list[Any]:
-    """The parameters that hold the ends of a panel's axes."""
-    return [alt.param(name, value=number) for name, number in (("left", 0), ("right", 1), ("low", 0), ("high", 100))]
+    """The parameters that hold the ends of a panel's axes, percentages unless the page says otherwise."""
+    return [alt.param(name, value=number) for name, number in (("left", 0), ("right", 100), ("low", 0), ("high", 100))]
 
 
 def diagonal(x: Any, y: Any) -> Any:
