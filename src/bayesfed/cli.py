@@ -9,7 +9,7 @@ from pathlib import Path
 
 import bayesfed
 from bayesfed import parts
-from bayesfed.errors import InputError, told
+from bayesfed.errors import InputError, in_a_line
 from bayesfed.parts import DATA, WEIGHTS
 
 
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args.run(args)
     except (Exception, SystemExit) as error:
-        if not (known := told(error)):
+        if not (known := in_a_line(error)):
             raise
         text, code = known
         print(f"bayesfed: {text}", file=sys.stderr)

@@ -26,7 +26,7 @@ class UnfitImages(InputError):
     """A network that failed at images as one does that is made for others: they could be prepared."""
 
 
-def told(error: BaseException) -> tuple[str, int] | None:
+def in_a_line(error: BaseException) -> tuple[str, int] | None:
     """One line about what ended a command, and its exit code: refused input, a file where a folder is needed, a fault of the
     machine (a full disk, memory that ran out), or of a user's own part, whose traceback is printed before.
 

@@ -147,7 +147,7 @@ class Run:
         return (
             {
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-                "partition": self.partition.told() if defaults else fields(self.partition),
+                "partition": self.partition.to_dict() if defaults else fields(self.partition),
                 "method": {"name": self.method} | fields(self.options),
                 "models": {"global": self.global_model} | self.other_models | ({"local": local} if show_local else {}),
             }

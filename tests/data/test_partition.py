@@ -524,7 +524,7 @@ def test_label_and_filename():
 def test_what_a_partition_was_made_from_is_told_as_ever():
     """Files from before there were options of single schemes are still good."""
     told = {"scheme": "classes_apart", "alpha": None, "clients": 2, "min_train": 10, "min_test": 1}
-    assert PartitionSpec("classes_apart", clients=2).told() == told
+    assert PartitionSpec("classes_apart", clients=2).to_dict() == told
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def _own_records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[So
         splits = own.run_reader(wanted, place)
     by_split = {split: own.records(arrays) for split, arrays in splits.items()}
     ordered = {split: rows[canonical_order(rows)[0]] for split, rows in by_split.items()}
-    return own.filled(own.told(wanted.name, wanted.folder), own.facts_of(splits, wanted.folder)), ordered
+    return own.filled(own.as_described(wanted.name, wanted.folder), own.facts_of(splits, wanted.folder)), ordered
 
 
 def _download(file: File, folder: Path) -> None:

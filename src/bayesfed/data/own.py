@@ -74,7 +74,7 @@ def describe(name: str, folder: Path, data: Path) -> Source:
 @functools.cache
 def _described(name: str, folder: Path, data: Path, stamps: object) -> Source:
     """As `describe`, once, until a file changes."""
-    source = told(name, folder)
+    source = as_described(name, folder)
     if source.format == "arrays":
         splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
         return filled(source, facts_of(splits, folder))
@@ -91,7 +91,7 @@ def stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def told(name: str, folder: Path) -> Source:
+def as_described(name: str, folder: Path) -> Source:
     """What the description of a dataset says; what only its arrays do is 0 or empty."""
     where = str(folder / DESCRIPTION)
     text: Description = options.read(Description, files.read_yaml(folder / DESCRIPTION), where)

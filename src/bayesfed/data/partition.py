@@ -124,7 +124,7 @@ def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np
 
 
 def _parameters(wanted: Source, spec: PartitionSpec, seed: int) -> str:
-    values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **spec.told()}
+    values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **spec.to_dict()}
     if spec.alpha is not None:
         values["alpha"] = f"{spec.alpha:g}"  # 100 and 100.0 are the same partition
     return json.dumps(values, sort_keys=True)

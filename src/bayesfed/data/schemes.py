@@ -99,7 +99,7 @@ class PartitionSpec:
                     f"partition.{key}: {value!r} is not a whole number from {low}; scheme {self.scheme} needs it"
                 )
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it but for options of other schemes."""
         return {key: value for key, value in vars(self).items() if key not in OPTIONS or value is not None}
 

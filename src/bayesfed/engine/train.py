@@ -29,7 +29,7 @@ from bayesfed.engine.provenance import code_hash, facts, machine
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.stop import Stop, Stopped
 from bayesfed.engine.summary import summarise
-from bayesfed.errors import InputError, file_on, of_machine, told, words
+from bayesfed.errors import InputError, file_on, in_a_line, of_machine, words
 from bayesfed.methods.base import GLOBAL
 from bayesfed.models import weights
 from bayesfed.models.weights import SCRATCH
@@ -143,7 +143,7 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
 
 def tell(path: Path, error: BaseException) -> int:
     """Say why the run of a run file failed, in the last line of what is told; gives the exit code for it."""
-    known = told(error)
+    known = in_a_line(error)
     if not known:
         traceback.print_exception(error)
     text, code = known or (words(error), 1)

@@ -49,13 +49,13 @@ def paper(study: cells.Study, published: Path) -> None:
     check_labels(study)
     for kind, check in (("tables", check_table), ("figures", check_figure)):
         for name, item in spec.get(kind, {}).items():
-            told(place(study, kind, name), check, study, item)
+            naming(place(study, kind, name), check, study, item)
     for claim in spec.get("claims", []):
         words = claim.get("claim", "") if isinstance(claim, Mapping) else claim
-        told(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
+        naming(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
     for name in spec.get("glance", []):
-        told(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
-    told(str(published), check_published, study, published)
+        naming(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
+    naming(str(published), check_published, study, published)
 
 
 def check_labels(study: cells.Study) -> None:
@@ -73,7 +73,7 @@ def place(study: cells.Study, kind: str, name: str) -> str:
     return f"config.{kind}.{name}" if name in study.spec["added"][kind] else f"{study.paper}.yaml, {name}"
 
 
-def told(where: str, check: Any, *arguments: Any) -> None:
+def naming(where: str, check: Any, *arguments: Any) -> None:
     """Run a check; where it stands is put before what is wrong."""
     try:
         check(*arguments)
@@ -230,9 +230,9 @@ def means(study: cells.Study) -> None:
     """
     for kind, check in (("tables", table_means), ("figures", figure_means)):
         for name, item in study.spec.get(kind, {}).items():
-            told(place(study, kind, name), check, study, item)
+            naming(place(study, kind, name), check, study, item)
     for claim in study.spec.get("claims", []):
-        told(f"{study.paper}.yaml, claim '{claim['claim']}'", claim_means, study, claim)
+        naming(f"{study.paper}.yaml, claim '{claim['claim']}'", claim_means, study, claim)
 
 
 def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
