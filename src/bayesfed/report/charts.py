@@ -99,7 +99,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     for row, column in ((row, column) for row in data.rows for column in data.columns if (row, column) not in filled):
         title = ", ".join(filter(None, (row, column)))
         empty.append((title, figures.reason(study, figure, data, {row, column})))
-    small = f"{figures.footnote(study, data.records, shows)}{figures.notes(figure, data.records)}"
+    small = f"{figures.footnote(study, data.records, shows, data.left_out)}{figures.notes(figure, data.records)}"
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figures.has_few(figure, frame["x"])
     kind = Kind(few=few, logarithmic=logarithmic, diagonal="reliability" in shows, scatter=figures.is_scatter(figure))

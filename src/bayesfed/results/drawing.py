@@ -3,6 +3,7 @@
 import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,12 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         flat = len(data.columns) == 1 and len(data.rows) > 2
         if flat:
             swapped = data.curves.rename(columns={"row": "column", "column": "row"})
-            data = figures.Content(swapped, data.names, data.columns, data.rows, data.records)
+            data = replace(data, curves=swapped, rows=data.columns, columns=data.rows)
         rows, columns = len(data.rows), len(data.columns)
         width = max(min(columns * PANEL[0] + 0.5, 13), 6.4)
         height = rows * (PANEL[1] if columns > 2 else PANEL[1] * 1.35)
-        small = f"{figures.footnote(study, data.records, figure.get('shows', {}))}{figures.notes(figure, data.records)}"
+        small = figures.footnote(study, data.records, figure.get("shows", {}), data.left_out)
+        small += figures.notes(figure, data.records)
         small, title = textwrap.fill(small, int(width * 21)), wrapped(figure["title"], width)
         labels = _labels(study, axis, data)
         across = fitting(labels, width)
@@ -132,7 +134,7 @@ def _panels(
     # Datasets side by side have scales of their own.
     apart = flat or "dataset" in figure["columns"] or (flattens(curves) and not scatter)
     share: Any = False if apart else "row"
-    axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex=True, sharey=share)
+    axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
     few, log = figures.has_few(figure, curves["round"]), figures.is_logarithmic(figure, curves["round"])
     below, upright = figures.axis_titles(figure)
     for (i, row), (j, column) in itertools.product(enumerate(data.rows), enumerate(data.columns)):
@@ -152,10 +154,11 @@ def _panels(
             panel.set_title(column, color=INK)
         if j == 0:
             panel.set_ylabel(f"{row}\n{upright}" if row else upright)
-        if "reliability" in shows:
+        if "reliability" in shows and not own.empty:
             panel.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
         if log:
             panel.set_xscale("log")
+            panel.xaxis.set_major_formatter(lambda at, _: f"{at:g}")  # not as mathematics, which STYLE takes for text
         if i == len(data.rows) - 1:
             panel.set_xlabel(below)
         if (curves.query("row == @row") if share else own).empty:

@@ -3,7 +3,7 @@ value of an axis), its colour, and the words around it. `drawing.py` makes a pic
 
 import itertools
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,24 +21,28 @@ COLOURS = 10  # that can be told apart
 
 @dataclass(frozen=True)
 class Content:
-    """What a figure shows: its curves (percent, long form) and their names in order, its panels, its records, run or not."""
+    """What a figure shows: its curves (percent, long form) and their names in order, its panels, its records, run or not.
+    `left_out`: the finished runs that are not drawn, since not every curve of their panel has their seed."""
 
     curves: pd.DataFrame
     names: list[str]
     rows: list[str]
     columns: list[str]
     records: list[cells.Record]
+    left_out: Set[str] = frozenset()
 
 
 def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
     folder.
 
-    Only finished runs give curves; one that diverged gives its own, as far as it came, only where no other seed of its line
-    did better, since tables leave it out of their means, too. Panels are all those that the plan asks for. A figure's YAML:
-    `experiment`, `accuracy` (one of LEVELS), `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells its curves
-    apart; unless given, `method`), `x` (an axis of numbers to stand below, against each run's best accuracy, in place of
-    rounds), `shows`, `search` (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
+    Curves are to be compared, and seeds differ by more than methods: where some of a panel have seeds that others lack,
+    those are drawn that all have, if there are any. Only finished runs give curves; one that diverged gives its own, as
+    far as it came, only where no other seed of its line did better, since tables leave it out of their means, too.
+    Panels are all those that the plan asks for. A figure's YAML: `experiment`, `accuracy` (one of LEVELS), `where`,
+    `rows`, `columns`, `methods`, `curves` (the axis that tells its curves apart; unless given, `method`), `x` (an axis
+    of numbers to stand below, against each run's best accuracy, in place of rounds), `shows`, `search`
+    (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
     server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last) of
@@ -68,7 +72,11 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         for at, value in values.items()
     ]
     curves = pd.DataFrame(data, columns=COLUMNS)
-    if not is_scatter(figure):  # several clients of a run are one value of their seed
+    left_out: set[str] = set()
+    if not is_scatter(figure):
+        whole_runs = set(curves["run"])
+        curves = of_shared_seeds(curves)
+        left_out = whole_runs - set(curves["run"])  # several clients of a run are one value of their seed
         own = [name for name in COLUMNS if name != "accuracy"]
         curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
@@ -79,7 +87,17 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         rows=wording.unique(panel(study, record, figure["rows"]) for record in records),
         columns=wording.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
+        left_out=left_out,
     )
+
+
+def of_shared_seeds(curves: pd.DataFrame) -> pd.DataFrame:
+    """Of each panel the seeds that all its curves have; all of them where there is none."""
+    kept = pd.Series(True, index=curves.index)
+    for _, own in curves.groupby(["row", "column"]):
+        if shared := set.intersection(*own.groupby("curve")["seed"].agg(set)):
+            kept[own.index] = own["seed"].isin(shared)
+    return curves[kept]
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:
@@ -141,10 +159,12 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
 
 
 def footnote(
-    study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({})
-) -> str:
+    study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
+    left_out: Set[str] = frozenset(),
+) -> str:  # fmt: skip
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
-    seeds = len(wording.unique(record.seed for record in records if record.done))
+    drawn = [record for record in records if record.done and record.folder.name not in left_out]
+    seeds = len(wording.unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
@@ -153,8 +173,13 @@ def footnote(
     elif "error" in shows:
         line = f"A point: a network of a run; {seeds} seed{'s' if seeds != 1 else ''}."
     else:
-        many = f"{most}{seeds} seeds{', not the same ones for all methods' * unlike(records)}"
+        many = f"{most}{seeds} seeds{', not the same ones for all methods' * unlike(drawn)}"
         line = f"Line: mean over {many}; band: ± one standard deviation." if seeds > 1 else "One seed."
+        line += (
+            f" In a panel the seeds that all its curves have; finished runs of others: {len(left_out)}."
+            if left_out
+            else ""
+        )
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
@@ -175,12 +200,11 @@ def footnote(
 
 
 def unlike(records: Iterable[cells.Record]) -> bool:
-    """Whether methods of one cell have been run on different seeds."""
+    """Whether methods of one cell have been run on different seeds, by finished records."""
     seeds: dict[tuple[object, ...], dict[str, set[str]]] = {}
     for record in records:
         cell = (record.dataset, record.setting, record.alpha, record.stragglers, tuple(record.axes.items()))
-        if record.done:
-            seeds.setdefault(cell, {}).setdefault(record.method, set()).add(record.seed)
+        seeds.setdefault(cell, {}).setdefault(record.method, set()).add(record.seed)
     return any(one != other for of_methods in seeds.values() for one, other in itertools.pairwise(of_methods.values()))
 
 
