@@ -37,6 +37,23 @@ def recorded(run: bayesfed.LoadedRun, client: str, model: str, metric: str, roun
     return float(found["value"].iloc[-1])
 
 
+def test_a_model_sees_images_as_its_own_run_does(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    """Whatever parts other runs of the process have in use since, of the same names."""
+    runs = []
+    for name, body in (("one", "images * 15"), ("two", "255 - images * 15")):
+        (tmp_path / name / "preparations").mkdir(parents=True)
+        text = f"PREPARATIONS = {{'mine': lambda images, side: ({body}).astype('uint8')}}"
+        (tmp_path / name / "preparations/mine.py").write_text(text)
+        images = {"prepare": {"mine": 8}}
+        asked = mapping("fedavg", models={"global": "mlp"}, images=images, parts=str(tmp_path / name))
+        runs.append(bayesfed.train(asked, tmp_path / f"out-{name}", data=data_dir, precision="fp32"))
+    model = runs[0].server["global"]
+    images, _ = runs[0].images("test")
+    alone = model.prepare(images)
+    assert not torch.equal(runs[1].server["global"].prepare(images), alone)
+    assert torch.equal(model.prepare(images), alone)
+
+
 @pytest.mark.parametrize(
     ("method", "kept"),
     [("fedavg", set()), ("hbfl", {"local"}), ("fml", {"local"}), ("independent", {"local"}), ("abavg", set())],

@@ -98,6 +98,7 @@ class TrainedModel:
     name: str
     network: nn.Module
     source: Source
+    run: LoadedRun
 
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
         """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W).
@@ -107,6 +108,7 @@ class TrainedModel:
         native = np.asarray(images)
         if native.dtype != np.uint8 or native.ndim != 4 or not len(native):
             raise InputError(f"images: expected uint8 (N, C, H, W), at least one, found {native.dtype} {native.shape}")
+        self.run.take_parts()  # another run may have had its own in use since
         pixels = prepare.prepared(native, self.source)
         one = Images(
             self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
@@ -208,7 +210,7 @@ class LoadedRun:
             self._check(client)
         if split not in SPLITS:
             raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
-        self._take_parts()
+        self.take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
         store.check(source, self.data)
         images, labels = self._native(source, split)
@@ -246,7 +248,7 @@ class LoadedRun:
     @cached_property
     def _nodes(self) -> Federation:
         """The federation without images. No checkpoint holds what is not trained: a network has that from its file."""
-        self._take_parts()
+        self.take_parts()
         of = Federation(self.run, [], None, HOST)
         constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
         begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
@@ -255,13 +257,13 @@ class LoadedRun:
     @cached_property
     def _federation(self) -> Federation:
         """The federation with images."""
-        self._take_parts()
+        self.take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
         trained = replace(self.run, weights=(), tasks=runfile.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data), HOST, datasets)
 
-    def _take_parts(self) -> None:
+    def take_parts(self) -> None:
         """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""
         parts.use(self.run.parts, self.data)
         before, now = self.provenance.get("parts", {}), self.run.own_parts
@@ -271,6 +273,7 @@ class LoadedRun:
 
     def _source(self, task: int) -> Source:
         """A dataset with its mean and standard deviation, which take its images where they are not given."""
+        self.take_parts()
         source = self.run.sources[task]
         return source if source.mean else store.load(source.name, self.data, self.run.images).source
 
@@ -287,7 +290,7 @@ class LoadedRun:
         if statistics and (gone or any(value.is_meta for value in statistics.values())):
             return []
         source = self._source(max(node.client, 0) if self.run.multi_task else 0)
-        return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source)]
+        return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source, self)]
 
 
 class Networks(dict[str, TrainedModel]):

@@ -15,7 +15,8 @@ from bayesfed import files
 from bayesfed.errors import InputError
 
 SUMMARY = "summary.json"
-NO_GLOBAL = "no global model"  # why there is no accuracy of one: the server has no whole network
+# Why there is no accuracy of a global model: the server has no whole network, or its model is not tested there.
+NO_GLOBAL, NOT_ON_SHARDS = "no global model", "not tested on shards"
 SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a later call may go on with
 
 

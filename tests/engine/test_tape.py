@@ -18,6 +18,7 @@ from bayesfed.engine.executors.threads import ThreadExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.methods.base import Batch, Learner, Node, Phase
+from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
 ROOM = 2**20
@@ -137,6 +138,20 @@ def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, m
     found, desks = on_desks(of, 2)
     assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
     assert_equal(found, play(of, 2))
+
+
+def test_steps_made_anew_in_each_round_are_not_all_kept(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that they hold: a round's anchor, or its node."""
+    step = FedAvg.step
+    anew = lambda self, c: [Phase(lambda learner, batch: step(self, learner, batch), epochs=1)]  # noqa: E731
+    monkeypatch.setattr(FedAvg, "phases", anew)
+    of = federation(mapping(models={"global": "mlp"}, rounds=8), data_dir, torch.float32)
+    found, desks = on_desks(of, 8)
+    steps = [{key[0] for key in kind.steps} for one in desks for kind in one.kinds.values()]
+    assert max(map(len, steps)) == desk.STEPS
+    assert_equal(found, play(of, 8))
 
 
 def test_one_thread_records_at_a_time(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:

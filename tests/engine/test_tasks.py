@@ -128,6 +128,9 @@ def test_foreign_images_are_seen_as_the_runs_own(coloured: str, data_dir: Path) 
     luma = 0.299 * raw[:, 0] + 0.587 * raw[:, 1] + 0.114 * raw[:, 2]
     assert np.abs(grey[:, 0] - luma).max() <= 0.5 + 1e-9
     threefold = store.load_foreign("few", data_dir, AS_IT_IS, Seen(prepare={"resize": 32}).of(source(coloured)))
+    small = store.load_foreign("few", data_dir, AS_IT_IS, source(coloured))
+    assert small.shape == (60, 3, 12, 12)
+    assert small.max() > 200  # as bright as its dataset has it, not digits' grey levels of 0 to 16
     assert threefold.shape == (60, 3, 32, 32)
     assert (threefold == threefold[:, :1]).all()
     assert (threefold[:, 0] == store.load("few", data_dir).test_images[:, 0]).all()

@@ -183,16 +183,18 @@ def test_a_signal_is_heard_at_any_moment(
     assert found[0] == found[1]
 
 
-def test_under_nohup_a_closed_terminal_changes_nothing(
-    train: Train, mapping: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_changes_nothing(
+    number: signal.Signals, train: Train, mapping: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    """As SIGHUP is under nohup, and SIGINT in what a script runs in the background."""
+    before = signal.signal(number, signal.SIG_IGN)
     original = Federation.node
-    monkeypatch.setattr(Federation, "node", lambda *args: os.kill(os.getpid(), signal.SIGHUP) or original(*args))
+    monkeypatch.setattr(Federation, "node", lambda *args: os.kill(os.getpid(), number) or original(*args))
     try:
         assert train(mapping(rounds=1)) == 0
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 def test_a_closed_terminal_that_is_written_to_leaves_a_checkpoint(
@@ -504,6 +506,19 @@ def test_refuses_to_replace_what_it_did_not_write(
         (out / name).unlink()
     assert train(mapping(seed=1)) == 2
     assert train(mapping()) == 0
+
+
+def test_a_finished_run_leaves_another_runs_checkpoints_alone(
+    train: Train, mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    assert train(mapping()) == 0
+    others = [tmp_path / "other.safetensors", tmp_path / "other.before.safetensors"]
+    assert train(mapping(seed=1), "other", "--checkpoint", str(others[0])) == 0
+    others[1].write_bytes(others[0].read_bytes())
+    assert train(mapping(), "out", "--checkpoint", str(others[0])) == 0
+    assert all(one.exists() for one in others)
+    assert train(mapping(seed=1), "other", "--checkpoint", str(others[0])) == 0
+    assert not others[1].exists()
 
 
 def test_refuses_to_replace_a_users_run_file(

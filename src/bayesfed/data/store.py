@@ -55,16 +55,17 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
     """The test images of another dataset as those of `own` are seen, uint8 [N, own.channels, own.side, own.side].
 
-    Prepared as the run or their dataset says, resized where that gives another side; a grey image is repeated in three
-    channels, and of a coloured one the luma is taken (ITU-R BT.601). Raises InputError as `load` does.
+    Prepared as the run says, or, where that gives another side, as their dataset does and then resized; a grey image is
+    repeated in three channels, and of a coloured one the luma is taken (ITU-R BT.601). Raises InputError as `load` does.
     """
     wanted = prepare.Seen(prepare=seen.prepare).of(source(name))
     if wanted.side != own.side:
-        wanted = replace(wanted, prepare="resize", target=own.side)
+        wanted = source(name)
     check_channels(wanted, own)
     check(wanted, data_dir)
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
         images = prepare.prepared(arrays["images"], wanted)
+    images = images if wanted.side == own.side else prepare.resize(images, own.side)
     if wanted.channels == own.channels:
         return images
     if own.channels == 3:

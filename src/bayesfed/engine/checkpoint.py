@@ -70,9 +70,19 @@ def found(path: Path) -> list[Path]:
     return [one for one in (path, before(path)) if one.exists()]
 
 
-def done(path: Path) -> None:
-    """A finished run needs no other checkpoint than its last."""
-    before(path).unlink(missing_ok=True)
+def done(path: Path, key: str) -> None:
+    """A finished run needs no other checkpoint than its last; another run's stays."""
+    if key_of(before(path)) == key:
+        before(path).unlink()
+
+
+def key_of(path: Path) -> str:
+    """The run that a checkpoint says it is of; "" where there is none that can be read."""
+    try:
+        with safe_open(path, "pt") as stored:
+            return str(json.loads(stored.metadata()["record"])["key"])
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError):
+        return ""
 
 
 def save(path: Path, progress: Progress, record: Record) -> None:

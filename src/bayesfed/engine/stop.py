@@ -19,8 +19,8 @@ class Stopped(Exception):
 
 
 class Stop:
-    """While it is entered, a signal makes `check` raise Stopped; further signals change nothing, nor does a SIGHUP that is
-    ignored, as under nohup.
+    """While it is entered, a signal makes `check` raise Stopped; further signals change nothing, nor does one that is
+    ignored, as SIGHUP is under nohup and SIGINT in what a script runs in the background.
 
     Python hears a signal between two of its own steps only, and a decomposition of a large matrix is one step of minutes.
     So the number of each signal also goes, as it comes, to a thread that waits GRACE seconds for the block to end, then
@@ -41,8 +41,8 @@ class Stop:
         self.watcher = threading.Thread(target=self.watch, args=(reading,), daemon=True)
         self.watcher.start()
         self.woken_before = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
-        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
-        self.before = {number: signal.signal(number, note) for number in SIGNALS if number not in ignored}
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        self.before = {number: signal.signal(number, note) for number in heard}
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bayesfed.engine.evaluation import Row
 from bayesfed.methods.base import GLOBAL, SAMPLED
-from bayesfed.runfolder import NO_GLOBAL
+from bayesfed.runfolder import NO_GLOBAL, NOT_ON_SHARDS
 
 LAST = 5  # rounds of the mean that stands beside the best round
 ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
@@ -64,7 +64,7 @@ def per_client(curves: Curves, test_images: Sequence[int], nobody: str) -> dict[
     missing = {}
     for k, images in enumerate(test_images):
         if k not in found:
-            missing[str(k)] = nobody if not found else ABSENT if images else NO_IMAGES
+            missing[str(k)] = NO_IMAGES if not images else ABSENT if found else nobody
     means = {name: statistics.fmean(one[name] for one in found.values()) for name in ACCURACIES} if found else {}
     each = {name: [found.get(k, {}).get(name) for k in range(len(test_images))] for name in ACCURACIES}
     return {**each, "mean": means, "missing": missing}
@@ -87,6 +87,6 @@ def summarise(history: list[Row], test_images: Sequence[int]) -> dict[str, Any]:
         "test_images": list(test_images),
         "global": curve_statistics(server) if server else {},
         "clients": per_client(client_curves(history), test_images, NO_PREDICTORS),
-        "global_on_shards": per_client(global_curves(history), test_images, NO_GLOBAL),
+        "global_on_shards": per_client(global_curves(history), test_images, NOT_ON_SHARDS if server else NO_GLOBAL),
         "uncertainty": uncertainty,
     }

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from bayesfed import files, parts, runfile, runfolder
-from bayesfed.data import partition, store
+from bayesfed.data import partition, prepare, store
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
@@ -77,7 +77,7 @@ class Process:
 
     def load(self, run: Run, data: Path) -> list[store.Dataset]:
         """The run's datasets: those of the last run, where it saw the same."""
-        seen = (run.sources, run.parts, data)
+        seen = (run.sources, [prepare.identity(one) for one in run.sources], run.parts, data)
         if seen != self.seen:
             self.seen, self.datasets = None, []  # not both in memory
             self.datasets = [store.load(name, data, run.images) for name in run.datasets]
@@ -105,7 +105,7 @@ def finished(run: Run, place: Place) -> bool:
     """Whether the run's folder is done, which is told. Raises InputError for another run's folder."""
     refuse_other_run(run, place.out)
     if done := (place.out / runfolder.SUMMARY).exists():
-        checkpoint.done(place.checkpoint)
+        checkpoint.done(place.checkpoint, run.key)
         print(f"{place.out}: done already", file=sys.stderr)
     return done
 
@@ -249,7 +249,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
             )
         assert progress is not None
         write_results(run, place, on, progress, record)
-        checkpoint.done(place.checkpoint)
+        checkpoint.done(place.checkpoint, run.key)
         report.write(f"checkpoint: {place.checkpoint}")
 
 

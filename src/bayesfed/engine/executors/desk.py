@@ -15,6 +15,9 @@ from bayesfed.engine.executors.base import layout_of
 from bayesfed.engine.executors.tape import Tape
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
+STEPS = (
+    16  # of a kind that are recorded: a method that makes its steps anew would have each kept, with all that it holds
+)
 MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a desk hold
 # torch binds an operator to Python when a mode first meets it. Of two threads that have it bound at once, one is left with
 # an object that is freed, and the process ends by SIGSEGV (torch 2.13): so one records at a time.
@@ -74,9 +77,9 @@ class Desk:
         key = phase.step, batch.x.shape, phase.indexed
         if not self.undisturbed():
             phase.train(self.learner, batch)
-        elif key not in self.kind.steps:
+        elif key not in self.kind.steps and len({phase.step, *(step for step, *_ in self.kind.steps)}) <= STEPS:
             self.kind.steps[key] = self.record(phase, batch)
-        elif recorded := self.kind.steps[key]:
+        elif recorded := self.kind.steps.get(key):
             fill(recorded.batch, batch)
             recorded.tape.replay()
         else:
