@@ -21,7 +21,7 @@ from snakemake.utils import min_version
 
 from bayesfed import files
 from bayesfed import plan as planning
-from bayesfed.errors import InputError
+from bayesfed.errors import InputError, in_a_line
 
 min_version("9.27")  # the first known to take a function as a priority
 
@@ -56,8 +56,8 @@ try:
     for path in workflow.configfiles:
         planning.check_file(Path(os.path.relpath(path)))
     PLAN = planning.load(config)
-except InputError as error:
-    raise WorkflowError(str(error)) from None
+except (InputError, OSError) as error:
+    raise WorkflowError(in_a_line(error)[0]) from None
 
 STARTED = time.time()
 

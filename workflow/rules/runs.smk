@@ -35,10 +35,11 @@ MADE = f"results/{config['name']}/made"
 if TRAINING and workflow.is_main_process:
     seen = Path(MADE, f"records-{PRODUCTS}")
     records = files.digest("", RECORDS) if len(STANDING) == len(WANTED) else ""
-    if not records or (seen.exists() and seen.read_text(encoding="utf-8") != records):
+    before = seen.read_text(encoding="utf-8") if seen.exists() else ""
+    if not records or (before and before != records):
         for made in Path(MADE).glob(f"*-{PRODUCTS}*"):
             made.unlink(missing_ok=True)
-    if records:
+    if records and before != records:
         files.write_text(seen, records)
 
 # A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input

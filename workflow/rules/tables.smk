@@ -4,7 +4,8 @@ Needs   the plan, results/<config>/runs/
 Gives   results/<config>/tables/<paper>/*.csv
 
 What these rules read beside the runs (plan, papers, published numbers, their code) is hashed, and the hash stands in
-the name of the file that marks a rule as done: a change is seen in a clone that has no records of earlier runs too.
+the name of the file that marks a rule as done: a change is seen in a clone that has no records of earlier runs too. Of a
+single table or figure that is asked for by its path Snakemake does not look for the mark: `results` does.
 
 What a rule is to `update`, here and in the rules of figures and report, is still there when it fails: Snakemake deletes other
 outputs, and earlier ones are worth more than none.
