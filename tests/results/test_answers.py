@@ -4,7 +4,7 @@ import pytest
 
 from bayesfed.report import answers
 from bayesfed.results import claims
-from bayesfed.results.statistic import BEST
+from bayesfed.results.statistic import BEST, in_words
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from bayesfed.results.statistic import BEST
     ],
 )
 def test_metrics_in_words(metric: str, told: str) -> None:
-    assert answers.measured(metric) == told
+    assert in_words(metric) == told
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_metrics_in_words(metric: str, told: str) -> None:
         ("falls", ["alpha 100", "1"], "-9.00", None, 1, "HBFL falls by 9.00 points over alpha 100 to 1, as claimed in 1 of 1 seed"),
         ("falls", ["alpha 100", "1"], "-9.00", None, 0, "HBFL falls by 9.00 points over alpha 100 to 1, but not at each step, as claimed in 0 of 1 seed"),
         ("falls", ["alpha 100", "1"], "+9.00", None, 0, "HBFL rises by 9.00 points over alpha 100 to 1, as claimed in 0 of 1 seed"),
-        ("smaller gain", ["FML", "mnist"], "-0.77", None, 1, "HBFL's gain over FML 0.77 points smaller than on mnist, as claimed in 1 of 1 seed"),
+        ("smaller gain", ["FML", "mnist"], "-0.77", None, 1, "HBFL's gain over FML 0.77 points smaller on cifar10 than on mnist, as claimed in 1 of 1 seed"),
     ],
 )  # fmt: skip
 def test_outcomes(kind: str, sides: list[str], difference: str, exact: float | None, holds: int, told: str) -> None:
     came = claims.Outcome(holds, 0, 1, 1, difference, "", apart="", part="", used="", budget="", precision="")
     test = claims.Test("HBFL", sides[0], sides, [], [exact if exact else float(difference) / 100], [], BEST)
-    assert answers.outcome({"kind": kind}, came, test) == told
+    assert answers.outcome({"kind": kind, "dataset": "cifar10"}, came, test) == told

@@ -4,6 +4,7 @@ import itertools
 import textwrap
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -103,7 +104,16 @@ def test_curves_of_a_panel_are_of_the_same_seeds(lab, stored):
     assert sorted(lines) == [[10.0, 10.0], [20.0, 50.0]]
     assert not made.axes[0].collections  # one seed has no band
     small_print = " ".join(" ".join(text.get_text() for text in made.texts).split())
-    assert "One seed. In a panel the seeds that all its curves have; finished runs of others: 1." in small_print
+    assert "One seed. In a panel the seeds that most of its curves have; finished runs of others: 1." in small_print
+
+
+def test_a_curve_of_another_seed_is_drawn_beside_those_of_the_seed_that_most_have() -> None:
+    had = {"a": "01", "b": "02", "c": "0", "d": "3"}
+    rows = [("", "", curve, seed, 1, 50.0, curve + seed) for curve, seeds in had.items() for seed in seeds]
+    kept = figures.of_shared_seeds(pd.DataFrame(rows, columns=figures.COLUMNS))
+    assert list(kept["run"]) == ["a0", "b0", "c0", "d3"]
+    apart = pd.DataFrame([row for row in rows if row[-1] in ("a1", "b2", "d3")], columns=figures.COLUMNS)
+    assert len(figures.of_shared_seeds(apart)) == 3
 
 
 def test_a_logarithmic_axis_has_plain_numbers(lab, stored):

@@ -219,18 +219,17 @@ def test_a_made_run_says_how_to_make_it_again(tmp_path):
     assert train.endswith("--out 'again/seed~0-abc' --weights 'my weights'")
 
 
-def test_figures_hold_the_curves_of_all_runs(some_runs, tmp_path):
+def test_figures_hold_the_curves_of_the_seeds_that_all_have(some_runs, tmp_path):
     data = json.loads(page(some_runs, tmp_path).scripts[0])
     chart = data["charts"]["hbfl-figure4"]
     (panel,) = [panel for panel in chart["panels"] if panel["title"] == "CIFAR10, Non-IID"]
     found = list(csv.DictReader(io.StringIO(panel["csv"])))
     assert [(row["curve"], row["seed"], row["x"], row["value"]) for row in found] == [
-        ("HBFL", "0", "1", "50"), ("HBFL", "0", "2", "61"), ("HBFL", "1", "1", "50"), ("HBFL", "1", "2", "63"),
-        ("FML", "0", "1", "40"), ("FML", "0", "2", "51"),
+        ("HBFL", "0", "1", "50"), ("HBFL", "0", "2", "61"), ("FML", "0", "1", "40"), ("FML", "0", "2", "51"),
     ]  # fmt: skip
     assert all(row["run"] in data["runs"] for row in found)
     assert panel["y"][0] <= 40
-    assert panel["y"][1] >= 63
+    assert panel["y"][1] >= 61
 
 
 OF_RUN = {

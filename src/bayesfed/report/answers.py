@@ -9,23 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bayesfed.report import tables
-from bayesfed.results import cells, claims, wording
-from bayesfed.results.statistic import Statistic
+from bayesfed.results import cells, claims
+from bayesfed.results.statistic import in_words
 from bayesfed.results.tables import Cell
 
 MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
 
 COMPARED = ("higher", "lower", "not higher")
-
-STATISTICS = {
-    "best": "best round",
-    "last": "last round",
-    "last5": "mean of the last five rounds",
-    "early": "mean of the first tenth of the rounds",
-    "jitter": "standard deviation of its change from round to round in the second half",
-    "labelled": "mean over the numbers of labelled images",
-}
-"""What a statistic of an accuracy is, in words (`cells.Record.value`)."""
 
 Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
 """The printed number of what a metric is measured of: records by folder, level and client."""
@@ -86,19 +76,9 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
     told += f", level in {total.level}" if total.level else ""
     told += f" ({total.planned} planned)" if total.of != total.planned else ""
     if len(lines) > 1 and total.difference:
-        told += f", mean difference {amount(total.difference, of.tests[0].statistic, signed=True)}"
-    told += f"; measured: {measured(claim['metric'])}"
+        told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
+    told += f"; measured: {in_words(claim['metric'])}"
     return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(total.apart))
-
-
-def measured(metric: str) -> str:
-    """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
-    level, accuracy, name = metric.rpartition("_accuracy_")
-    return (
-        f"{wording.spoken(level)} accuracy, {STATISTICS.get(name, wording.spoken(name))}"
-        if accuracy
-        else wording.spoken(metric)
-    )
 
 
 def where(row: Mapping[str, str]) -> str:
@@ -110,13 +90,13 @@ def where(row: Mapping[str, str]) -> str:
 
 def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
     """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
-    size = amount(came.difference, test.statistic)
+    size = claims.amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
     if (
         came.difference and not equal and not float(came.difference)
     ):  # too small to be shown, but for a 1 as its last digit
-        size = f"less than {amount(came.difference[:-1] + '1', test.statistic)}"
+        size = f"less than {claims.amount(came.difference[:-1] + '1', test.statistic)}"
     if not came.difference:
         never = "both" if came.level == came.of else "one of them"
         words = f"{test.method} and {test.than}: {never} never there, or diverged"
@@ -132,7 +112,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
         words += ", but not at each step" if one_way and came.holds != came.of else ""
     else:
         than, other = test.sides
-        words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} than on {other}"
+        words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} on {claim['dataset']} than on {other}"
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
     seeds += f", level in {came.level}" if came.level else ""
     seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
@@ -150,14 +130,8 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
     difference = (ours - theirs) / test.statistic.scale
     if not difference:
         return "; print: equal"
-    size = amount(claims.shown(difference, test.statistic), test.statistic)
+    size = claims.amount(claims.shown(difference, test.statistic), test.statistic)
     return f"; print: {size} {'above' if difference > 0 else 'below'}"
-
-
-def amount(difference: str, statistic: Statistic, signed: bool = False) -> str:
-    """A difference with its unit, by default without its sign: `2.90 points`."""
-    number = difference if signed else difference.lstrip("+-")
-    return f"{number} {statistic.unit}s" if statistic.close == 1 else number
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import pandas as pd
 from bayesfed.results import cells, compare, tables, wording
 
 KINDS = {"higher": "higher", "lower": "lower", cells.DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
-"""How a cell is coloured, by its verdict; `within ...` is `close`, and what cannot be compared with print is `apart`."""
+"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with print is `apart`, and where
+finished runs have no value it is `bare`."""
 GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
 """What says the same without colour."""
 
@@ -127,10 +128,11 @@ def of_paper(
         shown = []
         for cell in of_row:
             row = compare.beside(study, table, cell, printed)
-            told = "; ".join(compare.remarks(study, cell, printed))
-            footnotes += [told] if told and told not in footnotes else []
-            kind = "close" if row["verdict"].startswith("within") else KINDS.get(row["verdict"], "apart")
             score = cell.score()
+            kind = "close" if row["verdict"].startswith("within") else KINDS.get(row["verdict"], "apart")
+            kind = "bare" if score.missing and score.mean is None else kind
+            told = "; ".join(compare.remarks(study, cell, printed)) if kind != "open" else ""
+            footnotes += [told] if told and told not in footnotes else []
             seeds = "" if kind == "open" else f"{many(score)} seed{'s' if score.planned != 1 else ''}"
             notes = [footnotes.index(told) + 1] if told else []
             shown.append(Cell(row, kind, seeds, runs_of(cell.records), notes, cell.statistic.scale == 100))
@@ -154,7 +156,10 @@ def of_paper(
 
 def many(score: cells.Score) -> str:
     """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
-    return str(score.planned) if score.count() in score.missing else score.count()
+    if not score.missing or score.seeds:
+        return score.count()
+    done = sum(score.missing.values())
+    return str(done) if done == score.planned else f"{done} of {score.planned}"
 
 
 def three(row: Mapping[str, str]) -> tuple[str, str, str]:

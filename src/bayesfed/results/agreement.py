@@ -141,9 +141,14 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], found: 
 def of_claims(study: cells.Study) -> str:
     """A row for each claim: in how many cells and seeds it holds."""
     found = [claim_line(claims.tested(study, claim)) for claim in study.spec.get("claims", [])]
-    return f"{tables.markdown(CLAIM_HEAD, found)}\n" if found else ""
+    return f"{tables.markdown(CLAIM_HEAD, found)}\n{RULE}\n\n" if found else ""
 
 
+RULE = (
+    "A claim holds where it does in every cell and seed tested (one that speaks of most: in more than half), in part where in "
+    "some. Differences are means over these, of the first named minus what it is compared with, or of the last place minus the "
+    "first."
+)
 CLAIM_HEAD = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
 
 
@@ -156,7 +161,8 @@ def claim_line(of: claims.Tested) -> list[str]:
         level = f", {total.level} level" if total.level else ""
         counted = f"{total.holds} of {total.of}{level} ({total.planned})"
         verdict = f"{total.told}{f', {total.precision}' if ' against ' in total.precision else ''}"
-    return [of.claim["claim"], of.claim["by"], counted, total.difference, verdict]
+    difference = claims.amount(total.difference, of.tests[0].statistic, signed=True) if total.difference else ""
+    return [of.claim["claim"], of.claim["by"], counted, difference, verdict]
 
 
 def of_costs(records: Iterable[cells.Record]) -> str:

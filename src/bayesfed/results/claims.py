@@ -374,6 +374,12 @@ def shown(difference: float, statistic: Statistic) -> str:
     return f"{statistic.scale * difference:+.{1 if statistic.decimals is None else statistic.decimals}f}"
 
 
+def amount(difference: str, statistic: Statistic, signed: bool = False) -> str:
+    """A difference with its unit, by default without its sign: `2.90 points`."""
+    number = difference if signed else difference.lstrip("+-")
+    return f"{number} {statistic.unit}s" if statistic.close == 1 else number
+
+
 def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/claims.csv` for each paper of the plan; arguments, errors as in `tables.write`."""
     return [

@@ -22,7 +22,7 @@ COLOURS = 10  # that can be told apart
 @dataclass(frozen=True)
 class Content:
     """What a figure shows: its curves (percent, long form) and their names in order, its panels, its records, run or not.
-    `left_out`: the finished runs that are not drawn, since not every curve of their panel has their seed."""
+    `left_out`: the finished runs that are not drawn, since fewer curves of their panel have their seed than another."""
 
     curves: pd.DataFrame
     names: list[str]
@@ -36,12 +36,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
     folder.
 
-    Curves are to be compared, and seeds differ by more than methods: where some of a panel have seeds that others lack,
-    those are drawn that all have, if there are any. Only finished runs give curves; one that diverged gives its own, as
-    far as it came, only where no other seed of its line did better, since tables leave it out of their means, too.
-    Panels are all those that the plan asks for. A figure's YAML: `experiment`, `accuracy` (one of LEVELS), `where`,
-    `rows`, `columns`, `methods`, `curves` (the axis that tells its curves apart; unless given, `method`), `x` (an axis
-    of numbers to stand below, against each run's best accuracy, in place of rounds), `shows`, `search`
+    Curves are to be compared, and seeds differ by more than methods: of a panel those seeds are drawn that most of its
+    curves have, and others only of a curve that has none of these. Only finished runs give curves; one that diverged
+    gives its own, as far as it came, only where no other seed of its line did better, since tables leave it out of their
+    means, too. Panels are all those that the plan asks for. A figure's YAML: `experiment`, `accuracy` (one of LEVELS),
+    `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells its curves apart; unless given, `method`), `x`
+    (an axis of numbers to stand below, against each run's best accuracy, in place of rounds), `shows`, `search`
     (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
@@ -92,11 +92,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
 
 
 def of_shared_seeds(curves: pd.DataFrame) -> pd.DataFrame:
-    """Of each panel the seeds that all its curves have; all of them where there is none."""
+    """Of each curve of a panel the seeds that most curves there have, or its own where it has none of these."""
     kept = pd.Series(True, index=curves.index)
     for _, own in curves.groupby(["row", "column"]):
-        if shared := set.intersection(*own.groupby("curve")["seed"].agg(set)):
-            kept[own.index] = own["seed"].isin(shared)
+        curves_with = own.groupby("seed")["curve"].nunique()
+        shared = own["seed"].isin(curves_with.index[curves_with == curves_with.max()])
+        kept[own.index] = shared | ~shared.groupby(own["curve"]).transform("any")
     return curves[kept]
 
 
@@ -176,7 +177,7 @@ def footnote(
         many = f"{most}{seeds} seeds{', not the same ones for all methods' * unlike(drawn)}"
         line = f"Line: mean over {many}; band: ± one standard deviation." if seeds > 1 else "One seed."
         line += (
-            f" In a panel the seeds that all its curves have; finished runs of others: {len(left_out)}."
+            f" In a panel the seeds that most of its curves have; finished runs of others: {len(left_out)}."
             if left_out
             else ""
         )
@@ -194,7 +195,7 @@ def footnote(
         line += " Accuracy of the last round by confidence, in bins of equal width with a thousandth of the images or more; dashed: where they are equal."
     budget = study.budget(shown)
     local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
-    own = f"{rounds} rounds{local}, batch size {batch}, the paper's budget."
+    own = f"{rounds} round{'s' * (rounds != '1')}{local}, batch size {batch}, the paper's budget."
     told = own if budget == cells.AS_PAPER else f"Not the paper's run or data: {budget}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 

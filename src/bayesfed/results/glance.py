@@ -13,9 +13,10 @@ from bayesfed.results import agreement, cells, claims, compare, hardware, join, 
 APART = "†"
 """Behind a number that is not of the paper's run."""
 
-LEGEND = (
-    "Means over seeds ± standard deviation, print in brackets with its own where it has one; behind a slash the mean of the "
-    "last five rounds, where the round of the number before it is chosen on the test set, as in print."
+LEGEND = "Means over seeds ± standard deviation, print in brackets with its own where it has one."
+LAST = (
+    " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set, as in "
+    "print."
 )
 CLAIMS = "Claims that have been tested"
 
@@ -138,10 +139,11 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
         return f"{out}\n\n"
     tested = [claims.tested(study, claim) for claim in study.spec.get("claims", [])]
     out += f" {agreement.in_words(study, published, tested)}\n\n"
-    out += f"{LEGEND}\n\n"
+    shown = ""
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
-        out += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
+        shown += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
+    out += f"{LEGEND}{LAST if ' / ' in shown else ''}\n\n{shown}"
     if touched := [agreement.claim_line(one) for one in tested if one.total.of]:
         out += f"**{CLAIMS}**\n\n{tables.markdown(agreement.CLAIM_HEAD, touched)}\n"
     return out

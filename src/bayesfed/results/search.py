@@ -16,7 +16,7 @@ from typing import Any
 
 from bayesfed import grid
 from bayesfed.results import cells, wording
-from bayesfed.results.statistic import Statistic
+from bayesfed.results.statistic import Statistic, in_words
 
 Search = Mapping[str, Any]
 Group = tuple[tuple[str, str], ...]
@@ -97,7 +97,7 @@ def printed(study: cells.Study, experiment: str, over: Sequence[str]) -> dict[Gr
 
 def words(search: Search) -> str:
     """A search in words: what was chosen, by what, and how."""
-    return f"Best over {listed(search['over'])} by the mean of {search['by']}, {HOW}."
+    return f"Best over {listed(search['over'])} by the mean of its {in_words(search['by'])}, {HOW}."
 
 
 def chosen(records: Iterable[cells.Record]) -> str:

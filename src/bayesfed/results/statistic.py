@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayesfed.errors import InputError, nearest
+from bayesfed.results import wording
 
 LEVELS = ("global", "client", "global_on_shard", "local", "personal")
 """Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
@@ -18,6 +19,16 @@ STATISTICS = ("best", "last", "last5", "early", "jitter", "labelled")
 """What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+IN_WORDS = {
+    "best": "best round",
+    "last": "last round",
+    "last5": "mean of the last five rounds",
+    "early": "mean of the first tenth of the rounds",
+    "jitter": "standard deviation of its change from round to round in the second half",
+    "labelled": "mean over the numbers of labelled images",
+}
+"""What a statistic of an accuracy is, in words (`cells.Record.value`)."""
 
 CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics of
 
@@ -98,3 +109,13 @@ def read_statistic(name: str, value: object) -> Statistic:
     if kind == "at_best_of" and argument not in LEVELS:
         raise InputError(f"{where}.at_best_of: no accuracy is named '{argument}'; {nearest(argument, LEVELS)}")
     return Statistic(name, kind, argument)
+
+
+def in_words(metric: str) -> str:
+    """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
+    level, accuracy, name = metric.rpartition("_accuracy_")
+    return (
+        f"{wording.spoken(level)} accuracy, {IN_WORDS.get(name, wording.spoken(name))}"
+        if accuracy
+        else wording.spoken(metric)
+    )

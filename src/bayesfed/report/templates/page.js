@@ -188,7 +188,7 @@ function story(name) {
   made.append(element("h3", {}, `${columns.method}, seed ${columns.seed}`));
   made.append(facts([
     ...["experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "rounds", "local_epochs", "batch_size"]
-      .filter((key) => !(key === "dataset_used" && columns.dataset === columns.dataset_used))
+      .filter((key) => !(key === "dataset_used" && columns.dataset === columns.dataset_used) && !(key === "local_epochs" && columns[key] === "0"))
       .map((key) => [key.replaceAll("_", " "), columns[key]]),
     ["differs from the paper's run in", columns.budget === "paper's" ? "nothing" : columns.budget],
     ["diverged", run.diverged ? `in round ${run.diverged}` : ""],
@@ -217,7 +217,7 @@ function story(name) {
     }
   }
   made.append(split);
-  if (rows.length) made.append(element("details", { open: "" }, element("summary", {}, "Each client: accuracy (%), images"), plainTable("Each client", head, rows)));
+  if (rows.length) made.append(element("details", { open: "" }, element("summary", {}, `Each client: accuracy (%)${held ? ", images" : ""}`), plainTable("Each client", head, rows)));
   const measured = Object.entries(run.calibration);
   if (measured.length) {
     const names = [...new Set(measured.flatMap(([, values]) => Object.keys(values)))];
