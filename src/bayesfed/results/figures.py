@@ -76,7 +76,8 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     if not is_scatter(figure):
         whole_runs = set(curves["run"])
         curves = of_shared_seeds(curves)
-        left_out = whole_runs - set(curves["run"])  # several clients of a run are one value of their seed
+        left_out = whole_runs - set(curves["run"])
+        # Several clients of a run are one value of their seed.
         own = [name for name in COLUMNS if name != "accuracy"]
         curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
