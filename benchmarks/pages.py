@@ -92,9 +92,8 @@ def readings() -> str:
                 pair = {**model, base: model[name]}
                 told["HBFL over FML with it"] = f"{pair['HBFL'] - pair['FML']:+.2f}"
             cells += [(name, f"{seed}: {what}", told.get(what, "")) for what in SEARCHED]
-    under = next(line for line in first.splitlines() if line.startswith("On ")).partition(f" {APART}")[
-        0
-    ]  # which machines
+    machines = next(line for line in first.splitlines() if line.startswith("On "))
+    under = machines.partition(f" {APART}")[0]
     return f"{out}{pivot('', cells)}{under}\n" + "".join(f"{TITLE}{other}" for other in others)
 
 

@@ -305,9 +305,8 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                     wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
             stop.check()  # for what came since the last mini-batch, lest a batch goes on to its next run
         except Exception as error:
-            if stop.raised and isinstance(
-                error, Stopped | OSError
-            ):  # the latter of a terminal that is gone, for who writes
+            # An OSError is that of a terminal that is gone, for whoever writes to it.
+            if stop.raised and isinstance(error, Stopped | OSError):
                 raise Stopped(leave()) from None
             if of_machine(error) and progress.round > kept:
                 with contextlib.suppress(Exception):  # of a GPU or a disk that does no more: what was kept before stays

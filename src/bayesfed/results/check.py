@@ -358,15 +358,14 @@ def check_published(study: cells.Study, published: Path) -> None:
     for row in rows:
         one_of(row["item"], by_item, "table")
     for item, of_item in by_item.items():
-        left = [row for row in rows if row["item"] == item]
+        of_one, placed = [row for row in rows if row["item"] == item], set[int]()
         for table in of_item:
             for _, of_row in tables.rows(study, table):
                 for cell in of_row:
-                    for row in rows:
-                        if row["item"] == item and compare.prints(study, cell, row):
-                            check_row(study, row, cell)
-                    left = [row for row in left if not compare.prints(study, cell, row)]
-        if left:
+                    for row in (row for row in of_one if compare.prints(study, cell, row)):
+                        check_row(study, row, cell)
+                        placed.add(id(row))
+        if left := [row for row in of_one if id(row) not in placed]:
             row = left[0]
             named = ", ".join(f"{key} {row[key]}" for key in compare.KEYS if row[key])
             raise InputError(f"no cell of {item} has {named}, which is printed {row['value']}")

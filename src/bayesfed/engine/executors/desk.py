@@ -15,9 +15,8 @@ from bayesfed.engine.executors.base import layout_of
 from bayesfed.engine.executors.tape import Tape
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
-STEPS = (
-    16  # of a kind that are recorded: a method that makes its steps anew would have each kept, with all that it holds
-)
+# Steps of a kind that are recorded: of a method that makes its steps anew each would be kept, with all that it holds.
+STEPS = 16
 MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a desk hold
 # torch binds an operator to Python when a mode first meets it. Of two threads that have it bound at once, one is left with
 # an object that is freed, and the process ends by SIGSEGV (torch 2.13): so one records at a time.
