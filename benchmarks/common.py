@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.schemes import dirichlet_class_shared
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
+from bayesfed.engine import sharing
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import Executor, Job
 from bayesfed.engine.federation import SERVER, Federation
@@ -35,7 +37,8 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def chosen(args: argparse.Namespace) -> tuple[str, str]:
-    """Device and precision by name, as a training job would choose them."""
+    """Device and precision by name, as a training job would choose them, with as many queues to a GPU as one alone has."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(sharing.queues(1)))  # before torch starts CUDA
     device = devices.choose_device(args.device)
     return device, devices.choose_precision(args.precision, device)
 
