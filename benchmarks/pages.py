@@ -239,14 +239,14 @@ def tables_of_speed() -> str:
     )  # fmt: skip
     if precision:
         first = precision[0]
-        out += f"{first['precision']} against fp32 on real CIFAR-10 with the paper's clients, last of {first['rounds']} rounds of "
-        out += "one local epoch, three seeds, accuracies in percent (`benchmarks/precision-*.csv`):\n\n"
+        out += f"A faster precision against fp32 on real CIFAR-10 with the paper's clients, last of {first['rounds']} rounds of one "
+        out += "local epoch, three seeds, accuracies in percent (`benchmarks/precision-*.csv`):\n\n"
         out += table(
-            ["method, alpha", "accuracy of", "fp32, seeds 0 to 2", "the other, seeds 0 to 2", "mean difference", "spread of seeds"],
+            ["method, alpha", "accuracy of", "fp32, seeds 0 to 2", "faster", "seeds 0 to 2", "mean difference", "spread of seeds"],
             [
                 [
                     f"{r['method']}, {r['alpha']} ({r['device']})", "global model" if r["accuracy"] == "global" else "clients",
-                    ", ".join(r[f"fp32_seed{s}"] for s in range(3)),
+                    ", ".join(r[f"fp32_seed{s}"] for s in range(3)), r["precision"],
                     ", ".join(r[f"faster_seed{s}"] for s in range(3)),
                     f"**{r['mean_difference']}**", r["spread_of_seeds"],
                 ]
@@ -338,11 +338,20 @@ def gpu_found() -> str:
     out += pivot(
         "", ((*r["case"].removeprefix("hbfl mixed ").split(", "), f"{r['seconds']:.3f}") for r in lanes),
     )  # fmt: skip
-    out += "Whole rounds, evaluation included:\n\n"
+    out += "Whole rounds, evaluation included, beside an eager one and a floor: a round's multiply-adds at the rate of a large "
+    out += "product, or its bytes at that of a large copy, whichever takes longer:\n\n"
+    rate = {r["case"]: r.get("tera_operations_per_second") or r["gigabytes_per_second"] for r in ceilings}
+
+    def floor(of: dict[str, Any]) -> float:
+        precision = of["case"].rpartition(" ")[2]
+        products, copies = of["tera_operations"] / rate[f"products {precision}"], of["gigabytes"] / rate["copies"]
+        return float(max(products, copies) / of["rounds"])
+
     out += table(
-        ["", "rounds", "seconds", "first round", "median round", "MiB of the GPU"],
+        ["", "rounds", "seconds", "first round", "median round", "eager over it", "floor of a round", "MiB of the GPU"],
         [[r["case"], r["rounds"], *(f"{r[key]:.1f}" for key in ("seconds", "first_round_seconds")), f"{r['round_seconds']:.2f}",
-          r["device_mib"]] for r in whole],
+          f"{r['times_eager']:.1f}" if r["times_eager"] else "", f"{floor(r):.2f}" if "gigabytes" in r else "", r["device_mib"]]
+         for r in whole],
     )  # fmt: skip
     out += "A training step of CNN2 on 128 images, recorded, microseconds:\n\n"
     out += pivot(
@@ -370,13 +379,14 @@ def gpu_found() -> str:
              (("tera_operations_per_second", "tera-operations a second"), ("gigabytes_per_second", "GB a second")) if unit in r]  # fmt: skip
     out += table(["", "rate"], rates)
     out += "A fifth of the images, alpha 100, one local epoch of all ten clients:\n\n"
-    head = ["", "seconds", "kernels", "kernels' seconds together", "at once"]
+    head = ["", "seconds", "any runs, seconds", "kernels", "kernels' seconds together", "at once"]
     out += table(
         head,
         [
             [
                 r["case"] + earlier(r),
                 f"{r['wall_seconds']:.3f}",
+                f"{r['busy_seconds']:.3f}" if "busy_seconds" in r else "",
                 r["kernels"],
                 f"{r['kernel_seconds']:.3f}",
                 f"{r['at_once']:.1f}",

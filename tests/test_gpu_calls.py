@@ -475,6 +475,14 @@ def cmdline(pid: int) -> str:
         return ""
 
 
+def test_trainings_that_benchmarks_start_choose_their_own_number_of_queues() -> None:
+    """Three that share a GPU under MPS ask for less than one that has it alone, so nothing is set for all of them."""
+    code = "import os, benchmarks.precision, benchmarks.gpu.real; print(os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'))"
+    outside = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+    found = subprocess.run([sys.executable, "-c", code], env=outside, check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "None"
+
+
 def test_a_difference_sees_what_is_no_number() -> None:
     right = {"a": torch.ones(2), "b": torch.ones(2)}
     assert compare.difference({"a": torch.ones(2), "b": torch.tensor([1.0, 1.5])}, right) == pytest.approx(0.5 / 2**0.5)

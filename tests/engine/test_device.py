@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bayesfed.engine import device
 from bayesfed.errors import InputError
@@ -46,10 +47,17 @@ def test_precision_of_other_processors_is_fp32(monkeypatch: pytest.MonkeyPatch) 
     assert device.choose_precision("auto", "cpu") == "fp32"
 
 
+@pytest.mark.parametrize(("computes_in_bf16", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_precision_follows_the_gpu(computes_in_bf16: bool, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: computes_in_bf16 or including_emulation
+    )
+    assert device.choose_precision("auto", "cuda") == precision
+
+
 def test_asked_precision_stands() -> None:
     assert device.choose_precision("fp32", "cpu") == "fp32"
     assert device.choose_precision("bf16", "cuda") == "bf16"
-    assert device.choose_precision("auto", "cuda") == "fp32"
     assert device.choose_precision("tf32", "cuda") == "tf32"
     with pytest.raises(InputError, match="--precision tf32: only GPUs compute in TF32"):
         device.choose_precision("tf32", "cpu")

@@ -134,6 +134,30 @@ def test_the_largest_client_comes_first(uneven: Callable[..., Federation], cuda:
     assert [lane.recorder.stream.priority for lane in executor.lanes if lane.recorder] == [-1, 0, 0, 0]
 
 
+def test_the_device_works_while_the_host_begins_the_next_client(
+    uneven: Callable[..., Federation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a client that is all queued by then keeps its lane until all have begun: side by side, not one behind another."""
+    heard = list[str]()
+    load, step = lane_module.Lane.load, lane_module.Lane.step
+
+    def loaded(lane: lane_module.Lane, job: Any) -> None:
+        heard.append(f"client on {id(lane)}")
+        load(lane, job)
+
+    def stepped(lane: lane_module.Lane, *of: Any) -> None:
+        heard.append("step")
+        step(lane, *of)
+
+    monkeypatch.setattr(lane_module.Lane, "load", loaded)
+    monkeypatch.setattr(lane_module.Lane, "step", stepped)
+    of = uneven("fedavg")
+    play(of, 1, executor="graphs")
+    begun = [place for place, what in enumerate(heard) if what.startswith("client")]
+    assert all(heard[place + 1] == "step" for place in begun)
+    assert len({heard[place] for place in begun}) == len(begun) == of.clients
+
+
 def test_a_checkpoints_order_of_names_needs_no_new_recordings(
     uneven: Callable[..., Federation], cuda: FakeCuda
 ) -> None:

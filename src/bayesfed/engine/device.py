@@ -71,7 +71,8 @@ def gains_by_bf16(cpuinfo: str | None = None) -> bool:
 
 
 def choose_precision(wanted: str, device: str) -> str:
-    """The precision for `auto`, by what the device is: bf16 on a CPU that gains by it, else fp32.
+    """The precision for `auto`, by what the device is: bf16 on a CPU that gains by it and a GPU that computes in it
+    (NVIDIA's from Ampere on), else fp32.
 
     Raises InputError for what is no precision, and for tf32 on a CPU.
     """
@@ -80,7 +81,8 @@ def choose_precision(wanted: str, device: str) -> str:
         raise InputError("--precision tf32: only GPUs compute in TF32; use auto, fp32 or bf16 on a CPU")
     if wanted != "auto":
         return wanted
-    return "bf16" if device == "cpu" and gains_by_bf16() else "fp32"
+    gains = gains_by_bf16() if device == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if gains else "fp32"
 
 
 def compute(device: str, precision: str, slots: int = 1) -> Compute:

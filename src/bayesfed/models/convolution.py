@@ -3,8 +3,8 @@
 On an x86 CPU a pass that is to be differentiated runs on tensors in oneDNN's own order of memory (PyTorch calls them
 mkldnn tensors): its pooling is faster than PyTorch's, and gives the same bits. But that pooling, and that ReLU, take NaN
 for the least of numbers. So what is not differentiated, evaluation above all, runs on PyTorch's tensors, where a network
-that has diverged says so. On a GPU, likewise, cuDNN's convolution with bias and ReLU in one call is for what is
-differentiated.
+that has diverged says so. On a GPU all passes run cuDNN's convolution with bias and ReLU in one call, which lets NaN
+through.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def for_onednn(x: Tensor) -> bool:
 
 
 def in_one_call(x: Tensor) -> bool:
-    """Whether a pass over images x that is to be differentiated is faster with cuDNN's convolution, bias and ReLU in one."""
+    """Whether a pass over images x is faster with cuDNN's convolution, bias and ReLU in one."""
     return x.device.type == "cuda" and x.dtype in CUDNN
 
 
@@ -84,7 +84,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tenso
     input), the input and the weight.
     """
     keep = [x, weight]
-    if one_call := kept is not None and in_one_call(x):
+    if one_call := in_one_call(x):
         x = with_relu(x, weight, bias)
     else:
         x = F.conv2d(x, weight.to_mkldnn(), bias.to_mkldnn()) if x.is_mkldnn else F.conv2d(x, weight, bias)

@@ -54,7 +54,9 @@ class GraphExecutor(Executor):
                 with lane.on():
                     job = begin(client)
                     lane.load(job)
-                active.append((lane, job, self.bursts(lane, job)))
+                    bursts = self.bursts(lane, job)
+                    next(bursts, None)  # for the device, while the host begins the next client
+                active.append((lane, job, bursts))
             lane, job, bursts = active.popleft()
             with lane.on():
                 over = next(bursts, "over") == "over"
