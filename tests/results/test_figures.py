@@ -4,6 +4,7 @@ import itertools
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -48,6 +49,20 @@ def test_panels_of_a_row_have_one_scale_unless_that_presses_curves_flat(lab, sto
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.2, 0.8])
     iid, non_iid = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"]).axes[:2]
     assert (iid.get_ylim() == non_iid.get_ylim()) == common
+
+
+@pytest.mark.parametrize(("first", "cut"), [(0.1, True), (0.6, False)])
+def test_a_scale_does_without_a_first_rise_that_would_press_the_rest_flat(lab, stored, first, cut):
+    """For all panels of a row, and the figure says so."""
+    stored(lab.cell("heterogeneous", "HBFL", alpha="100"), [first, *np.linspace(0.8, 0.9, 39)])
+    stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [first, *np.linspace(0.7, 0.8, 39)])
+    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    for panel in made.axes[:2]:
+        low, high = panel.get_ylim()
+        assert (low > 60) == cut
+        assert 90 < high < 100
+    told = "A scale begins where its curves are after a twentieth of the rounds"
+    assert any(told in " ".join(text.get_text().split()) for text in made.texts) == cut
 
 
 def test_a_clients_curve_is_the_larger_of_its_models(lab, stored):

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -84,6 +84,11 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         height = rows * (PANEL[1] if columns > 2 else PANEL[1] * 1.35)
         small = figures.footnote(study, data.records, figure.get("shows", {}), data.left_out)
         small += figures.notes(figure, data.records)
+        share = _share(figure, data, flat)
+        few = figures.has_few(figure, data.curves["round"])
+        scales = {} if few else cut_scales(data.curves, share)
+        if scales:
+            small += " A scale begins where its curves are after a twentieth of the rounds; what is below is cut off."
         small, title = textwrap.fill(small, int(width * 21)), wrapped(figure["title"], width)
         labels = _labels(study, axis, data)
         across = fitting(labels, width)
@@ -92,9 +97,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
         total = height + top + bottom
         made = Figure(figsize=(width, total))
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
-        _panels(made, study, figure, data, palette, flat)
+        _panels(made, study, figure, data, palette, few, share, scales)
         _head(made, title, total)
-        few = figures.has_few(figure, data.curves["round"])
         made.legend(
             handles=[_key(label, name, palette, few) for label, name in zip(labels, data.names, strict=True)],
             loc="upper left",
@@ -127,15 +131,15 @@ def _panels(
     figure: Mapping[str, Any],
     data: figures.Content,
     palette: dict[str, Any],
-    flat: bool,
+    few: bool,
+    share: Literal["row", "none"],
+    scales: Mapping[tuple[str, str], tuple[float, float]],
 ) -> None:
-    """The panels of a figure, rows and columns as in its content; `flat`: laid on its side."""
+    """The panels of a figure, rows and columns as in its content; `few`: points are marked; `share`: whether those of a row
+    have one scale; `scales`: those that do not show all."""
     curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
-    # Datasets side by side have scales of their own.
-    apart = flat or "dataset" in figure["columns"] or (flattens(curves) and not scatter)
-    share: Any = False if apart else "row"
     axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
-    few, log = figures.has_few(figure, curves["round"]), figures.is_logarithmic(figure, curves["round"])
+    log = figures.is_logarithmic(figure, curves["round"])
     below, upright = figures.axis_titles(figure)
     for (i, row), (j, column) in itertools.product(enumerate(data.rows), enumerate(data.columns)):
         panel = axes[i, j]
@@ -161,7 +165,9 @@ def _panels(
             panel.xaxis.set_major_formatter(lambda at, _: f"{at:g}")  # not as mathematics, which STYLE takes for text
         if i == len(data.rows) - 1:
             panel.set_xlabel(below)
-        if (curves.query("row == @row") if share else own).empty:
+        if (row, column) in scales:
+            panel.set_ylim(*scales[row, column])
+        if (curves.query("row == @row") if share == "row" else own).empty:
             panel.tick_params(labelleft=False)  # a scale of nothing
 
 
@@ -221,6 +227,26 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D
     marker = "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
+
+
+def _share(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Literal["row", "none"]:
+    """Whether the panels of a row have one scale: not where datasets stand side by side, nor in a column on its side."""
+    apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figures.is_scatter(figure))
+    return "none" if apart else "row"
+
+
+def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tuple[str, str], tuple[float, float]]:
+    """The scales that are not to show all, by the row and column of their panels: where what curves pass in the first
+    twentieth of the rounds alone would take more than two thirds, only what comes later."""
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    mean = curves.groupby(["row", "column", "curve", "round"])["accuracy"].mean().reset_index()
+    for _, own in mean.groupby(["row"] if share == "row" else ["row", "column"]):
+        later = own.loc[own["round"] >= own["round"].max() / 20, "accuracy"]
+        low, high, least = own["accuracy"].min(), own["accuracy"].max(), later.min()
+        if least - low > (high - low) * 2 / 3:
+            edge = (high - least) / 10
+            found |= dict.fromkeys(zip(own["row"], own["column"], strict=True), (least - edge, high + edge))
+    return found
 
 
 def flattens(curves: pd.DataFrame) -> bool:
