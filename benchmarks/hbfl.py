@@ -19,7 +19,8 @@ from bayesfed.results import runs
 from benchmarks.common import HERE
 
 # Experiments in which HBFL's networks and rounds are Table 1's, but for the method; the second config's have fewer rounds.
-CONFIGS = {"paper": ("ablation", "by_adam", "falling_rate"), "hbfl-readings": ("readings", "falling")}
+CONFIGS = {"paper": ("ablation", "by_adam", "falling_rate", "falling_once"), "hbfl-readings": ("readings", "falling")}
+RATES = {"falling_rate": ", falling rate", "falling": ", falling rate", "falling_once": ", rate falls once"}
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "100": "IID", "0.05": "Non-IID"}
 PAIRS = (
     ("HBFL", "FML"),
@@ -28,6 +29,7 @@ PAIRS = (
     ("HBFL", "FML uniform Adam"),
     ("HBFL", "FML uniform"),
     ("HBFL", "FML uniform, falling rate"),
+    ("HBFL", "FML uniform, rate falls once"),
     ("HBFL", "FedAvg Adam"),
     ("HBFL SGD", "FedAvg"),
     ("FedAvg", "FML"),
@@ -67,8 +69,7 @@ def finished() -> Runs:
             if cell["experiment"] in experiments:
                 rounds = f", {cell['rounds']} rounds" if cell["changes"] else ""
                 place = f"{NAMES[cell['dataset']]}, {NAMES[cell['alpha']]}", f"seed {cell['seed']}{rounds}"
-                falling = ", falling rate" if cell["experiment"].startswith("falling") else ""
-                found.setdefault(place, {})[cell["method"] + falling] = folder
+                found.setdefault(place, {})[cell["method"] + RATES.get(cell["experiment"], "")] = folder
     return found
 
 

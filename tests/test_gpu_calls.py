@@ -270,7 +270,7 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
         "name": "small", "papers": ["hbfl"], "seeds": [0, 1],
         "run": {"rounds": 1, "local_epochs": 1, "batch_size": 64}, "datasets": {"mnist": "digits"},
         "experiments": {
-            **{name: {"skip": True} for name in ("heterogeneous", "ablation", "falling_rate", "by_adam", "multitask", "stragglers")},
+            **{name: {"skip": True} for name in ("heterogeneous", "ablation", "falling_rate", "falling_once", "by_adam", "proximal", "multitask", "stragglers")},
             "homogeneous": {"cases": [case, case | {"dataset": "cifar10"}], "axes": {"alpha": [1], "method": ["FedAvg"]}},
         },
     }  # fmt: skip

@@ -12,8 +12,10 @@ from bayesfed import plan
 PROJECT = Path(__file__).parents[1]
 
 # Came when runs of the others stood already.
-LATER = {"HBFL unscaled", "HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform", "FML uniform Adam"}
-LATER_EXPERIMENTS = {"falling_rate", "by_adam"}
+LATER = {
+    "HBFL unscaled", "HBFL without noise", "HBFL SGD", "FML Adam", "FML uniform", "FML uniform Adam", "FedProx 0.1", "FedProx 1",
+}  # fmt: skip
+LATER_EXPERIMENTS = {"falling_rate", "falling_once", "by_adam", "proximal"}
 
 # config -> SHA-256 over the sorted folders of its runs for HBFL, and a few of them in clear
 KEYS = {

@@ -63,12 +63,12 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 40 + 8 + 3 + 80 + 40 of
-    HBFL, of which 10 are shared; 7 + 15 + 2 + 3 + 75 + 15 of FOLA, of which 3, 1 and 1 are shared, and 66 of its two
-    clients, errors and central run in all. Of the searches, the part that the config names: one seed of 5 alphas, 3 lr, 2
-    epochs, 4 batch sizes, 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of FedPPD, one shared, without
-    FEMNIST and its Table 3. 69 + 24 + 12 + 5 + 5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 of pFedBayes, of which 9, 4 and nine times
-    1 are shared."""
+    """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 40 + 8 + 4 + 12 + 3 +
+    80 + 8 + 40 of HBFL, of which 22 are shared; 7 + 15 + 2 + 3 + 75 + 15 + 6 of FOLA, of which 3, 1, 1 and 2 are shared,
+    and 66 of its two clients, errors and central run in all. Of the searches, the part that the config names: one seed
+    of 5 alphas, 3 lr, 2 epochs, 4 batch sizes, 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of
+    FedPPD, one shared, without FEMNIST and its Table 3. 72 + 27 + 12 + 5 + 5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 of
+    pFedBayes, of which 9, 4 and nine times 1 are shared."""
     full = of_project("paper", monkeypatch)
     assert all(cell["used"] == cell["dataset"] for cell in full["cells"])
     changed = [cell for cell in full["cells"] if cell["changes"]]
@@ -86,11 +86,11 @@ def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
-    assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 191, 3 * 173)
-    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 117 + 240 + 66, 3 * 112 + 230 + 66)
-    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 157, 3 * 135)
+    assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 203, 3 * 181)
+    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 123 + 240 + 66, 3 * 116 + 230 + 66)
+    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 163, 3 * 141)
     assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 46, 3 * 45)
-    assert len(full["runs"]) == 3 * (173 + 112 + 45 + 135) + 230 + 66
+    assert len(full["runs"]) == 3 * (181 + 116 + 45 + 141) + 230 + 66
     hbfl, fola, fedppd, pfedbayes = (len(runs[paper]) for paper in ("hbfl", "fola", "fedppd", "pfedbayes"))
     told_in_readme = f"{hbfl} runs for HBFL, {fola} for FOLA, {fedppd} for FedPPD, {pfedbayes} for pFedBayes"
     assert told_in_readme in (PROJECT / "README.md").read_text()
@@ -181,13 +181,13 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     of_folder = {cell["folder"]: cell for cell in reversed(full["cells"])}  # as the first that asks for it
     order = [of_folder[run["folder"]] for run in sorted(full["runs"], key=lambda run: -run["priority"])]
     assert sorted(run["priority"] for run in full["runs"]) == list(range(1, len(order) + 1))
-    assert [cell["seed"] for cell in order] == [0] * 173 + [1] * 173 + [2] * 173
+    assert [cell["seed"] for cell in order] == [0] * 181 + [1] * 181 + [2] * 181
     first = [(cell["experiment"], cell["method"], cell["dataset"], cell["alpha"]) for cell in order[:11]]
     both = ["cifar10", "cifar100"]
     assert first[:3] == [("multitask", method, both, None) for method in ("Independent", "FML", "HBFL")]
     assert first[3:7] == [("heterogeneous", m, "cifar10", alpha) for alpha in ("100", "0.05") for m in ("FML", "HBFL")]
     assert {experiment for experiment, *_ in first} == {"multitask", "heterogeneous"}
-    figures = [(cell["model"], cell["dataset"]) for cell in order[11:173] if cell["experiment"] == "homogeneous"]
+    figures = [(cell["model"], cell["dataset"]) for cell in order[11:181] if cell["experiment"] == "homogeneous"]
     assert figures[0] == ("mlp", "mnist")
     assert figures[-1] == ("cnn2", "cifar100")
 

@@ -24,7 +24,9 @@ experiments:
   heterogeneous: {skip: true}
   ablation: {skip: true}
   falling_rate: {skip: true}
+  falling_once: {skip: true}
   by_adam: {skip: true}
+  proximal: {skip: true}
   multitask: {skip: true}
   homogeneous: {cases: [{dataset: mnist, model: mlp}], axes: {alpha: [0.05], method: [FedAvg, FedProx]}}
   stragglers: {skip: true}

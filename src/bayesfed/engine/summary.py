@@ -34,33 +34,40 @@ def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
     }
 
 
-def client_curves(history: Iterable[Row]) -> Curves:
-    """Per client and round the better of its models on its own test images: HBFL's max(meme, local).
-
-    Where a run tests after every local epoch, an epoch's accuracy counts like the round's.
-    """
+def client_curves(history: Iterable[Row], metric: str) -> Curves:
+    """Per client and round the better of its models on its own test images: HBFL's max(meme, local). `metric`:
+    `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs, where a run tests
+    after each."""
     curves: Curves = {}
     for row in history:
-        own = row.model != GLOBAL and not row.model.endswith(SAMPLED)
-        if own and row.metric in ("shard_accuracy", "epoch_shard_accuracy"):
+        if row.model != GLOBAL and not row.model.endswith(SAMPLED) and row.metric == metric:
             curve = curves.setdefault(int(row.client), {})
             curve[row.round] = max(curve.get(row.round, 0.0), row.value)
     return curves
 
 
-def global_curves(history: Iterable[Row]) -> Curves:
-    """Per client and round the accuracy of the server's model on the client's test images."""
+def own_shards(history: Sequence[Row]) -> dict[int, dict[str, float]]:
+    """The statistics of each client's curve. Only the best, which is chosen on the test set anyway, is over epochs where a
+    run tests after each: the last and the last five are what was there after a round."""
+    found = {k: curve_statistics(curve) for k, curve in client_curves(history, "shard_accuracy").items()}
+    epochs = client_curves(history, "epoch_shard_accuracy")
+    for k, one in found.items():
+        one["accuracy_best"] = max(one["accuracy_best"], *epochs.get(k, {}).values(), 0.0)
+    return found
+
+
+def global_on_shards(history: Iterable[Row]) -> dict[int, dict[str, float]]:
+    """The statistics of the server's model on each client's test images."""
     curves: Curves = {}
     for row in history:
         if (row.model, row.metric) == (GLOBAL, "shard_accuracy"):
             curves.setdefault(int(row.client), {})[row.round] = row.value
-    return curves
+    return {k: curve_statistics(curve) for k, curve in curves.items()}
 
 
-def per_client(curves: Curves, test_images: Sequence[int], nobody: str) -> dict[str, Any]:
+def per_client(found: Mapping[int, Mapping[str, float]], test_images: Sequence[int], nobody: str) -> dict[str, Any]:
     """Each statistic client by client, null where a client has none; its mean over those that have; and, by the client's
-    number, why one has none. `nobody`: the reason where no client has any."""
-    found = {k: curve_statistics(curve) for k, curve in curves.items()}
+    number, why one has none. `found`: the clients' statistics; `nobody`: the reason where no client has any."""
     missing = {}
     for k, images in enumerate(test_images):
         if k not in found:
@@ -86,7 +93,7 @@ def summarise(history: list[Row], test_images: Sequence[int]) -> dict[str, Any]:
     return {
         "test_images": list(test_images),
         "global": curve_statistics(server) if server else {},
-        "clients": per_client(client_curves(history), test_images, NO_PREDICTORS),
-        "global_on_shards": per_client(global_curves(history), test_images, NOT_ON_SHARDS if server else NO_GLOBAL),
+        "clients": per_client(own_shards(history), test_images, NO_PREDICTORS),
+        "global_on_shards": per_client(global_on_shards(history), test_images, NOT_ON_SHARDS if server else NO_GLOBAL),
         "uncertainty": uncertainty,
     }

@@ -20,8 +20,6 @@ OfServer = dict[tuple[str, str], dict[int, float]]
 Means = dict[str, dict[int, float]]
 """Per model of the clients: round -> their mean accuracy on the full test set, in [0, 1]."""
 
-OWN_SHARD = ("shard_accuracy", "epoch_shard_accuracy")
-
 
 @cache
 def summary(folder: Path) -> dict[str, Any] | None:
@@ -43,7 +41,7 @@ def number(value: object) -> float | None:
 @cache
 def together(folder: Path) -> dict[int, float]:
     """Per round the accuracy of all clients' own models on their own test images together: right ones among all of them. A
-    client who sits a round out counts as when last tested, since its model is still that; so a round has a value once every
+    client who sits a round out counts as when last tested; so a round has a value once every
     client with test images has been tested. Nothing where the record does not say how many images each has."""
     images: list[int] = (summary(folder) or {}).get("test_images", [])
     counts = {k + 1: count for k, count in enumerate(images) if count}
@@ -88,7 +86,7 @@ def series_of(client: str, model: str, metric: str) -> str:
         return client if metric == "test_accuracy" and not model.endswith("_sampled") else ""
     if model == "global":
         return f"global on {int(client) + 1}" if metric == "shard_accuracy" else ""
-    return str(int(client) + 1) if metric in OWN_SHARD and not model.endswith("_sampled") else ""
+    return str(int(client) + 1) if metric == "shard_accuracy" and not model.endswith("_sampled") else ""
 
 
 def of_server(folder: Path) -> OfServer:
@@ -131,8 +129,8 @@ def curves(folder: Path) -> Curves:
     """Accuracy per round: the server's model on the full test set and on each client's shard, a client's best model on
     its own shard, and the clients' models, their mean, on the full test set.
 
-    A client's value is the larger of its models' in that round (meme, local), as in the HBFL paper and in the
-    engine's summary, which counts an epoch's accuracy like the round's where a run tests after every epoch.
+    A client's value is the larger of its models' after that round (meme, local), as in the HBFL paper and in the
+    engine's summary.
     The run must be finished: `summary` has verified its record.
     """
     return metrics(folder)[1]
