@@ -52,7 +52,7 @@ def own_shards(history: Sequence[Row]) -> dict[int, dict[str, float]]:
     found = {k: curve_statistics(curve) for k, curve in client_curves(history, "shard_accuracy").items()}
     epochs = client_curves(history, "epoch_shard_accuracy")
     for k, one in found.items():
-        one["accuracy_best"] = max(one["accuracy_best"], *epochs.get(k, {}).values(), 0.0)
+        one["accuracy_best"] = max([one["accuracy_best"], *epochs.get(k, {}).values()])
     return found
 
 
