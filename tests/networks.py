@@ -59,7 +59,24 @@ def normalised(classes: int, channels: int, size: int) -> nn.Module:
     )
 
 
-MODULES = {"residual": Residual, "grouped": grouped, "normalised": normalised}
+def smooth(classes: int, channels: int, size: int) -> nn.Module:
+    """Each image by itself: group and layer normalisation, and a layer that is called twice."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(12, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(torch.tanh(self.inner(x)))
+
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3, stride=4), nn.GroupNorm(2, 4), nn.SiLU(), nn.Flatten(), nn.LazyLinear(12),
+        nn.LayerNorm(12), Twice(), nn.Linear(12, classes),
+    )  # fmt: skip
+
+
+MODULES = {"residual": Residual, "grouped": grouped, "normalised": normalised, "smooth": smooth}
 
 
 @pytest.fixture

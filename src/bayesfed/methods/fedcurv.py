@@ -8,6 +8,8 @@ whose gradient needs two sums only, u = sum_{j != s} I_j and v = sum_{j != s} I_
 
     g + 2 lambda (u theta - v)
 
+I_j is the mean of g^2, with the gradients g of mini-batches, weighted by their images, or of single images (`squares`).
+
 FOLA's repository does something else under this name, `form: repository`: in round r the penalty lambda/(2r) (theta - mu)^T
 Omega (theta - mu) with mu the global model and Omega = sum_n pi_n I_n.
 """
@@ -22,8 +24,9 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update, shares, stacked
+from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, State, Update, shares, stacked
 from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.steps import Squares, gradient_and_squares, no_squares
 from bayesfed.options import option
 
 
@@ -39,13 +42,18 @@ class FedCurv(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        """FedAvg's, with the values of FOLA's public code, and penalty, the weight lambda."""
+        """FedAvg's, with the values of FOLA's public code, and penalty, the weight lambda; squares, of gradients of
+        mini-batches or single images."""
 
         penalty: float = option(1.0, low=0)
+        squares: Squares = "batch"
         form: Literal["shoham", "repository"] = "shoham"
         momentum: float = option(0.0, low=0, high=1)
         weight_decay: float = option(0.0, low=0)
         clip: float | None = option(10.0, above=0)
+
+    def unfit(self, ground: Ground) -> str:
+        return no_squares(self.options.squares, ground)
 
     def init_server(self, server: Node) -> State:
         theta = server.initial()
@@ -70,7 +78,8 @@ class FedCurv(FedAvg):
 
     def measure(self, c: Learner, batch: Batch) -> None:
         """I += |b|/n g^2 at the trained theta, g that of CE alone."""
-        c["fisher"].add_(batch.size / c.n * super().gradient(c, batch).square())
+        _, squares = gradient_and_squares(c, "theta", batch, self.options.squares)
+        c["fisher"].add_(batch.size / c.n * squares)
 
     def phases(self, c: Node) -> Sequence[Phase]:
         return [c.local(self.step), Phase(self.measure, epochs=1, counted=False)]

@@ -3,6 +3,9 @@
 Client n in round r, from the server's N(mu_S, Omega_S^-1), each mini-batch b with g = grad CE, the batch mean:
 
     Omega_n += |b|/n_n g^2                                               (eq. 22; Omega_n = Omega_S at first)
+
+`squares: images` squares the gradients g_i of single images, as eqs 19, 21 and 22 do: Omega_n += 1/n_n sum_i g_i^2, i in b.
+
     theta   <- theta - lr (g + lambda (Omega_S/r) (theta - mu_S))        (eqs 15, 16), in length clipped
 
 Server, elementwise, pi_n = n_n / n:
@@ -42,7 +45,7 @@ from bayesfed.methods.base import (
     softmax_of,
     stacked,
 )
-from bayesfed.methods.steps import SGD, ce_gradient, clip
+from bayesfed.methods.steps import SGD, Squares, ce_gradient, clip, gradient_and_squares, no_squares
 from bayesfed.options import option
 
 
@@ -62,9 +65,10 @@ class FOLA(Method):
     class Options:
         """The public code's values, and readings.
 
-        prior: lambda. form: code or paper, as above. evaluation: Omega_n gathered online, along the way, or offline, in
-        one more pass at the end and without Omega_S. aggregation: by precision, or FedAvg's mean (Figure 9). epsilon:
-        where Omega_S is far below it, `shrink` pulls mu_S towards 0 (the code), `fedavg` towards FedAvg's mean:
+        prior: lambda. squares: of the gradients of mini-batches, as the code has it, or of single images, as the equations.
+        form: code or paper, as above. evaluation: Omega_n gathered online, along the way, or offline, in one more pass at
+        the end and without Omega_S. aggregation: by precision, or FedAvg's mean (Figure 9). epsilon: where Omega_S is far
+        below it, `shrink` pulls mu_S towards 0 (the code), `fedavg` towards FedAvg's mean:
         (sum_n pi_n (Omega_n + epsilon) theta_n) / (Omega_S + epsilon).
 
         ridge: with two clients, at how many points of pi_1 in [0, 1] their average is tested in the first and the last round
@@ -72,6 +76,7 @@ class FOLA(Method):
         """
 
         prior: float = option(1.0, low=0)
+        squares: Squares = "batch"
         form: Literal["code", "paper"] = "code"
         evaluation: Literal["online", "offline"] = "online"
         aggregation: Literal["precision", "fedavg"] = "precision"
@@ -94,7 +99,7 @@ class FOLA(Method):
             )
         if self.options.ridge == 1:
             return "method.ridge: 1, but a line has two ends; set 2 or more points, or 0"
-        return ""
+        return no_squares(self.options.squares, ground)
 
     def init_server(self, server: Node) -> State:
         mu = server.initial()
@@ -115,26 +120,30 @@ class FOLA(Method):
             "stiffness": self.options.prior / (c.round if self.online and self.as_code else 1) * omega,
         }
 
-    def gather(self, c: Learner, batch: Batch, g: Tensor) -> None:
-        """Omega_n += |b|/n_n g^2, and the passes over the data so far."""
+    def gather(self, c: Learner, batch: Batch, squares: Tensor) -> None:
+        """Omega_n += |b|/n_n g^2, or the mean of the g_i^2 in its place, and the passes over the data so far."""
         share = batch.size / c.n
-        c["omega"].add_(share * g.square())
+        c["omega"].add_(share * squares)
         c["passes"].add_(share)
+
+    def gathered(self, c: Learner, batch: Batch) -> Tensor:
+        """The gradient of CE, whose squares go into Omega_n."""
+        g, squares = gradient_and_squares(c, "theta", batch, self.options.squares)
+        self.gather(c, batch, squares)
+        return g
 
     def pull(self, c: Learner) -> Tensor:
         """The prior's gradient: lambda (Omega_S/r) (theta - mu_S)."""
         return c["stiffness"] * (c["theta"] - c["mu"])
 
     def step(self, c: Learner, batch: Batch) -> None:
-        g = ce_gradient(c, "theta", batch)
-        if self.online:
-            self.gather(c, batch, g)
+        g = self.gathered(c, batch) if self.online else ce_gradient(c, "theta", batch)
         g = g + self.pull(c)
         self.sgd.step(c, theta=clip(g, self.options.clip))
 
     def measure(self, c: Learner, batch: Batch) -> None:
         """A mini-batch of the offline pass."""
-        self.gather(c, batch, ce_gradient(c, "theta", batch))
+        self.gathered(c, batch)
 
     def phases(self, c: Node) -> Sequence[Phase]:
         return [c.local(self.step)] + [Phase(self.measure, epochs=1, counted=False)] * (not self.online)

@@ -56,6 +56,8 @@ class FOLAFull(FOLA):
     def unfit(self, ground: Ground) -> str:
         if list(ground.sizes) != [ground.pixels * ground.classes, ground.classes]:
             return "models.global: fola_full has the Hessian of a softmax regression alone; take 'softmax'"
+        if self.options.squares == "images":
+            return "method.squares: images, but fola_full has the Hessian, and squares no gradient; leave it out"
         return super().unfit(ground)
 
     def no_precision(self, mu: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ class FOLAFull(FOLA):
         state["curvature"] = c.n.new_zeros(int(c.n), c.classes**2)
         return state
 
-    def gather(self, c: Learner, batch: Batch, g: Tensor) -> None:
+    def gather(self, c: Learner, batch: Batch, squares: Tensor) -> None:
         """A_i += diag(p) - p p^T for the images i of the mini-batch."""
         assert batch.index is not None
         p = c.model(c["theta"], batch.x).softmax(-1)

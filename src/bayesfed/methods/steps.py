@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, State
+from bayesfed.errors import InputError, out_of_memory, words
+from bayesfed.methods.base import Batch, Ground, Learner, State
+from bayesfed.models import network
 from bayesfed.models.network import gradient
 
+Squares = Literal["batch", "images"]  # of the gradient of a mini-batch, or of those of its images, one by one
 PIECE = 8192  # entries of a vector for one block of a GPU
 
 
@@ -54,6 +58,45 @@ def ce_gradient(c: Learner, name: str, batch: Batch) -> Tensor:
     logits = c.model(theta, batch.x)
     (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
     return g
+
+
+def gradient_and_squares(c: Learner, name: str, batch: Batch, squares: Squares) -> tuple[Tensor, Tensor]:
+    """`ce_gradient`, and the squares that a diagonal Fisher information gathers of it, (P,) both: those of its entries, or
+    the mean over the batch's images of the squares of each image's own gradient."""
+    if squares == "batch":
+        g = ce_gradient(c, name, batch)
+        return g, g.square()
+    (theta,) = leaves(c[name])
+    logits = c.model(theta, batch.x)
+    # The gradient is a sum of 1/B of each image's, so the sum of their squares is 1/B of the mean.
+    g, total = network.squares(logits, theta, loss_gradient(batch, logits)) or by_image(c, theta, batch)
+    return g, batch.size * total
+
+
+def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The gradient and the sum over the images of the squares of what each has in it, of any network without statistics
+    and draws: each image gets a vector of its own."""
+    (thetas,) = leaves(theta.expand(len(batch.x), -1))
+    try:
+        logits = torch.func.vmap(lambda theta, image: c.model(theta, image[None])[0])(thetas, batch.x)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        raise InputError(
+            f"method.squares: images, but the network takes no images one by one ({words(error)}); take batch"
+        ) from None
+    (each,) = grad(logits, thetas, at=loss_gradient(batch, logits))
+    return each.sum(0), each.square().sum(0)
+
+
+def no_squares(squares: Squares, ground: Ground) -> str:
+    """Why there are no such squares, for `Method.unfit`; "" where there are."""
+    if squares == "batch" or ground.by_image:
+        return ""
+    return (
+        "method.squares: images, but the network normalises over its mini-batch or draws in training, so that no image has a "
+        "gradient of its own; take batch"
+    )
 
 
 def loss_gradient(

@@ -105,24 +105,47 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tenso
 
 def backward(
     g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor], to_input: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of input x (where asked for), weight and bias, from that of the maxima, g. `kept` ends with what
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The gradients of input x (where asked for), and of weight and bias, from that of the maxima, g. `kept` ends with what
     `forward` kept before x and weight, which is taken off."""
     if x.is_mkldnn:
-        if pool > 1:
-            z, y = kept.pop(), kept.pop()
-            g = onednn_pool_backward(g, y, z, *windows(pool))
+        g = unpooled(g, x, weight, pool, kept)
         if slow := x.dtype == torch.bfloat16 and len(weight) % LANES != 0:
             g, x = (dense(tensor).contiguous(memory_format=torch.channels_last) for tensor in (g, x))
         g_x, g_weight, g_bias = convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])
-        return g_x.to_mkldnn() if slow and to_input else g_x, g_weight, g_bias
+        return g_x.to_mkldnn() if slow and to_input else g_x, (g_weight, g_bias)
     g_bias = g.sum((0, 2, 3))  # behind the pooling: a quarter of the values
-    if pool > 1:
-        places = kept.pop()
-        shape = [len(x), len(weight), x.shape[2] - weight.shape[2] + 1, x.shape[3] - weight.shape[3] + 1]
-        last = places.is_contiguous(memory_format=torch.channels_last)
-        layout = torch.channels_last if last else torch.contiguous_format
-        like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=layout)
-        g = pool_backward(g, like, *windows(pool), places)  # `like` for its shape and its order of memory alone
+    g = unpooled(g, x, weight, pool, kept)
     g_x, g_weight, _ = convolution_backward(g, x, weight, None, *CONVOLUTION, [to_input, True, False])
-    return g_x, g_weight, g_bias
+    return g_x, (g_weight, g_bias)
+
+
+def backward_by_image(
+    g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor], to_input: bool
+) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """As `backward`; behind the gradients of weight and bias, the sums over the images of the squares of what each has in
+    them."""
+    g = unpooled(g, x, weight, pool, kept)
+    g_x = convolution_backward(g, x, weight, None, *CONVOLUTION, [True, False, False])[0] if to_input else g
+    g, x, size = dense(g), dense(x), weight.shape[2]
+    patches = (
+        x.unfold(2, size, 1).unfold(3, size, 1).permute(0, 1, 4, 5, 2, 3)
+    )  # behind what is summed over: the places
+    products = torch.bmm(g.flatten(2), patches.flatten(4).flatten(1, 3).mT)
+    weights, biases = products.view(len(x), *weight.shape), g.sum((2, 3))
+    return g_x, (weights.sum(0), biases.sum(0)), (weights.square().sum(0), biases.square().sum(0))
+
+
+def unpooled(g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor]) -> Tensor:
+    """The gradient of what is pooled from that of the maxima, g; takes off what `kept` has of them."""
+    if pool == 1:
+        return g
+    if x.is_mkldnn:
+        z, y = kept.pop(), kept.pop()
+        return onednn_pool_backward(g, y, z, *windows(pool))
+    places = kept.pop()
+    shape = [len(x), len(weight), x.shape[2] - weight.shape[2] + 1, x.shape[3] - weight.shape[3] + 1]
+    last = places.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if last else torch.contiguous_format
+    like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=layout)
+    return pool_backward(g, like, *windows(pool), places)  # `like` for its shape and its order of memory alone

@@ -66,18 +66,30 @@ class Pass(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor, Tensor | None]:
         if torch.is_grad_enabled():
             raise RuntimeError("the gradient of a network cannot be differentiated again (create_graph)")
-        g_theta, g_images = ctx.network.backward(g, list(ctx.saved_tensors), ctx.needs_input_grad[2])
+        (g_theta,), g_images = ctx.network.backward(g, list(ctx.saved_tensors), ctx.needs_input_grad[2])
         return None, g_theta.to(ctx.theta.dtype), None if g_images is None else g_images.view(ctx.shape)
 
 
 def gradient(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor | None:
     """The gradient of theta from that at the logits g, without autograd's engine, where the logits are just what a
     network gives for theta; else None."""
+    found = straight_back(logits, theta, g)
+    return None if found is None else found[0]
+
+
+def squares(logits: Tensor, theta: Tensor, g: Tensor) -> tuple[Tensor, Tensor] | None:
+    """`gradient`, and the sum over the images of the squares of what each has in it, (parameters,) both."""
+    found = straight_back(logits, theta, g, squared=True)
+    return None if found is None else (found[0], found[1])
+
+
+def straight_back(logits: Tensor, theta: Tensor, g: Tensor, squared: bool = False) -> list[Tensor] | None:
+    """What `Network.backward` gives of theta, in its dtype; None where there is something else before the logits."""
     made = logits.grad_fn
     if getattr(made, "theta", None) is not theta or made.needs_input_grad[2]:  # type: ignore[union-attr]
         return None
-    g_theta, _ = made.network.backward(g.detach(), list(made.saved_tensors), False)  # type: ignore[union-attr]
-    return g_theta.to(theta.dtype)  # type: ignore[no-any-return]
+    found, _ = made.network.backward(g.detach(), list(made.saved_tensors), False, squared)  # type: ignore[union-attr]
+    return [vector.to(theta.dtype) for vector in found]
 
 
 class Network:
@@ -232,24 +244,29 @@ class Network:
                     x = torch.addmm(bias, x.to(wide), weight.view(self.shapes[-2]).t())
         return x
 
-    def backward(self, g: Tensor, kept: list[Tensor], to_images: bool) -> tuple[Tensor, Tensor | None]:
+    def backward(
+        self, g: Tensor, kept: list[Tensor], to_images: bool, squared: bool = False
+    ) -> tuple[list[Tensor], Tensor | None]:
         """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes); in the
-        images' dtype."""
+        images' dtype. `squared`: behind theta's, the sum over the images of the squares of what each has in it."""
         gathered, onednn = self.layout_for(kept[-1]) is torch.channels_last, kept[0].is_mkldnn
         g = g.to(kept[-1].dtype)
-        g_theta = g.new_empty(self.parameters)
-        parts = self.parts(g_theta)
-        convolved: list[Tensor] = []  # the parts of convolutions, from the last layer to the first
+        found = [g.new_empty(self.parameters) for _ in range(1 + squared)]
+        parts = [self.parts(vector) for vector in found]
+        convolved: list[list[tuple[Tensor, Tensor]]] = []  # of weight and bias, from the last layer to the first
         for depth in reversed(range(len(self.layers))):
             layer = self.layers[depth]
             weight, x = kept.pop(), kept.pop()
             to_input = depth > 0 or to_images
             if isinstance(layer, Conv):
-                g, g_weight, g_bias = convolution.backward(g, x, weight, layer.pool, kept, to_input)
-                convolved += [g_bias, g_weight.permute(0, 2, 3, 1) if gathered else g_weight]
+                back = convolution.backward_by_image if squared else convolution.backward
+                g, *pairs = back(g, x, weight, layer.pool, kept, to_input)
+                convolved.append([(w.permute(0, 2, 3, 1) if gathered else w, bias) for w, bias in pairs])
             else:
-                torch.mm(g.t(), x, out=parts[2 * depth])
-                torch.sum(g, 0, out=parts[2 * depth + 1])
+                # What an image has in a weight's gradient is a product, and so is its square.
+                for to, (up, down) in zip(parts, [(g, x)] + [(g.square(), x.square())] * squared, strict=True):
+                    torch.mm(up.t(), down, out=to[2 * depth])
+                    torch.sum(up, 0, out=to[2 * depth + 1])
                 g = torch.mm(g, weight, out=torch.empty_like(x)) if to_input else g
             if depth:
                 g = relu_backward(g, x, 0)
@@ -261,11 +278,13 @@ class Network:
                         else g.view(len(g), -1, side, side)
                     )
                     g = g.to_mkldnn() if onednn else g
-        if convolved:
-            torch.cat([part.flatten() for part in reversed(convolved)], out=g_theta[: self.convolution_parameters])
+        for vector, *layers in zip(found, *reversed(convolved), strict=True):
+            if layers:
+                own = vector[: self.convolution_parameters]
+                torch.cat([part.flatten() for pair in layers for part in pair], out=own)
         if gathered:
-            g_theta = g_theta.index_select(0, self.order(g_theta.device)[1])
-        return g_theta, convolution.dense(g) if to_images else None
+            found = [vector.index_select(0, self.order(vector.device)[1]) for vector in found]
+        return found, convolution.dense(g) if to_images else None
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
