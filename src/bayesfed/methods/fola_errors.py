@@ -3,8 +3,11 @@ approximation ends with, against their accuracy.
 
     D(theta) = 1/2 (theta - mu*)^T Omega* (theta - mu*)        mu*, Omega*: the server's after the last round but one
 
+The text has "its corresponding full Hessian matrix" for Omega*. `precision: optimum` takes that: sum_n pi_n H_n, with the mean
+Hessian H_n at mu* over client n's images. The server's own, `online`, is a mean over all models on the way.
+
 - AE, the aggregation error, is D of what the server had after round `aggregated`: FOLA's model, and that of a FedAvg which
-  runs beside it on the same mini-batches. Logged when mu* is there, as `AE FOLA` and so on.
+  runs beside it on the same mini-batches. Logged when Omega* is there, as `AE FOLA` and so on.
 - LF, local forgetting, is sum_n pi_n D(theta_n) of clients that train on from mu* in the last round, for `epochs` epochs,
   with the prior (FOLA) and without (FedAvg), after each of them: `LF FOLA 1` and so on.
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +37,7 @@ from bayesfed.methods.base import (
     softmax_of,
     stacked,
 )
-from bayesfed.methods.fola_full import FOLAFull
+from bayesfed.methods.fola_full import FOLAFull, Hessian, curvatures
 from bayesfed.methods.steps import ce_gradient, clip
 from bayesfed.options import option
 
@@ -55,10 +58,16 @@ class FOLAErrors(FOLAFull):
 
     @dataclass(frozen=True)
     class Options(FOLAFull.Options):
-        """FOLA's, with its whole Hessian or the eigenvalues. aggregated: a round. epochs: of the last round."""
+        """FOLA's, with its whole Hessian or the eigenvalues. precision: Omega*, as above. aggregated: a round. epochs:
+        of the last round."""
 
+        precision: Literal["online", "optimum"] = "online"
         aggregated: int = option(3, low=1)
         epochs: int = option(10, low=1)
+
+    def __init__(self, options: FOLAErrors.Options) -> None:
+        super().__init__(options)
+        self.at_optimum = options.precision == "optimum"
 
     def unfit(self, ground: Ground) -> str:
         if ground.rounds <= self.options.aggregated:
@@ -78,6 +87,10 @@ class FOLAErrors(FOLAFull):
     def beside(self, c: Node) -> bool:
         """Whether clients train a model without a prior, too, in this round."""
         return c.round <= self.options.aggregated or self.forgets(c)
+
+    def compares(self, server: Node) -> bool:
+        """Whether Omega* is there for the first time after this round."""
+        return server.round == server.rounds - (not self.at_optimum)
 
     def start(self, c: Node, message: State) -> State:
         state = super().start(c, message)
@@ -104,7 +117,14 @@ class FOLAErrors(FOLAFull):
         c["after"].copy_(torch.cat([c["after"][1:], torch.stack([c["theta"], c["plain"]])[None]]))
 
     def finish(self, c: Node) -> State:
-        return super().finish(c) | {name: c[name] for name in ("plain", "after") if name in c.state}
+        sent = super().finish(c) | {name: c[name] for name in ("plain", "after") if name in c.state}
+        return sent | ({"hessian": self.hessian(c)} if self.forgets(c) and self.at_optimum else {})
+
+    @torch.no_grad()
+    def hessian(self, c: Node) -> Tensor:
+        """H_n (P, P), at the server's model."""
+        x, _ = c.images()
+        return Hessian(x, curvatures(c, c["mu"], x)).whole()
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         optimum, precision = server["mu"], server["omega"]  # as the last round began
@@ -115,19 +135,31 @@ class FOLAErrors(FOLAFull):
             server["average"] = weighted_mean(pi, plain).to(plain.dtype)
         if server.round == self.options.aggregated:
             server["early"] = server["mu"].clone()
-        if server.round == server.rounds - 1:
-            for name, theta in self.aggregated(server).items():
-                found[f"AE {name}"] = distance(theta, server["mu"], server["omega"])
-        if self.forgets(server):
-            for epoch in range(self.options.epochs):
-                for at, kind in enumerate(KINDS):
-                    each = [distance(update["after"][epoch, at], optimum, precision) for update in updates]
-                    found[f"LF {kind} {epoch + 1}"] = weighted_mean(pi, torch.stack(each))
+        if not self.forgets(server):
+            optimum, precision = server["mu"], server["omega"]
+        elif self.at_optimum:
+            server["optimum"], precision = optimum, weighted_mean(pi, stacked(updates, "hessian"))
+        if self.compares(server):
+            models = self.aggregated(server)
+            found |= {f"AE {name}": distance(theta, optimum, precision) for name, theta in models.items()}
+        return found | (self.forgetting(updates, optimum, precision) if self.forgets(server) else {})
+
+    def forgetting(self, updates: Sequence[Update], optimum: Tensor, precision: Tensor) -> dict[str, Tensor]:
+        """LF of both kinds of clients after each epoch."""
+        found = {}
+        for epoch in range(self.options.epochs):
+            for at, kind in enumerate(KINDS):
+                each = [distance(update["after"][epoch, at], optimum, precision) for update in updates]
+                found[f"LF {kind} {epoch + 1}"] = weighted_mean(shares(updates), torch.stack(each))
         return found
 
     def aggregated(self, server: Node) -> dict[str, Tensor]:
         """The server's models whose AE is taken, by name."""
-        return {"optimal": server["mu"], "FOLA": server["early"], "FedAvg": server["average"]}
+        return {
+            "optimal": server.state.get("optimum", server["mu"]),
+            "FOLA": server["early"],
+            "FedAvg": server["average"],
+        }
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         after = c.state.get("after", ())
@@ -141,7 +173,7 @@ class FOLAErrors(FOLAFull):
         ]
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        models = self.aggregated(server) if server.round == server.rounds - 1 else {}
+        models = self.aggregated(server) if self.compares(server) else {}
         return [
             *super().server_predictors(server),
             *(softmax_of(name, server.model, theta) for name, theta in models.items()),

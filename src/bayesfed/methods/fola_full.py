@@ -71,8 +71,7 @@ class FOLAFull(FOLA):
     def gather(self, c: Learner, batch: Batch, squares: Tensor) -> None:
         """A_i += diag(p) - p p^T for the images i of the mini-batch."""
         assert batch.index is not None
-        p = c.model(c["theta"], batch.x).softmax(-1)
-        curvature, place = (p.diag_embed() - p[:, :, None] * p[:, None]).flatten(1), batch.index
+        curvature, place = curvatures(c, c["theta"], batch.x), batch.index
         if batch.weight is not None:
             real = batch.weight > 0
             curvature, place = curvature * real[:, None], place * real
@@ -111,6 +110,12 @@ class FOLAFull(FOLA):
 
     def diagnostics(self, omega: Tensor) -> dict[str, Tensor]:
         return super().diagnostics(omega.diagonal() if self.full else omega)
+
+
+def curvatures(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
+    """A_i = diag(p) - p p^T (n, C C) of images x (n, ...) at theta."""
+    p = c.model(theta, x).softmax(-1)
+    return (p.diag_embed() - p[:, :, None] * p[:, None]).flatten(1)
 
 
 class Hessian:
