@@ -3,8 +3,8 @@ approximation ends with, against their accuracy.
 
     D(theta) = 1/2 (theta - mu*)^T Omega* (theta - mu*)        mu*, Omega*: the server's after the last round but one
 
-The text has "its corresponding full Hessian matrix" for Omega*. `precision: optimum` takes that: sum_n pi_n H_n, with the mean
-Hessian H_n at mu* over client n's images. The server's own, `online`, is a mean over all models on the way.
+The text has "its corresponding full Hessian matrix" for Omega*. `precision: optimum` takes that: sum_n pi_n H_n, with the
+mean Hessian H_n over client n's images at mu*. The server's own, `online`, is a mean over all models on the way.
 
 - AE, the aggregation error, is D of what the server had after round `aggregated`: FOLA's model, and that of a FedAvg which
   runs beside it on the same mini-batches. Logged when Omega* is there, as `AE FOLA` and so on.
