@@ -96,6 +96,21 @@ def test_every_executor_is_eager_to_rounding(name: str, device: str, lanes: int,
     )
 
 
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "model"), [("fola", "mlp"), ("fola", "lenet5"), ("fola", "smooth"), ("fedcurv", "lenet5")]
+)
+def test_every_executor_squares_single_images(
+    name: str, model: str, device: str, lanes: int, mapping: Make, data_dir: Any
+) -> None:
+    """Of layers, convolutions and a module, in batches that are filled up, too."""
+    changes = {"partition": {"alpha": 0.3, "clients": 4}, "batch_size": 24, "models": {"global": model}, "images": {}}
+    assert_executors_agree(
+        lambda cast: federation(mapping({"name": name, "squares": "images"}, **changes), data_dir, cast, device),
+        device, lanes,
+    )  # fmt: skip
+
+
 @pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("name", ["hbfl", "fml", "independent"])
 def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Make, data_dir: Any) -> None:

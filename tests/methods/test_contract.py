@@ -21,6 +21,11 @@ from bayesfed.revision import ENGINE_REVISION
 
 REAL = methods.names()
 TOYS = ["toy", "toy_phases", "toy_message", "toy_server"]
+OPTIONS = [  # with state, messages or steps of their own
+    {"name": "fola", "squares": "images"},
+    {"name": "fedcurv", "squares": "images"},
+    {"name": "fola_errors", "precision": "optimum", "aggregated": 1, "epochs": 2},
+]
 GOLDEN = Path(__file__).parent / "golden.json"
 Make = Callable[..., dict[str, Any]]
 DEFAULTS: dict[str, dict[str, torch.Tensor]] = {}  # results of the default readings, trained once
@@ -42,8 +47,8 @@ def figures(progress: Progress) -> dict[str, list[float]]:
 
 
 @pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("name", REAL + TOYS)
-def test_runs_and_resumes_exactly(name: str, mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*REAL, *TOYS, *OPTIONS], ids=str)
+def test_runs_and_resumes_exactly(name: str | dict[str, Any], mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     of = federation(mapping(name), data_dir, torch.float32)
     whole = play(of, 2)
     assert all(torch.isfinite(t).all() for t in tensors(whole).values())
@@ -371,6 +376,8 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedavg", "optimizer": "adam", "lr": 0.001},
         {"name": "fedprox", "mu": 1.0},
         {"name": "fedbe", "step": 0.5},
+        {"name": "fola", "squares": "images"},
+        {"name": "fedcurv", "squares": "images"},
         {"name": "abavg", "weight": "images-times-accuracy"},
         {"name": "abavg", "weight": "scaled-accuracy"},
         {"name": "pfedbayes", "noise_scale": 0.001},

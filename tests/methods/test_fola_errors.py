@@ -83,3 +83,31 @@ def test_the_last_round_is_for_forgetting(mapping: Make, data_dir: Path) -> None
     found = r"rounds: 2; the last is for forgetting, and AE is that of round 2 \(method.aggregated\): set 3 or more"
     with pytest.raises(InputError, match=found):
         federation(mapping(METHOD, **(TWO | {"rounds": 2})), data_dir)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func.hessian's own use of it
+def test_errors_by_the_hessian_at_the_optimum(mapping: Make, data_dir: Path) -> None:
+    """Against second derivatives over all images at the last model but one; training is as without."""
+    of = federation(mapping({**METHOD, "precision": "optimum"}, **TWO), data_dir)
+    before, after = (play(of, rounds) for rounds in (3, 4))
+    usual = play(federation(mapping(METHOD, **TWO), data_dir), 4)
+    assert torch.equal(after.server["mu"], usual.server["mu"])
+    assert not [row for row in before.history if row.metric.startswith(("AE", "LF"))]
+    mu, hessian, n = before.server["mu"], 0.0, 0
+    for k in (0, 1):
+        x, y = of.own_images(k)
+
+        def loss(theta: torch.Tensor, x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            logits = x.flatten(1) @ theta[:-10].view(10, -1).T + theta[-10:]
+            return torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+
+        hessian, n = hessian + torch.func.hessian(loss)(mu), n + len(y)
+    logged = {row.metric: row.value for row in after.history if (row.round, row.model) == (4, "server")}
+    tested = {row.model for row in after.history if (row.round, row.client) == (4, "global")}
+    for name, theta in (("optimal", mu), ("FOLA", after.server["early"]), ("FedAvg", after.server["average"])):
+        away = theta - mu
+        assert logged[f"AE {name}"] == pytest.approx(float(0.5 * away @ (hessian / n) @ away), rel=1e-8, abs=1e-12)
+        assert name in tested
+    lf = {row.metric: row.value for row in usual.history if row.metric.startswith("LF")}
+    assert lf.keys() < logged.keys()
+    assert all(logged[name] > 0 and logged[name] != pytest.approx(value, rel=0.01) for name, value in lf.items())

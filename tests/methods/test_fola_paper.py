@@ -41,6 +41,14 @@ def gradient(of: Federation, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.autograd.grad(F.cross_entropy(network(theta, x), y), theta)[0]
 
 
+def squares(of: Federation, theta: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+    """Of the batch's mean gradient, or the mean over its images of those of theirs."""
+    if kind == "batch":
+        return gradient(of, theta, x, y).square()
+    each = [gradient(of, theta, x[i : i + 1], y[i : i + 1]).square() for i in range(len(y))]
+    return torch.stack(each).mean(0)
+
+
 def clipped(g: Tensor, norm: float = 0.5) -> Tensor:
     """What torch does to a parameter's gradient."""
     parameter = torch.zeros_like(g).requires_grad_()
@@ -58,10 +66,13 @@ def test_clipping_is_torchs(scale: float) -> None:
 
 @pytest.mark.parametrize("form", ["code", "paper"])
 @pytest.mark.parametrize("evaluation", ["online", "offline"])
-def test_folas_round_is_the_loop_written_out(form: str, evaluation: str, mapping: Make, data_dir: Path) -> None:
-    """Two rounds of two epochs: the precision over per-batch gradients, the prior's pull by autograd, the mean by a
-    solve."""
-    method = {"name": "fola", "prior": 3.0, "form": form, "evaluation": evaluation, **OPTIONS}
+@pytest.mark.parametrize("kind", ["batch", "images"])
+def test_folas_round_is_the_loop_written_out(
+    form: str, evaluation: str, kind: str, mapping: Make, data_dir: Path
+) -> None:
+    """Two rounds of two epochs: the precision over gradients of batches or images, the prior's pull by autograd, the mean by
+    a solve."""
+    method = {"name": "fola", "prior": 3.0, "form": form, "evaluation": evaluation, "squares": kind, **OPTIONS}
     of = federation(mapping(method, local_epochs=2), data_dir)
     state = play(of, 0).server
     mu, omega = state["mu"], state["omega"]
@@ -69,24 +80,24 @@ def test_folas_round_is_the_loop_written_out(form: str, evaluation: str, mapping
     for r in (1, 2):
         thetas, omegas = [], []
         for k in range(4):
-            theta, squares = mu.clone(), torch.zeros_like(mu)
+            theta, total = mu.clone(), torch.zeros_like(mu)
             passes = batches(of, k, r, 2 + (evaluation == "offline"))
             stiffness = omega / r if (form, evaluation) == ("code", "online") else omega  # r sums, or of one pass
             for x, y in [pair for one in passes[:2] for pair in one]:
                 g = gradient(of, theta, x, y)
                 if evaluation == "online":
-                    squares += len(y) / n[k] * g.square()
+                    total += len(y) / n[k] * squares(of, theta, x, y, kind)
                 at = theta.clone().requires_grad_()
                 prior = 3.0 * 0.5 * (at - mu) @ (stiffness * (at - mu))
                 theta = theta - 0.1 * clipped(g + torch.autograd.grad(prior, at)[0])
             for x, y in passes[2] if evaluation == "offline" else []:
-                squares += len(y) / n[k] * gradient(of, theta, x, y).square()
+                total += len(y) / n[k] * squares(of, theta, x, y, kind)
             if evaluation == "offline":
-                omegas.append(squares)
+                omegas.append(total)
             elif form == "code":
-                omegas.append(omega + squares)
+                omegas.append(omega + total)
             else:
-                omegas.append(squares / 2 / r + (r - 1) / r * omega)
+                omegas.append(total / 2 / r + (r - 1) / r * omega)
             thetas.append(theta)
         pi = n / n.sum()
         omega = sum(p * o for p, o in zip(pi, omegas, strict=True))
@@ -194,14 +205,15 @@ def test_fedcurvs_pull_is_the_gradient_of_the_sum_over_the_other_clients(mapping
     torch.testing.assert_close(pull, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_fedcurvs_fisher_is_the_mean_of_squares_at_the_trained_model(mapping: Make, data_dir: Path) -> None:
-    of = federation(mapping({"name": "fedcurv", "lr": 0.1}), data_dir)
+@pytest.mark.parametrize("kind", ["batch", "images"])
+def test_fedcurvs_fisher_is_the_mean_of_squares_at_the_trained_model(kind: str, mapping: Make, data_dir: Path) -> None:
+    of = federation(mapping({"name": "fedcurv", "lr": 0.1, "squares": kind}), data_dir)
     progress = play(of, 1)
     training, measuring = batches(of, 2, 1, 2)
     theta, n = play(of, 0).server["theta"], len(of.shards[2].train)
     for x, y in training:
         theta = theta - 0.1 * clipped(gradient(of, theta, x, y), 10.0)
-    fisher = sum(len(y) / n * gradient(of, theta, x, y).square() for x, y in measuring)
+    fisher = sum(len(y) / n * squares(of, theta, x, y, kind) for x, y in measuring)
     torch.testing.assert_close(progress.clients[2]["own.u"], fisher, rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(progress.clients[2]["own.v"], fisher * theta, rtol=1e-9, atol=1e-14)
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from bayesfed.errors import InputError, out_of_memory, words
 from bayesfed.methods.base import Batch, Ground, Learner, State
-from bayesfed.models import network
-from bayesfed.models.network import gradient
+from bayesfed.models.network import gradient, with_squares
 
 Squares = Literal["batch", "images"]  # of the gradient of a mini-batch, or of those of its images, one by one
 PIECE = 8192  # entries of a vector for one block of a GPU
@@ -69,16 +68,16 @@ def gradient_and_squares(c: Learner, name: str, batch: Batch, squares: Squares) 
     (theta,) = leaves(c[name])
     logits = c.model(theta, batch.x)
     # The gradient is a sum of 1/B of each image's, so the sum of their squares is 1/B of the mean.
-    g, total = network.squares(logits, theta, loss_gradient(batch, logits)) or by_image(c, theta, batch)
+    g, total = with_squares(logits, theta, loss_gradient(batch, logits)) or by_image(c, theta, batch)
     return g, batch.size * total
 
 
 def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """The gradient and the sum over the images of the squares of what each has in it, of any network without statistics
-    and draws: each image gets a vector of its own."""
-    (thetas,) = leaves(theta.expand(len(batch.x), -1))
+    and draws: each image gets a vector of its own. In theta's dtype, since vmap and autocast do not go together."""
+    (thetas,), images = leaves(theta.expand(len(batch.x), -1)), batch.x.to(theta.dtype)
     try:
-        logits = torch.func.vmap(lambda theta, image: c.model(theta, image[None])[0])(thetas, batch.x)
+        logits = torch.func.vmap(lambda theta, image: c.model(theta, image[None])[0])(thetas, images)
     except RuntimeError as error:
         if out_of_memory(error):
             raise

@@ -77,7 +77,7 @@ def gradient(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor | None:
     return None if found is None else found[0]
 
 
-def squares(logits: Tensor, theta: Tensor, g: Tensor) -> tuple[Tensor, Tensor] | None:
+def with_squares(logits: Tensor, theta: Tensor, g: Tensor) -> tuple[Tensor, Tensor] | None:
     """`gradient`, and the sum over the images of the squares of what each has in it, (parameters,) both."""
     found = straight_back(logits, theta, g, squared=True)
     return None if found is None else (found[0], found[1])
