@@ -13,11 +13,18 @@ Server, elementwise, pi_n = n_n / n:
     Omega_S <- sum_n pi_n Omega_n
     mu_S    <- (sum_n pi_n Omega_n theta_n) / (Omega_S + epsilon)        (eqs 11, 12)
 
-This is the form of the public code, where Omega is E r times the paper's precision for E local epochs (evaluated offline, of
-one pass alone, it is the paper's, and not divided by r). There the prior's gradient is missing,
-for its loss is taken of detached tensors; here it is there. The paper's form has means in place of sums (eqs 22 to 25):
+This is the form of the public code, where Omega is E r times the paper's precision for E local epochs. There the prior's
+gradient is missing, for its loss is taken of detached tensors; here it is there. The paper's form has means in place of sums
+(eqs 22 to 25):
 
     F_n = mean of g^2 over all steps,  Sigma_n^-1 = F_n/r + (r-1)/r Sigma_S^-1,  prior lambda Sigma_S^-1
+
+The mean weighs each step by the images of its mini-batch. Sums and means give the same mu_S, up to epsilon and the prior's
+weight, if all clients train equally long; sums give a straggler less weight. Evaluated offline, Omega_n is that of one pass
+in both forms, and so the prior is lambda Omega_S. The public script of that divides it by r; its lambda is 0 by default.
+
+Eq. 12 has no epsilon, and eq. 25 has gamma I in every client's precision; both forms have `shrink` unless told otherwise.
+The equations in full are `form: paper`, `squares: images` and `epsilon_rule: fedavg`, epsilon being gamma in the mean alone.
 """
 
 from __future__ import annotations
