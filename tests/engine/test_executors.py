@@ -111,6 +111,25 @@ def test_every_executor_squares_single_images(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedbe", "distribution": "dirichlet", "sharpen": 1.0},
+        {"name": "fedppd_distill", "distribution": "gaussian", "floor": 1e-8},
+        {"name": "fedswag", "rank": 2},
+        {"name": "pfedgp", "embedding": "unit"},
+    ],
+    ids=lambda method: "-".join(map(str, method.values())),
+)
+def test_every_executor_serves_options(method: dict[str, Any], device: str, mapping: Make, data_dir: Any) -> None:
+    """Those whose steps or hooks are others than by default."""
+    changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 3, "batch_size": 24}
+    of = federation(mapping(method, **changes), data_dir, torch.float64, device)
+    eager = play(of, 2)
+    for other in EXECUTORS.keys() - {"eager"}:
+        assert_same(on(other, of), eager, BOUNDS[torch.float64])
+
+
 @pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("name", ["hbfl", "fml", "independent"])
 def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Make, data_dir: Any) -> None:

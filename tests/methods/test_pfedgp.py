@@ -58,9 +58,12 @@ def begun(of: Federation, client: int = 0) -> Node:
     return c
 
 
-def test_a_step_is_the_gradient_written_out(mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("embedding", ["raw", "unit"])
+def test_a_step_is_the_gradient_written_out(
+    embedding: str, mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With Polya-Gamma variables that are given: dense inverses, and an integral of many places for each probability."""
-    method = {"name": "pfedgp", "features": 5, "lr": 0.2, "weight_decay": 0.01, "clip": 1e9}
+    method = {"name": "pfedgp", "features": 5, "embedding": embedding, "lr": 0.2, "weight_decay": 0.01, "clip": 1e9}
     of = federation(mapping(method), data_dir)
     x, y = (part[:15] for part in of.node(0, 1).images())
     c = begun(of)
@@ -82,6 +85,8 @@ def test_a_step_is_the_gradient_written_out(mapping: Make, data_dir: Path, monke
 
     theta = before.clone().requires_grad_()
     z = of.networks[0]["global"](theta, x[order])
+    if embedding == "unit":
+        z = z / z.square().sum(1, keepdim=True).sqrt()
     K = 8 * (-0.5 * (z[:, None] - z).square().sum(-1)).exp()
     places = torch.linspace(-8, 8, 2001, dtype=torch.float64)
     weight = (-0.5 * places.square()).softmax(0)
@@ -107,22 +112,25 @@ def test_a_step_is_the_gradient_written_out(mapping: Make, data_dir: Path, monke
     assert torch.equal(signs, tree[:, y[order[:7]]])
 
 
+@pytest.mark.parametrize("embedding", ["raw", "unit"])
 @pytest.mark.parametrize("held", [[0, 1, 2], [2]])
 def test_probabilities_are_those_of_a_long_run_without_polya_gamma_variables(
-    held: list[int], mapping: Make, data_dir: Path
+    held: list[int], embedding: str, mapping: Make, data_dir: Path
 ) -> None:
     """Three labels in the plane, of which a client has some: the product over the tree, and hardly anything for the
     others."""
-    of = federation(mapping({"name": "pfedgp", "test_chains": 3000, "steps": 30}), data_dir)
+    of = federation(mapping({"name": "pfedgp", "embedding": embedding, "test_chains": 3000, "steps": 30}), data_dir)
     generator = torch.Generator().manual_seed(0)
     centres = torch.tensor([[0.0, 0.0], [2.0, 0.5], [3.0, 2.5]], dtype=torch.float64)
     y = torch.tensor(held).repeat_interleave(4)
     z = centres[y] + 0.7 * torch.randn(len(y), 2, generator=generator, dtype=torch.float64)
-    new = torch.cat([centres, centres[:2] + 0.8])
+    new = torch.cat([centres + 0.1, centres[:2] + 0.8])
     c = of.node(0, 1)
     c.state = {"tree": tree_of(z, y, 10)}
     found = Classifier.of(of.method, c, z, y).log_probabilities(new).exp()
     torch.testing.assert_close(found.sum(1), torch.ones(5, dtype=torch.float64))
+    if embedding == "unit":
+        z, new = z / z.norm(dim=1, keepdim=True), new / new.norm(dim=1, keepdim=True)
     expected = np.ones((5, 10)) * [label in held for label in range(10)]
     for node in c["tree"].numpy():
         side = node[y.numpy()]
@@ -130,6 +138,18 @@ def test_probabilities_are_those_of_a_long_run_without_polya_gamma_variables(
         expected *= np.where(node == 1, p, np.where(node == -1, 1 - p, 1))
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=0.015)
     assert 0 < float(found[:, [label for label in range(10) if label not in held]].max()) < 1e-6
+
+
+def test_lengths_decide_the_tree_alone_where_embeddings_are_of_unit_length(mapping: Make, data_dir: Path) -> None:
+    """Labels 0 and 1 lie in one direction, apart by their length: they stay apart in the tree, and to the kernel are one."""
+    of = federation(mapping({"name": "pfedgp", "embedding": "unit"}), data_dir)
+    z = torch.tensor([[1.0, 0.0], [9.0, 0.0], [1.0, 1.0]], dtype=torch.float64).repeat(4, 1)
+    y = torch.arange(3).repeat(4)
+    assert {tuple(row) for row in tree_of(z, y, 3).abs().tolist()} == {(1.0, 1.0, 1.0), (1.0, 0.0, 1.0)}
+    kernel = of.method.kernel
+    torch.testing.assert_close(kernel(z[:3], 5 * z[:3]), kernel(z[:3], z[:3]))
+    assert kernel(z[:1], z[1:2]).item() == pytest.approx(8)
+    assert kernel(z[:1], z[2:3]).item() == pytest.approx(8 * np.exp(0.5**0.5 - 1))
 
 
 def test_half_of_one_image_teaches_nothing(mapping: Make, data_dir: Path) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Noise = Callable[[Tensor], Tensor]  # standard normal draws in the shape of a tensor
@@ -31,13 +32,16 @@ REACH, PLACES = 5.0, 21  # of the rule for E sigma(f): its error is below 3e-6 u
 
 @dataclass(frozen=True)
 class Kernel:
-    """k(a, b) = outputscale exp(-|a - b|^2 / (2 lengthscale^2))."""
+    """k(a, b) = outputscale exp(-|a - b|^2 / (2 lengthscale^2)); `unit`: of a/|a| and b/|b| in place of a and b."""
 
     outputscale: float
     lengthscale: float
+    unit: bool = False
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """k of each of n points with each of m: (n, D) and (m, D), gives (n, m)."""
+        if self.unit:
+            a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
         squares = a.square().sum(-1)[:, None] + b.square().sum(-1) - 2 * a @ b.mT
         return self.outputscale * (-0.5 / self.lengthscale**2 * squares.clamp(min=0)).exp()
 

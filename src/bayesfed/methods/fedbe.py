@@ -1,10 +1,16 @@
 """FedBE (Chen & Chao 2021): the server samples models around the clients', and distils their ensemble into one.
 
-Clients train as in FedAvg. Server, for each tensor of the network, from w_t and the clients' w_k:
+Clients train as in FedAvg. Server, for each tensor of the network, from w_t and the clients' w_k, with eps ~ N(0, I) and
+i = 1..S, one of
 
-    d_k = (w_k - w_t)/||w_k - w_t||,  s = mean_k ||w_k - w_t||,  m and v = mean and variance of the d_k
-    w^(i) = w_t + h s (m + sqrt(v) a eps),  eps ~ N(0, I),  i = 1..S
-    p(x) = mean of softmax(f(x; .)) over w^(i), all w_k and w_bar = sum_k q_k w_k, then sharpened: p^(1/T) / sum
+    directions   w^(i) = w_t + h s (m + a sqrt(v) eps),  m and v = mean and variance over k of the d_k,
+                 d_k = (w_k - w_t)/||w_k - w_t||,  s = mean_k ||w_k - w_t||
+    gaussian     w^(i) = w_t + h (w_bar - w_t + a sqrt(v) eps),  v = sum_k q_k (w_k - w_bar)^2
+    dirichlet    w^(i) = w_t + h (sum_k gamma_k w_k - w_t),  gamma ~ Dir(1, ..., 1) once for all tensors
+
+and the pseudo-label of an image, with w_bar = sum_k q_k w_k:
+
+    p(x) = mean of softmax(f(x; .)) over w^(i), all w_k and w_bar, then sharpened: p^(1/T) / sum
 
 Each of them predicts with statistics of normalisation of its own: w_k with the client's, w_bar with their average, w^(i)
 with those drawn in the same way, none of them below or above all of the clients' and the server's, so that no variance is
@@ -20,15 +26,17 @@ last iterate where there are fewer steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.methods.base import GLOBAL, Batch, Learner, Node, Phase, State, Update, stacked
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.methods.base import GLOBAL, Batch, Learner, Node, Phase, State, Update, shares, stacked
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
 from bayesfed.options import option
@@ -36,13 +44,20 @@ from bayesfed.options import option
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Of the server's part, with the values of the public code. step: h above. spread: a. sharpen: T."""
+    """The server's part, with the values of the public code.
+
+    distribution: of the w^(i), as above; FedBE's text has `gaussian`, with a = 1, and a Dirichlet one. step: h.
+    spread: a, of the two Gaussians. sharpen: T; 1 is the mean itself, FedPPD's text. floor: the least value of p^(1/T);
+    the public code has 1e-8.
+    """
 
     server_set: int = option(10_000, low=1)
     samples: int = option(10, low=0)
+    distribution: Literal["directions", "gaussian", "dirichlet"] = "directions"
     step: float = option(1.0, above=0)
     spread: float = option(0.1, low=0)
     sharpen: float = option(0.5, above=0)
+    floor: float = option(0.0, low=0, high=1)
     server_epochs: int = option(20, low=1)
     server_lr: float = option(1e-3, above=0)
     server_momentum: float = option(0.9, low=0, high=1)
@@ -79,17 +94,38 @@ class Distillation:
         thetas = stacked(updates, self.name)
         cut = [server.split(theta, self.network) for theta in (before, *thetas)]
         parts = [(start, torch.stack(ends)) for start, *ends in zip(*cut, strict=True)]
-        samples = [torch.cat([self.draw(server, *part) for part in parts]) for _ in range(self.options.samples)]
+        weights = self.weights(server, updates)
+        samples = [torch.cat([self.draw(server, *part, w) for part in parts]) for w in weights]
         server[self.at("ensemble")] = torch.stack([server[self.name], *thetas, *samples])
         for name in server.statistics[self.network]:
             start, ends = server[name], torch.stack([update.statistics[name] for update in updates])
             if start.is_floating_point():  # a count of mini-batches matters in training alone
                 low, high = torch.stack([start, *ends]).aminmax(dim=0)
-                draws = [self.draw(server, start, ends).clamp(low, high) for _ in samples]
+                draws = [self.draw(server, start, ends, w).clamp(low, high) for w in weights]
                 server[self.at(f"ensemble.{name}")] = torch.stack([*ends, *draws])
 
-    def draw(self, server: Node, start: Tensor, ends: Tensor) -> Tensor:
-        """Of a tensor of w^(i), where the clients began at `start` and came to `ends` (K, ...)."""
+    def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
+        """The clients' weights in each sample (S, K): gamma, or q."""
+        q = shares(updates).expand(self.options.samples, -1)
+        if self.options.distribution != "dirichlet":
+            return q
+        # The sum of two squares is exponential, and exponentials over their sum are Dir(1, ..., 1).
+        exponential = server.noise(q.new_empty(2, *q.shape)).square().sum(0)
+        return exponential / exponential.sum(1, keepdim=True)
+
+    def draw(self, server: Node, start: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
+        """Of a tensor of w^(i), where the clients, of `weights` (K,), began at `start` and came to `ends` (K, ...)."""
+        if self.options.distribution == "directions":
+            return self.along_directions(server, start, ends)
+        deltas = ends - start
+        moved = weighted_mean(weights, deltas)
+        if self.options.distribution == "gaussian":
+            v = weighted_mean(weights, (deltas - moved).square())
+            moved = moved + self.options.spread * v.sqrt() * server.noise(start)
+        return start + self.options.step * moved.to(start.dtype)
+
+    def along_directions(self, server: Node, start: Tensor, ends: Tensor) -> Tensor:
+        """The draw of the public code, in which all clients count alike."""
         deltas = ends - start
         norms = deltas.reshape(len(deltas), -1).norm(dim=1).view(-1, *[1] * start.dim())
         d = deltas / norms.clamp(min=1e-12)
@@ -132,7 +168,8 @@ class Distillation:
         assert batch.index is not None
         with torch.no_grad():
             p = torch.stack([self.logits(*member, batch.x).softmax(-1) for member in self.members(server)]).mean(0)
-            server[self.at("targets")][batch.index] = F.log_softmax(p.log() / self.options.sharpen, -1)
+            low = math.log(self.options.floor) if self.options.floor else -math.inf
+            server[self.at("targets")][batch.index] = F.log_softmax((p.log() / self.options.sharpen).clamp(min=low), -1)
 
     def distil(self, server: Learner, batch: Batch) -> None:
         """A step towards p."""

@@ -7,6 +7,12 @@ d^2. Server:
 
 and predicts with the mean of softmax(f(x; .)) over samples of it. How the clients' Gaussians are put together the papers
 do not say: this one is the Gaussian with the mixture's moments.
+
+Its covariance is diagonal. SWAG's own has half of that and half of one of low rank, by `rank`: client k sends the
+deviations D_k (R, P) of d from its running mean after each of the last R epochs, and the server's half is the mixture's,
+
+    sum_k q_k (D_k^T D_k / (R - 1) + (m_k - m)(m_k - m)^T)  =  C^T C,
+    theta + m + (sqrt(s - m^2) z + C^T z')/sqrt(2),   z, z' ~ N(0, I)
 """
 
 from __future__ import annotations
@@ -36,9 +42,10 @@ class FedSWAG(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        """FedAvg's. samples: how many networks predict in the last round."""
+        """FedAvg's. samples: how many networks predict in the last round. rank: R; 0 is the diagonal covariance."""
 
         samples: int = option(30, low=1)
+        rank: int = option(0, low=0)
 
     def start(self, c: Node, message: State) -> State:
         state = super().start(c, message)
@@ -46,6 +53,7 @@ class FedSWAG(FedAvg):
             zeros = torch.zeros_like(state["theta"])
             state |= {"start": message["theta"].clone(), "sum": zeros, "squares": zeros.clone()}
             state["epochs"] = torch.zeros_like(c.n)
+            state["D"] = zeros.new_zeros(min(self.options.rank, c.epochs), len(zeros))
         return state
 
     def message(self, server: Node, client: int) -> State:
@@ -60,11 +68,13 @@ class FedSWAG(FedAvg):
         c["sum"].add_(d)
         c["squares"].addcmul_(d, d)
         c["epochs"].add_(1)
+        if self.options.rank:
+            c["D"].copy_(torch.cat([c["D"][1:], (d - c["sum"] / c["epochs"])[None]]))
 
     def finish(self, c: Node) -> State:
         if c.round < c.rounds:
             return super().finish(c)
-        return {"moved": c["sum"] / c["epochs"], "squares": c["squares"] / c["epochs"]}
+        return {"moved": c["sum"] / c["epochs"], "squares": c["squares"] / c["epochs"], "D": c["D"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         if server.round < server.rounds:
@@ -74,7 +84,14 @@ class FedSWAG(FedAvg):
         moved, sigma = diagonal_gaussian(*moments)
         dtype = server["theta"].dtype
         server["theta"], server["sigma"] = server["theta"] + moved.to(dtype), sigma.to(dtype)
+        if self.options.rank:
+            server["C"] = torch.cat([self.columns(update, moved) for update in updates]).to(dtype)
         return {"sigma_mean": sigma.mean()}
+
+    def columns(self, update: Update, moved: Tensor) -> Tensor:
+        """A client's rows of C (R + 1, P), with the mean m of all (P,); of a single deviation the divisor is 1."""
+        D, apart = update["D"].double(), update["moved"].double() - moved
+        return update.q.sqrt() * torch.cat([D / max(len(D) - 1, 1) ** 0.5, apart[None]])
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         if server.round < server.rounds:
@@ -82,7 +99,11 @@ class FedSWAG(FedAvg):
         theta, sigma = server["theta"], server["sigma"]
 
         def draw() -> Tensor:
-            return sample(theta, sigma, server.noise(theta))
+            drawn = sample(theta, sigma, server.noise(theta))
+            if not self.options.rank:
+                return drawn
+            C = server["C"]
+            return theta + (drawn - theta + server.noise(C[:, 0]) @ C) / 2**0.5
 
         averaged = softmax_average(GLOBAL, server.model, draw, self.options.samples, ("test", "shard"))
         return [replace(averaged, name=GLOBAL)]  # it stands for the method

@@ -15,7 +15,8 @@ with the server's, is trained with the weights on the data, and mu_w gets it bac
 
 The authors' code is not public. The unofficial one draws g with a standard deviation of 0.001, has the sum over a
 mini-batch in place of n/b times it and zeta over the mini-batches of a round in place of zeta, takes five steps of q
-for one of w, and weights the clients by their images.
+for one of w, and weights the clients by their images. Its Omega_w has that zeta before the KL, too, which is left out
+here: by Adam's steps a constant factor is lost.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class PFedBayes(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """The paper's values; the readings of the unofficial code behind them.
+        """The paper's values; of samples and beta it has none, and these are the unofficial code's.
 
         zeta: weight of the KL. lr, lr_w: of q and w (eta_1, eta_2). rho_start: of all rho. mu_spread: the standard deviation
         of each layer's first mu; 0 begins as the network does by itself. samples: K. beta: as above.

@@ -1,8 +1,9 @@
 """pFedGP (Achituve et al., NeurIPS 2021): a common embedding of the images, and a Gaussian process of each client's own.
 
-Images are seen as z = g(x; theta), and f ~ GP(0, k) with k(z, z') = outputscale exp(-|z - z'|^2 / (2 lengthscale^2)). A
-client's labels are the leaves of a tree that halves them again and again, so that those stay together whose mean z are near;
-each node v has a GP of its own, which says to which side an image belongs, p(y_v | x) = sigma(y_v f_v(x)):
+Images are seen as z = g(x; theta), and f ~ GP(0, k) with k(z, z') = outputscale exp(-|z - z'|^2 / (2 lengthscale^2)). With
+`embedding: unit` k is of z/|z| and z'/|z'|. A client's labels are the leaves of a tree that halves them again and again, so
+that those stay together whose mean z are near; each node v has a GP of its own, which says to which side an image belongs,
+p(y_v | x) = sigma(y_v f_v(x)):
 
     p(label | x) = prod_v p(y_v(label) | x)      over the nodes on the way to the label
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -79,15 +81,19 @@ class PFedGP(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """The values of its public code. features: of an image, the outputs of the network, which has them in place of
-        logits. steps: of the Gibbs sampler. chains, test_chains: M in training and in prediction. clip: the largest norm of
-        a gradient."""
+        """The values of its public code, in which the embedding is `unit`.
+
+        features: of an image, the outputs of the network, which has them in place of logits. embedding: what the kernel sees
+        of them; the tree is made of z itself. steps: of the Gibbs sampler. chains, test_chains: M in training and in
+        prediction. clip: the largest norm of a gradient.
+        """
 
         lr: float = option(0.05, above=0)
         momentum: float = option(0.9, low=0, high=1)
         weight_decay: float = option(1e-3, low=0)
         clip: float = option(50.0, above=0)
         features: int = option(84, low=1)
+        embedding: Literal["raw", "unit"] = "raw"
         outputscale: float = option(8.0, above=0)
         lengthscale: float = option(1.0, above=0)
         steps: int = option(5, low=1)
@@ -97,7 +103,7 @@ class PFedGP(Method):
     def __init__(self, options: PFedGP.Options) -> None:
         super().__init__(options)
         self.sgd = SGD(options.lr, options.momentum, options.weight_decay)
-        self.kernel = Kernel(options.outputscale, options.lengthscale)
+        self.kernel = Kernel(options.outputscale, options.lengthscale, options.embedding == "unit")
 
     def outputs(self, classes: int) -> int:
         return self.options.features
