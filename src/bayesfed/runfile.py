@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -376,8 +376,9 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(f"images.augment: {method.label} is for images as they are, found '{min(drawn)}'; set none")
     check_server_images(run)
     travels, source = check_networks(run), run.sources[0]
-    ground = Ground(travels, source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
-                    run.budget.local_batches, run.budget.participation, run.partition.min_test)  # fmt: skip
+    ground = Ground(travels.sizes if travels else [], source.channels * source.side**2, source.classes, run.partition.clients,
+                    run.budget.rounds, run.budget.local_batches, run.budget.participation, run.partition.min_test,
+                    random=travels is not None and travels.random)  # fmt: skip
     if why := run.build_method().unfit(ground):
         raise InputError(why)
     if run.active:
@@ -397,10 +398,12 @@ def check_server_images(run: Run) -> None:
         raise InputError(f"server_images: {count} images for the server need clients with a common dataset")
 
 
-def check_networks(run: Run) -> Sequence[int]:
-    """Refuse networks that do not fit the images, and shared convolutions that are not alike; gives the sizes of the weights
-    and biases of the one that travels, none where only convolutions do."""
-    travels: Sequence[int] = []
+def check_networks(run: Run) -> models.AnyNetwork | None:
+    """Refuse networks that do not fit the images, and shared convolutions that are not alike.
+
+    Gives the network that travels; None where only convolutions do.
+    """
+    travels: models.AnyNetwork | None = None
     pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
     if models.CONVOLUTIONS in pretrained:
         raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
@@ -415,7 +418,7 @@ def check_networks(run: Run) -> Sequence[int]:
             with a_way_out(one):
                 network = run.build_model(name, one)
             if name in whole:
-                travels = network.sizes
+                travels = network
             if name in own:
                 shared.append(network.convolution_parameters)
             if name in pretrained and not isinstance(network, ModuleNetwork):

@@ -380,6 +380,8 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "pfedme", "penalty": 5.0},
         {"name": "pfedme", "averaged": 2},
         {"name": "perfedavg", "adapt": "test"},
+        {"name": "perfedavg", "order": "hf"},
+        {"name": "perfedavg", "order": "exact"},
         {"name": "heurfedamp", "alpha": 0.1},
         {"name": "heurfedamp", "scale": 1.0},
         {"name": "bnfed", "sigma": 0.1},

@@ -319,7 +319,8 @@ class Ground:
 
     sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
     alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted. participation: the
-    share of the clients that take part in a round. min_test: how many test images every client has at least.
+    share of the clients that take part in a round. min_test: how many test images every client has at least. random: whether
+    the network that travels draws random numbers in training.
     """
 
     sizes: Sequence[int]
@@ -330,6 +331,7 @@ class Ground:
     batches: int
     participation: float
     min_test: int
+    random: bool
 
 
 class Method:
