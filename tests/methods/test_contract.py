@@ -385,6 +385,7 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "heurfedamp", "alpha": 0.1},
         {"name": "heurfedamp", "scale": 1.0},
         {"name": "bnfed", "sigma": 0.1},
+        {"name": "bnfed", "form": "code"},
         {"name": "bnfed", "select": "validation"},
         {"name": "bnfed", "select": "test"},
     ],
