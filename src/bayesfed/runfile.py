@@ -399,10 +399,8 @@ def check_server_images(run: Run) -> None:
 
 
 def check_networks(run: Run) -> models.AnyNetwork | None:
-    """Refuse networks that do not fit the images, and shared convolutions that are not alike.
-
-    Gives the network that travels; None where only convolutions do.
-    """
+    """Refuse networks that do not fit the images, and shared convolutions that are not alike; gives the one that travels,
+    None where only convolutions do."""
     travels: models.AnyNetwork | None = None
     pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
     if models.CONVOLUTIONS in pretrained:

@@ -65,16 +65,15 @@ class Pass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
-        kept = list(ctx.saved_tensors)  # an error where theta has moved since
         if torch.is_grad_enabled():  # by create_graph: what is computed here is differentiated in turn
             return None, *again_differentiable(ctx, g)
-        g_theta, g_images = ctx.network.backward(g, kept, ctx.needs_input_grad[2])
+        g_theta, g_images = ctx.network.backward(g, list(ctx.saved_tensors), ctx.needs_input_grad[2])
         return None, g_theta.to(ctx.theta.dtype), None if g_images is None else g_images.view(ctx.images.shape)
 
 
 def again_differentiable(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of theta and the images, where they are wanted, from that at the logits g, as autograd computes them."""
-    given = ctx.theta, ctx.images
+    given, _ = (ctx.theta, ctx.images), ctx.saved_tensors  # to ask for these is an error where theta has moved since
     wanted = [tensor for tensor in given if tensor.requires_grad]
     found = iter(torch.autograd.grad(ctx.network.plain(*given), wanted, g, create_graph=True))
     of_theta, of_images = (next(found) if tensor.requires_grad else None for tensor in given)
