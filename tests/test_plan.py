@@ -68,7 +68,8 @@ def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     and 66 of its two clients, errors and central run in all. Of the searches, the part that the config names: one seed
     of 5 alphas, 3 lr, 2 epochs, 4 batch sizes, 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of
     FedPPD, one shared, without FEMNIST and its Table 3, and on one seed 9 of the baselines, 3 shared. 72 + 27 + 12 + 5 +
-    5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 + 2 of pFedBayes, of which 9, 4 and ten times 1 are shared."""
+    5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 + 2 of pFedBayes, of which 9, 4 and ten times 1 are shared, and 9 + 6 of forms of
+    two methods, 6 shared."""
     full = of_project("paper", monkeypatch)
     assert all(cell["used"] == cell["dataset"] for cell in full["cells"])
     changed = [cell for cell in full["cells"] if cell["changes"]]
@@ -88,9 +89,9 @@ def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
     assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 203, 3 * 181)
     assert (len(cells["fola"]), len(runs["fola"])) == (3 * 189 + 240 + 106, 3 * 180 + 230 + 91)
-    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 165, 3 * 142)
+    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 180, 3 * 151)
     assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 46 + 9, 3 * 45 + 6)
-    assert len(full["runs"]) == 3 * (181 + 180 + 45 + 142) + 230 + 91 + 6
+    assert len(full["runs"]) == 3 * (181 + 180 + 45 + 151) + 230 + 91 + 6
     hbfl, fola, fedppd, pfedbayes = (len(runs[paper]) for paper in ("hbfl", "fola", "fedppd", "pfedbayes"))
     told_in_readme = f"{hbfl} runs for HBFL, {fola} for FOLA, {fedppd} for FedPPD, {pfedbayes} for pFedBayes"
     assert told_in_readme in (PROJECT / "README.md").read_text()
@@ -210,7 +211,16 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch
 def test_a_configs_own_tables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     spec = made(plan.read_mapping(Path("config/pfedbayes-reduced.yaml")))["papers"]["pfedbayes"]
-    assert spec["glance"] == ["cifar10_reduced", "noise", "table1", "table1_cifar10", "leaks", "pfedgp_embedding"]
+    assert spec["glance"] == [
+        "cifar10_reduced",
+        "noise",
+        "table1",
+        "table1_cifar10",
+        "leaks",
+        "pfedgp_embedding",
+        "perfedavg_order",
+        "bnfed_form",
+    ]
     assert list(spec["tables"])[:3] == ["cifar10_reduced", "noise", "table1"]
 
 

@@ -376,9 +376,18 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(f"images.augment: {method.label} is for images as they are, found '{min(drawn)}'; set none")
     check_server_images(run)
     travels, source = check_networks(run), run.sources[0]
-    by_image = travels is not None and not (travels.batchwise or travels.random)
-    ground = Ground(travels.sizes if travels else [], source.channels * source.side**2, source.classes, run.partition.clients, run.budget.rounds,
-                    run.budget.local_batches, run.budget.participation, run.partition.min_test, by_image)  # fmt: skip
+    ground = Ground(
+        sizes=travels.sizes if travels else [],
+        pixels=source.channels * source.side**2,
+        classes=source.classes,
+        clients=run.partition.clients,
+        rounds=run.budget.rounds,
+        batches=run.budget.local_batches,
+        participation=run.budget.participation,
+        min_test=run.partition.min_test,
+        batchwise=travels is not None and travels.batchwise,
+        random=travels is not None and travels.random,
+    )
     if why := run.build_method().unfit(ground):
         raise InputError(why)
     if run.active:

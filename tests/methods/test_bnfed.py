@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from playing import federation, play
 from torch import Tensor
 
+from bayesfed.bayes import matching
 from bayesfed.engine.federation import SERVER
 from bayesfed.errors import InputError
-from bayesfed.methods import bnfed
 from bayesfed.methods.base import Update
 from bayesfed.methods.bnfed import Layers
 
@@ -46,9 +46,9 @@ def test_a_clients_neurons_go_where_brute_force_puts_them(noise: float) -> None:
     neurons, _ = clients(noise)
     at = [torch.tensor([0, 1, 2, 3]), torch.tensor([2, 0, 4, 1])]  # five atoms, of two members and of one
     members = [[neurons[j][int((at[j] == i).nonzero()[0])] for j in (0, 1) if (at[j] == i).any()] for i in range(5)]
-    sums, counts = bnfed.gathered(neurons, [*at, None], 5)
+    sums, counts = matching.gathered(neurons, [*at, None], 5)
     assert counts.tolist() == [len(one) for one in members] == [2, 2, 2, 1, 1]
-    gains = bnfed.scores(neurons[2], sums, counts, 3, *HYPER)
+    gains = matching.scores(neurons[2], sums, counts, 3, *HYPER)
     alone = [float(v.square().sum()) * sigma**-2 for v in neurons[2]]
 
     def gain(h: int, i: int) -> float:
@@ -61,12 +61,12 @@ def test_a_clients_neurons_go_where_brute_force_puts_them(noise: float) -> None:
     table = [[gain(h, i) for i in range(9)] for h in range(4)]
     torch.testing.assert_close(gains, torch.tensor(table, dtype=torch.float64), rtol=1e-9, atol=1e-9)
     best = max(itertools.permutations(range(9), 4), key=lambda way: sum(table[h][i] for h, i in enumerate(way)))
-    assert bnfed.assigned(gains).tolist() == list(best)
+    assert matching.assigned(gains).tolist() == list(best)
 
 
 def test_three_clients_are_matched_as_the_best_of_all_orders() -> None:
     neurons, orders = clients(0.1)
-    atoms, places = bnfed.match(neurons, *HYPER, iterations=3)
+    atoms, places = matching.match(neurons, *HYPER, iterations=3)
     assert atoms.shape == (4, 3)
 
     def misfit(ways: tuple[tuple[int, ...], ...]) -> float:

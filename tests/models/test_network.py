@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bayesfed.engine.device import compute
@@ -164,11 +165,48 @@ def test_gradient_after_theta_has_moved_is_refused() -> None:
         gradient(logits, leaf, torch.ones_like(logits))
 
 
-def test_gradient_of_a_gradient_is_refused() -> None:
+@pytest.mark.parametrize("name", CHAINS)
+def test_second_derivatives_are_those_of_an_ordinary_module(name: str) -> None:
+    """Products with both Hessians, of the parameters and of the images, and the mixed ones."""
+    torch.manual_seed(0)
+    network = build(name, 10, 3, 32)
+    theta = torch.randn(network.parameters, dtype=torch.float64).mul_(0.1).requires_grad_()
+    x = torch.randn(5, 3, 32, 32, dtype=torch.float64, requires_grad=True)
+    y = torch.arange(5)
+    module = network.module(theta, {}).double()
+    names = [name for name, _ in module.named_parameters()]
+    parts = dict(zip(names, network.parts(theta), strict=True))
+    directions = torch.randn_like(theta), torch.randn_like(x)
+
+    def products(logits: Tensor) -> tuple[Tensor, ...]:
+        gradients = torch.autograd.grad(F.cross_entropy(logits, y), (theta, x), create_graph=True)
+        return *gradients, *torch.autograd.grad(gradients, (theta, x), directions)
+
+    ours = products(network(theta, x))
+    theirs = products(torch.func.functional_call(module, parts, x))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_second_derivative_of_what_alone_is_wanted() -> None:
     network = build("lenet5", 10, 1, 32)
-    theta = torch.ones(network.parameters, requires_grad=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
-        torch.autograd.grad(network(theta, torch.ones(2, 1, 32, 32)).sum(), theta, create_graph=True)
+    theta, x = torch.ones(network.parameters).mul_(0.1), torch.ones(2, 1, 32, 32)
+    for wanted in (theta, x):
+        wanted.requires_grad_()
+        (g,) = torch.autograd.grad(network(theta, x).square().sum(), wanted, create_graph=True)
+        (twice,) = torch.autograd.grad(g.square().sum(), wanted)
+        assert twice.abs().max() > 0
+        wanted.requires_grad_(False)
+
+
+def test_second_derivative_after_theta_has_moved_is_refused() -> None:
+    network = build("mlp", 10, 1, 32)
+    theta = torch.ones(network.parameters)
+    leaf = theta.detach().requires_grad_()
+    logits = network(leaf, torch.ones(2, 1, 32, 32))
+    theta.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(logits.sum(), leaf, create_graph=True)
 
 
 @pytest.mark.parametrize("name", CHAINS)

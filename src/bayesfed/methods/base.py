@@ -319,8 +319,8 @@ class Ground:
 
     sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
     alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted. participation: the
-    share of the clients that take part in a round. min_test: how many test images every client has at least. by_image:
-    whether each image has a gradient of its own in training, by the network that travels.
+    share of the clients that take part in a round. min_test: how many test images every client has at least. batchwise,
+    random: whether the network that travels normalises over its mini-batch, or draws random numbers, in training.
     """
 
     sizes: Sequence[int]
@@ -331,7 +331,13 @@ class Ground:
     batches: int
     participation: float
     min_test: int
-    by_image: bool
+    batchwise: bool
+    random: bool
+
+    @property
+    def by_image(self) -> bool:
+        """Whether each image has a gradient of its own in training, by the network that travels."""
+        return bool(self.sizes) and not (self.batchwise or self.random)
 
 
 class Method:

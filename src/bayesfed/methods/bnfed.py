@@ -17,13 +17,26 @@ is a network of L neurons, more or less than H. A client goes on from its own H 
 sigma, sigma_0 and gamma are fixed, as in the public code over rounds. `select: test` takes in each round those that are best
 on the *test* images, to say what that is worth, and `select: validation` those that are best on images of the server's,
 taken out of the clients' shards.
+
+`form: code` is what IBM's public code computes over rounds, of which the paper says less. Client j's neurons have precisions
+s_j, entry by entry: 1/sigma, and for weights out to class c n_jc / sum_j n_jc of that, its share of the images of the class.
+The prior has precision p = 1/sigma_0 and means mu: 0.1 for biases, 0 for weights. With T_i the sum of the s_j at atom i, S_i
+that of the s_j v_j, and m = min(m_i, 10), the gains are, summed over entries,
+
+    (p mu + S_i + s v)^2 / (p + T_i + s) - (p mu + S_i)^2 / (p + T_i) + log(m / (J - m))                at atom i
+    (p mu + s v)^2 / (p + s) - (p mu)^2 / p - 2 log(k J / gamma)                                        as k-th new atom
+
+and theta_i = (p mu + S_i) / (p + T_i), for the biases of the outputs too. Iterations visit the clients in a random order. In
+the first round the clients have networks of their own, N(0, 0.1^2) with biases of 0.1, and are matched in order before; in
+later ones the iterations begin with the places of the round before. Not taken over: the code's limit of about 700 atoms, its
+local training by Adam, and a prior mean that later rounds forget to multiply by p.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -31,6 +44,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.bayes.matching import Places, Precise, match
 from bayesfed.methods.base import (
     GLOBAL,
     Batch,
@@ -43,10 +57,14 @@ from bayesfed.methods.base import (
     Update,
     shares,
     softmax_of,
+    stacked,
 )
 from bayesfed.methods.steps import SGD, ce_gradient
 from bayesfed.options import option
 
+Matched = tuple[Tensor, Tensor, Tensor]  # atoms (L, F), biases of the outputs (classes,), places (J, H)
+Matching = Callable[[float, float, float], Matched]  # of sigma, sigma_0, gamma
+BIAS = 0.1  # the public code's: of networks at first, and the mean of the prior
 GRID = tuple(itertools.product((0.1, 0.5, 1.0), (1.0, 10.0), (1.0, 10.0, 50.0)))  # sigma, sigma_0, gamma to select from
 
 
@@ -85,68 +103,6 @@ class Layers:
         return (x.flatten(1).to(weights.dtype) @ weights.t() + biases).relu() @ out.t() + last
 
 
-def scores(v: Tensor, sums: Tensor, counts: Tensor, clients: int, sigma: float, sigma_0: float, gamma: float) -> Tensor:
-    """What each neuron v (H, F) gains at each of L atoms, with sums (L, F) and counts (L,), and as one of H new ones:
-    (H, L + H)."""
-    s, s_0 = sigma**-2, sigma_0**-2
-    together = v.square().sum(1)[:, None] + 2 * v @ sums.t() + sums.square().sum(1)  # |v + S_i|^2
-    old = s**2 * (together / (s_0 + s * (counts + 1)) - sums.square().sum(1) / (s_0 + s * counts))
-    old = old + 2 * (counts / (clients - counts)).log()
-    new = s**2 * v.square().sum(1) / (s_0 + s)
-    place = torch.arange(1, len(v) + 1, dtype=v.dtype, device=v.device)
-    return torch.cat([old, new[:, None] - 2 * (place * clients / gamma).log()], dim=1)
-
-
-def assigned(gains: Tensor) -> Tensor:
-    """The columns (H,), all different, whose sum of gains (H, M) is the largest.
-
-    Where a gain is not finite, as after a neuron that is not, the run ends with this round, whatever is matched: the first.
-    """
-    if not gains.isfinite().all():
-        return torch.arange(len(gains), device=gains.device)
-    from scipy.optimize import linear_sum_assignment
-
-    return torch.from_numpy(linear_sum_assignment(gains.cpu().numpy(), maximize=True)[1]).to(gains.device)
-
-
-def match(neurons: Tensor, sigma: float, sigma_0: float, gamma: float, iterations: int) -> tuple[Tensor, Tensor]:
-    """The atoms (L, F) and where each client's neurons are among them (J, H), from all neurons (J, H, F)."""
-    v, clients = neurons.double(), len(neurons)
-    places: list[Tensor | None] = [None] * clients
-    for j in [*range(clients)] * (1 + iterations):
-        places[j] = None
-        used, places = renumbered(places)
-        sums, counts = gathered(v, places, used)
-        where = assigned(scores(v[j], sums, counts, clients, sigma, sigma_0, gamma))
-        # Which neuron is the first new atom, and which the second, gains nothing: they stay in order.
-        new = where >= used
-        where[new] = used + torch.arange(int(new.sum()), device=where.device)
-        places[j] = where
-    used, places = renumbered(places)
-    sums, counts = gathered(v, places, used)
-    atoms = sums * sigma**-2 / (sigma_0**-2 + counts * sigma**-2)[:, None]
-    return atoms, torch.stack([where for where in places if where is not None])
-
-
-def renumbered(places: Sequence[Tensor | None]) -> tuple[int, list[Tensor | None]]:
-    """How many atoms are in use, and the clients' places counted among these alone."""
-    known = [where for where in places if where is not None]
-    if not known:
-        return 0, list(places)
-    used = torch.cat(known).unique()
-    return len(used), [None if where is None else torch.searchsorted(used, where) for where in places]
-
-
-def gathered(v: Tensor, places: Sequence[Tensor | None], atoms: int) -> tuple[Tensor, Tensor]:
-    """The sum (L, F) and the number (L,) of the neurons v (J, H, F) that are at each atom."""
-    sums, counts = v.new_zeros(atoms, v.shape[2]), v.new_zeros(atoms)
-    for of_client, where in zip(v, places, strict=True):
-        if where is not None:  # a client has at most one neuron at an atom
-            sums[where] += of_client
-            counts[where] += 1
-    return sums, counts
-
-
 class BNFed(Method):
     """The server holds the atoms, the biases of the outputs, and each client's places among the atoms."""
 
@@ -157,7 +113,8 @@ class BNFed(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """sigma, sigma_0, gamma: as above, where they are not selected. iterations: of the matching, behind the first."""
+        """sigma, sigma_0, gamma: as above, where they are not selected; by `form: code` sigma and sigma_0 are variances.
+        iterations: of the matching, behind the first."""
 
         lr: float = option(0.5, above=0)
         sigma: float = option(1.0, above=0)
@@ -166,6 +123,7 @@ class BNFed(Method):
         iterations: int = option(3, low=0)
         select: Literal["fixed", "validation", "test"] = "fixed"
         validation_images: int = option(200, low=1)
+        form: Literal["paper", "code"] = "paper"
 
     def __init__(self, options: BNFed.Options) -> None:
         super().__init__(options)
@@ -188,6 +146,11 @@ class BNFed(Method):
     def init_server(self, server: Node) -> State:
         layers = Layers.of(server)
         atoms, last = layers.neurons(server.initial())
+        if self.options.form == "code":  # each client's H atoms are its own network
+            atoms = 0.1 * server.noise(atoms.repeat(server.clients, 1))
+            atoms[:, layers.inputs] = BIAS
+            apart = torch.arange(len(atoms), device=atoms.device).view(server.clients, -1)
+            return {"atoms": atoms, "last": torch.full_like(last, BIAS), "places": apart}
         everywhere = torch.arange(layers.hidden, device=atoms.device).repeat(server.clients, 1)
         return {"atoms": atoms, "last": last, "places": everywhere}
 
@@ -196,32 +159,66 @@ class BNFed(Method):
         return {"theta": Layers.of(server).theta(own, server["last"])}
 
     def start(self, c: Node, message: State) -> State:
-        return {"theta": message["theta"].clone()}
+        state = {"theta": message["theta"].clone()}
+        if self.options.form == "code":
+            state["images"] = c.images()[1].bincount(minlength=c.classes)
+        return state
 
     def step(self, c: Learner, batch: Batch) -> None:
         self.sgd.step(c, theta=ce_gradient(c, "theta", batch))
 
     def finish(self, c: Node) -> State:
-        return {"theta": c["theta"]}
+        return {name: c[name] for name in ("theta", "images") if name in c.state}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        layers, o = Layers.of(server), self.options
+        layers, o, dtype = Layers.of(server), self.options, server["last"].dtype
         split = [layers.neurons(update["theta"]) for update in updates]
-        neurons, dtype = torch.stack([one for one, _ in split]), server["last"].dtype
-        last = weighted_mean(shares(updates), torch.stack([one for _, one in split]))
-        server["last"] = last.to(dtype)
-        best, highest = (torch.empty(0), torch.empty(0)), -1.0
-        for sigma, sigma_0, gamma in [(o.sigma, o.sigma_0, o.gamma)] if o.select == "fixed" else GRID:
-            atoms, places = match(neurons, sigma, sigma_0, gamma, o.iterations)
-            server["atoms"] = atoms.to(dtype)
+        neurons, lasts = torch.stack([one for one, _ in split]), torch.stack([one for _, one in split])
+        matched = (self.by_code if o.form == "code" else self.by_paper)(server, updates, neurons, lasts)
+        best, highest = (torch.empty(0),) * 3, -1.0
+        for choice in [(o.sigma, o.sigma_0, o.gamma)] if o.select == "fixed" else GRID:
+            found = matched(*choice)
+            server["atoms"], server["last"] = found[0].to(dtype), found[1].to(dtype)
             reached = 0.0 if o.select == "fixed" else float(server.accuracy(self.predictor(server), o.select == "test"))
             if reached > highest:
-                best, highest = (atoms, places), reached
-        server["atoms"] = best[0].to(dtype)
+                best, highest = found, reached
+        atoms, last, places = best
+        server["atoms"], server["last"] = atoms.to(dtype), last.to(dtype)
         # Who took no part starts as the first who did, since its own atoms are gone.
-        server["places"] = best[1][:1].repeat(server.clients, 1)
-        server["places"][torch.tensor([update.client for update in updates], device=last.device)] = best[1]
-        return {"atoms": torch.tensor(float(len(best[0])), device=last.device)}
+        server["places"] = places[:1].repeat(server.clients, 1)
+        server["places"][[update.client for update in updates]] = places
+        return {"atoms": torch.tensor(float(len(atoms)), device=last.device)}
+
+    def by_paper(self, server: Node, updates: Sequence[Update], neurons: Tensor, lasts: Tensor) -> Matching:
+        """The matching of the clients' neurons (J, H, F); biases of the outputs (J, classes) are averaged."""
+        last = weighted_mean(shares(updates), lasts)
+
+        def matching(sigma: float, sigma_0: float, gamma: float) -> Matched:
+            atoms, places = match(neurons, sigma, sigma_0, gamma, self.options.iterations)
+            return atoms, last, places
+
+        return matching
+
+    def by_code(self, server: Node, updates: Sequence[Update], neurons: Tensor, lasts: Tensor) -> Matching:
+        """That of the public code, from the places that its clients had, if they had any."""
+        inputs, v = Layers.of(server).inputs, neurons.double()
+        images = stacked(updates, "images").double()
+        share = images / images.sum(0).clamp(min=1)
+        weights = torch.cat([share.new_ones(len(share), inputs + 1), share], 1)
+        mu = torch.zeros_like(v[0, 0])
+        mu[inputs] = BIAS
+        first = server.round == 1
+        begun: Places = [None if first else server["places"][update.client] for update in updates]
+        order = [*range(len(updates))] if first else []
+        for _ in range(self.options.iterations):
+            order += server.noise(images.new_empty(len(images))).argsort().tolist()
+
+        def matching(sigma: float, sigma_0: float, gamma: float) -> Matched:
+            atoms, places = Precise(v, weights / sigma, mu, 1 / sigma_0, gamma).match(begun, order)
+            last = (BIAS / sigma_0 + (share * lasts / sigma).sum(0)) / (1 / sigma_0 + share.sum(0) / sigma)
+            return atoms, last, places
+
+        return matching
 
     def predictor(self, server: Node) -> Predictor:
         """The network of all atoms."""

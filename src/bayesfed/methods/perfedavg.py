@@ -1,11 +1,18 @@
-"""Per-FedAvg (Fallah et al., NeurIPS 2020), first order: a common model from which one step leads to a client's own.
+"""Per-FedAvg (Fallah et al., NeurIPS 2020): a common model from which one step leads to a client's own.
 
-Client i from w, for each pair of mini-batches D, D':
+Client i from w, for each three mini-batches D, D', D'':
 
-    w' = w - alpha g(w; D),    w <- w - beta g(w'; D')
+    w' = w - alpha g(w; D),    v = g(w'; D'),    w <- w - beta (v - alpha H(w; D'') v)
 
-A last mini-batch of a round's epochs without a second one leads nowhere; so a client of one mini-batch and one epoch trains
-nothing.
+`order` says what becomes of the Hessian H. `first` leaves it out, and takes mini-batches in pairs D, D'. `hf` is the paper's
+difference of two gradients,
+
+    H(w; D'') v = (g(w + delta v; D'') - g(w - delta v; D'')) / (2 delta)
+
+and `exact` differentiates the gradient. Both compute in the states' dtype, since bf16 would round the difference away.
+
+Mini-batches at the end of a round's epochs that are too few for another step lead nowhere; so a client of one mini-batch and
+one epoch trains nothing.
 
 Server: w <- sum_i q_i w_i. The client's own model is one step away from the server's w, on one of its mini-batches:
 
@@ -18,13 +25,14 @@ labels the model has then seen before it is tested on them: `adapt: test` does t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.errors import InputError, out_of_memory, words
 from bayesfed.methods.base import (
     Batch,
     Ground,
@@ -39,7 +47,7 @@ from bayesfed.methods.base import (
     softmax_of,
     stacked,
 )
-from bayesfed.methods.steps import ce_gradient
+from bayesfed.methods.steps import ce_gradient, ce_gradient_at, cross_entropy, leaves
 from bayesfed.options import option
 
 
@@ -52,11 +60,14 @@ class PerFedAvg(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """The values of pFedMe's repository. lr: alpha. beta: as above. adapt: whose images D is of for phi."""
+        """The values of pFedMe's repository; delta is ours. lr: alpha. beta, order, delta: as above. adapt: whose images D
+        is of for phi."""
 
         lr: float = option(0.01, above=0)
         beta: float = option(1e-3, above=0)
         adapt: Literal["train", "test"] = "train"
+        order: Literal["first", "hf", "exact"] = "first"
+        delta: float = option(1e-3, above=0)
 
     def leak(self) -> str:
         return "adapts on test images and their labels" if self.options.adapt == "test" else ""
@@ -64,6 +75,11 @@ class PerFedAvg(Method):
     def unfit(self, ground: Ground) -> str:
         if self.options.adapt == "test" and not ground.min_test:
             return "partition.min_test: 0, but with adapt: test a client trains on its test images; set it to 1"
+        if self.options.order == "hf" and ground.random:
+            return (
+                "method.order: hf, but the network draws random numbers in training, others for each of the two gradients; "
+                "take exact"
+            )
         return ""
 
     def init_server(self, server: Node) -> State:
@@ -74,8 +90,9 @@ class PerFedAvg(Method):
 
     def start(self, c: Node, message: State) -> State:
         w = message["w"]
-        # theta is where the next gradient is taken: w or w'; `first` is 1 for the first mini-batch of a pair, else 0.
-        return {"phi": w.clone(), "w": w.clone(), "theta": w.clone(), "first": torch.ones_like(c.n)}
+        # theta is where the next gradient is taken: w or w'. turn: which of its two or three mini-batches is next, from 0.
+        state = {"phi": w.clone(), "w": w.clone(), "theta": w.clone(), "turn": torch.zeros_like(c.n)}
+        return state if self.options.order == "first" else state | {"v": torch.zeros_like(w)}
 
     def adapt(self, c: Learner, batch: Batch) -> None:
         """phi = w - alpha g(w; D)."""
@@ -83,19 +100,41 @@ class PerFedAvg(Method):
 
     def step(self, c: Learner, batch: Batch) -> None:
         """w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
-        g, first = ce_gradient(c, "theta", batch), c["first"]
-        c["w"].copy_(torch.where(first == 1, c["theta"], c["w"]))
-        length = first * c.rate(self.options.lr) + (1 - first) * c.rate(self.options.beta)
+        g, turn = ce_gradient(c, "theta", batch), c["turn"]
+        c["w"].copy_(torch.where(turn == 0, c["theta"], c["w"]))
+        length = (1 - turn) * c.rate(self.options.lr) + turn * c.rate(self.options.beta)
         c["theta"].copy_(c["w"] - length * g)
-        first.copy_(1 - first)
+        turn.copy_(1 - turn)
+
+    def curved_step(self, c: Learner, batch: Batch) -> None:
+        """w' = w - alpha g(w; D), or v = g(w'; D'), or w <- w - beta (v - alpha H(w; D'') v).
+
+        A step knows its turn as a tensor alone, so that each computes all of it, with v = 0 where it is not known yet.
+        """
+        w, theta, v, turn = c["w"], c["theta"], c["v"], c["turn"]
+        alpha, beta = c.rate(self.options.lr), c.rate(self.options.beta)
+        g, curved = self.curved(c, replace(batch, x=batch.x.to(w.dtype)))
+        w.copy_(torch.where(turn == 2, w - beta * (v - alpha * curved), w))
+        theta.copy_(torch.where(turn == 0, w - alpha * g, w))
+        v.copy_(torch.where(turn == 1, g, 0))
+        turn.copy_((turn + 1) % 3)
+
+    def curved(self, c: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The gradient g and H v at theta; by `hf` g is that at theta + delta v."""
+        if self.options.order == "exact":
+            return exactly(c, batch)
+        away = self.options.delta * c["v"]
+        ahead, behind = ce_gradient_at(c, c["theta"] + away, batch), ce_gradient_at(c, c["theta"] - away, batch)
+        return ahead, (ahead - behind) / (2 * self.options.delta)
 
     def phases(self, c: Node) -> Sequence[Phase]:
         data: Literal["own", "test"] = "own" if self.options.adapt == "train" else "test"
-        return [Phase(self.adapt, batches=1, data=data), Phase(self.step, epochs=c.epochs, batches=2 * c.batches)]
+        step, each = (self.step, 2) if self.options.order == "first" else (self.curved_step, 3)
+        return [Phase(self.adapt, batches=1, data=data), Phase(step, epochs=c.epochs, batches=each * c.batches)]
 
     def finish(self, c: Node) -> State:
-        # A mini-batch without a second one to its pair leads nowhere.
-        return {"w": torch.where(c["first"] == 1, c["theta"], c["w"])}
+        # In a pair theta is the next w until a second mini-batch comes.
+        return {"w": torch.where(c["turn"] == 0, c["theta"], c["w"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         q = shares(updates)
@@ -108,6 +147,25 @@ class PerFedAvg(Method):
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         return [softmax_of("global", server.model, server["w"])]
+
+
+def exactly(c: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The gradient g and the product H v at theta, by differentiating g^T v.
+
+    Raises InputError where torch has no second derivative of something in the network.
+    """
+    (theta,) = leaves(c["theta"])
+    loss = batch.mean(cross_entropy(c.model(theta, batch.x), batch.y))
+    try:
+        (g,) = torch.autograd.grad(loss, theta, create_graph=True)
+        (curved,) = torch.autograd.grad(g, theta, c["v"])
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        raise InputError(
+            f"method.order: exact, but the network's gradient cannot be differentiated ({words(error)}); take hf"
+        ) from None
+    return g.detach(), curved
 
 
 METHOD = PerFedAvg

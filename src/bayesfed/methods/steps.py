@@ -53,7 +53,12 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
 
 def ce_gradient(c: Learner, name: str, batch: Batch) -> Tensor:
     """The gradient (P,) of batch.mean(CE(f(x; theta), y)) at theta, the vector of that name in the learner's state."""
-    (theta,) = leaves(c[name])
+    return ce_gradient_at(c, c[name], batch)
+
+
+def ce_gradient_at(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
+    """The gradient (P,) of batch.mean(CE(f(x; theta), y)) at any theta (P,)."""
+    (theta,) = leaves(theta)
     logits = c.model(theta, batch.x)
     (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
     return g

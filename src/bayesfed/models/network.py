@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesfed.errors import UnfitImages
@@ -52,22 +53,31 @@ class Chain:
 
 
 class Pass(torch.autograd.Function):
-    """A network's logits, whose gradient it computes itself."""
+    """A network's logits, whose gradient it computes itself; or autograd, where that is differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, network: Network, theta: Tensor, images: Tensor) -> Tensor:
         kept: list[Tensor] = []
         logits = network.forward(theta.detach(), images, kept)
-        ctx.network, ctx.theta, ctx.shape = network, theta, images.shape
+        ctx.network, ctx.theta, ctx.images = network, theta, images
         ctx.save_for_backward(*kept)
         return logits
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor, Tensor | None]:
-        if torch.is_grad_enabled():
-            raise RuntimeError("the gradient of a network cannot be differentiated again (create_graph)")
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+        if torch.is_grad_enabled():  # by create_graph: what is computed here is differentiated in turn
+            return None, *again_differentiable(ctx, g)
         (g_theta,), g_images = ctx.network.backward(g, list(ctx.saved_tensors), ctx.needs_input_grad[2])
-        return None, g_theta.to(ctx.theta.dtype), None if g_images is None else g_images.view(ctx.shape)
+        return None, g_theta.to(ctx.theta.dtype), None if g_images is None else g_images.view(ctx.images.shape)
+
+
+def again_differentiable(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of theta and the images, where they are wanted, from that at the logits g, as autograd computes them."""
+    given, _ = (ctx.theta, ctx.images), ctx.saved_tensors  # to ask for these is an error where theta has moved since
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    found = iter(torch.autograd.grad(ctx.network.plain(*given), wanted, g, create_graph=True))
+    of_theta, of_images = (next(found) if tensor.requires_grad else None for tensor in given)
+    return of_theta, of_images
 
 
 def gradient(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor | None:
@@ -165,7 +175,7 @@ class Network:
     def __call__(self, theta: Tensor, images: Tensor) -> Tensor:
         """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
 
-        They can be differentiated with respect to both, once.
+        They can be differentiated with respect to both. A second derivative (`create_graph`) costs another pass.
         """
         if torch.is_grad_enabled() and (theta.requires_grad or images.requires_grad):
             return Pass.apply(self, theta, images)  # type: ignore[no-any-return, no-untyped-call]
@@ -243,6 +253,22 @@ class Network:
                     weight, bias = head.to(wide).split_with_sizes(self.sizes[-2:])
                     x = torch.addmm(bias, x.to(wide), weight.view(self.shapes[-2]).t())
         return x
+
+    def plain(self, theta: Tensor, images: Tensor) -> Tensor:
+        """The logits by operations that autograd differentiates any number of times, and that a CPU's steps can be recorded
+        with."""
+        dtype, wide, last = images.dtype, at_least_fp32(images.dtype), len(self.layers) - 1
+        x, parts = images, self.parts(theta.to(dtype))
+        head = (parts if wide == dtype else self.parts(theta.to(wide)))[-2:]
+        for depth, (layer, weight, bias) in enumerate(zip(self.layers, parts[::2], parts[1::2], strict=True)):
+            if isinstance(layer, Conv):
+                x = F.max_pool2d(F.conv2d(x, weight, bias), layer.pool)
+            elif depth < last:
+                x = F.linear(x.flatten(1), weight, bias)
+            else:
+                return F.linear(x.flatten(1).to(wide), *head)
+            x = x * (x > 0)  # ReLU's second derivative would be a vector of zeros
+        raise AssertionError("a chain ends with a fully connected layer")
 
     def backward(
         self, g: Tensor, kept: list[Tensor], to_images: bool, squared: bool = False
