@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 import yaml
+from children import finished
 from clone import BIN, PROJECT, Clone, copy
 
 from bayesfed import cli, files, parts, runfile
@@ -164,7 +165,7 @@ def shell(block: Block, folder: Path, names: dict[str, Any]) -> None:
         with contextlib.suppress(FileExistsError):
             (clone.folder / ".venv").symlink_to(BIN.parent)
         command = ["bash", "-euo", "pipefail", "-c", block.text]
-        done = subprocess.run(command, cwd=clone.folder, env=clone.environment, capture_output=True, text=True)
+        done = finished(command, 900, cwd=clone.folder, env=clone.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return
     os.chdir(PROJECT)
