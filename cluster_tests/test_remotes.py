@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from children import child
 from clone import Clone
 from slurm import free_ports, wait_for
 
@@ -54,19 +55,15 @@ def ssh(folder: Path, port: int) -> Iterator[Settings]:
 @contextmanager
 def served(port: int, *command: str) -> Iterator[None]:
     """A server that listens."""
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with child(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
 
-    def listens() -> bool:
-        assert server.poll() is None, f"{command[0]} ended"
-        with socket.socket() as one:
-            return one.connect_ex(("127.0.0.1", port)) == 0
+        def listens() -> bool:
+            assert server.poll() is None, f"{command[0]} ended"
+            with socket.socket() as one:
+                return one.connect_ex(("127.0.0.1", port)) == 0
 
-    try:
         wait_for(listens)
         yield
-    finally:
-        server.terminate()
-        server.wait()
 
 
 @pytest.mark.parametrize("kind", [s3, ssh])

@@ -9,9 +9,11 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from children import child
 from clone import BIN, Clone
 from slurm import GPUS, NODES, Slurm, wait_for
 
@@ -52,7 +54,8 @@ def project(folder: Path, config: str) -> Clone:
     return clone
 
 
-def submitted(clone: Clone, *options: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def submitted(clone: Clone, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Snakemake with the profile for Slurm; what it prints goes to the file `output`."""
     asked = [
         "--workflow-profile",
@@ -62,14 +65,12 @@ def submitted(clone: Clone, *options: str) -> subprocess.Popen[bytes]:
         "--slurm-status-command",
         "squeue",
     ]
-    with (clone.folder / "output").open("w") as told:
-        return subprocess.Popen(
-            [str(BIN / "snakemake"), *options, *asked],
-            cwd=clone.folder,
-            env=clone.environment,
-            stdout=told,
-            stderr=told,
-        )
+    command = [str(BIN / "snakemake"), *options, *asked]
+    with (
+        (clone.folder / "output").open("w") as told,
+        child(command, cwd=clone.folder, env=clone.environment, stdout=told, stderr=told) as process,
+    ):
+        yield process
 
 
 def numbers(clone: Clone) -> dict[str, str]:
@@ -100,24 +101,24 @@ def test_a_sweep_survives_its_faults(slurm: Slurm, tmp_path: Path) -> None:
     there = project(tmp_path / "cluster", CONFIG)
     began = time.monotonic()
     often = ["--slurm-init-seconds-before-status-checks", "5"]
-    sweep = submitted(there, "results", "--set-resources", LIMITS, "--set-threads", "train=1", *often)
+    with submitted(there, "results", "--set-resources", LIMITS, "--set-threads", "train=1", *often) as sweep:
 
-    def amid(*nodes: str) -> list[int]:
-        """The jobs on these nodes whose runs have played a round."""
-        assert sweep.poll() is None, (there.folder / "output").read_text()
-        runs = in_rounds(there)
-        return [job for job, comment in slurm.training(*nodes).items() if trained_by(comment) in runs]
+        def amid(*nodes: str) -> list[int]:
+            """The jobs on these nodes whose runs have played a round."""
+            assert sweep.poll() is None, (there.folder / "output").read_text()
+            runs = in_rounds(there)
+            return [job for job, comment in slurm.training(*nodes).items() if trained_by(comment) in runs]
 
-    cancelled = wait_for(lambda: amid("node1"), 900)[0]
-    slurm.call("scancel", str(cancelled))
-    wait_for(lambda: amid("node2"), 900)
-    slurm.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
-    wait_for(lambda: not slurm.training("node2"), 120)
-    time.sleep(10)
-    slurm.call("scontrol", "update", "nodename=node2", "state=resume")
-    sweep.wait(timeout=3600)
-    text = (there.folder / "output").read_text()
-    assert sweep.returncode == 0, text
+        cancelled = wait_for(lambda: amid("node1"), 900)[0]
+        slurm.call("scancel", str(cancelled))
+        wait_for(lambda: amid("node2"), 900)
+        slurm.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+        wait_for(lambda: not slurm.training("node2"), 120)
+        time.sleep(10)
+        slurm.call("scontrol", "update", "nodename=node2", "state=resume")
+        sweep.wait(timeout=3600)
+        text = (there.folder / "output").read_text()
+        assert sweep.returncode == 0, text
     assert numbers(there) == expected
     states = slurm.states()
     ended = Counter(states.values())
@@ -160,13 +161,13 @@ def test_five_hundred_jobs_are_submitted(slurm: Slurm, tmp_path: Path) -> None:
     clone = project(tmp_path, MANY.format(rates=rates))
     clone.run("snakemake", "datasets", "--cores", "2", "--configfile", "config/sweep.yaml")
     slurm.call("scontrol", "update", "partitionname=gpu", "state=down")
-    sweep = submitted(clone, "runs")
-    wait_for(slurm.waiting, 900)
-    first = time.monotonic()
-    wait_for(lambda: slurm.waiting() == JOBS, 900)
-    last = time.monotonic()
-    sweep.send_signal(signal.SIGINT)
-    sweep.wait(timeout=300)
+    with submitted(clone, "runs") as sweep:
+        wait_for(slurm.waiting, 900)
+        first = time.monotonic()
+        wait_for(lambda: slurm.waiting() == JOBS, 900)
+        last = time.monotonic()
+        sweep.send_signal(signal.SIGINT)
+        sweep.wait(timeout=300)
     wait_for(lambda: not slurm.waiting(), 60)  # stopped, Snakemake takes its jobs out of the queue
     print(json.dumps({"jobs": JOBS, "seconds": round(last - first, 1)}))
     slurm.call("scontrol", "update", "partitionname=gpu", "state=up")

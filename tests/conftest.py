@@ -1,6 +1,5 @@
 """What most tests need: real digits on disk, a small run file, and one thread so that results repeat."""
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from children import heard
 from hypothesis import settings
 from networks import modules as modules
 from playing import FEW, FULL_HESSIAN, few_of
@@ -19,7 +19,6 @@ from bayesfed.data.sources import SOURCES
 from benchmarks.common import few_steps
 
 torch.set_num_threads(1)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so it would be by the trainings of tests
 settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("long", deadline=5000, max_examples=2000)
 settings.load_profile("short")
@@ -49,6 +48,13 @@ def data_dir(digits_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     write_npz(folder / f"{split}.npz", {key: arrays[key][:count] for key in ("images", "labels")})
             (folder / "dataset.json").write_text(files.sealed_json(_record(few, folder)))
     return digits_dir
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The signals that stop a run, heard in this process while the test runs."""
+    with heard():
+        yield
 
 
 @pytest.fixture

@@ -20,9 +20,11 @@ FULL_HESSIAN = ("fola_full", "fola_errors")  # methods for a softmax regression 
 
 
 def few_of(whole: Source) -> Source:
-    """The first images of a split of digits, under a name of their own."""
+    """The first images of a split of digits, under a name of their own, which no library has."""
     name, (train, test) = whole.name.replace("digits", "few"), FEW
-    return replace(whole, name=name, train=train, test=test, fingerprints={"train": "few", "test": whole.name})
+    return replace(
+        whole, name=name, train=train, test=test, fingerprints={"train": "few", "test": whole.name}, format="idx"
+    )
 
 
 def federation(

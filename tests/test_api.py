@@ -82,6 +82,36 @@ def test_accuracy_is_the_recorded_one(
             assert accuracy(model, images, labels) == pytest.approx(value, rel=1e-5)
 
 
+def test_bundled_datasets_are_fetched_where_they_are_missing(mapping: Make, tmp_path: Path) -> None:
+    """Those of clients, and foreign ones; but what is damaged is told, and left as it is."""
+    two = {"dataset": ["digits", "digits-parity"], "partition": {"scheme": "whole", "clients": 2}}
+    models = {"global": "convolutions", "local": "lenet5"}
+    bayesfed.train(mapping("hbfl", rounds=1, models=models, **two), tmp_path / "two", data=tmp_path / "data")
+    tasks = {"foreign": ["digits-turned"]}
+    asked = mapping("fedavg", dataset="digits", rounds=1, models={"global": "mlp"}, tasks=tasks)
+    run = bayesfed.train(asked, tmp_path / "out", data=tmp_path / "data")
+    assert len(list((tmp_path / "data").glob("digits*/dataset.json"))) == 3
+    shutil.rmtree(tmp_path / "data")
+    assert len(run.images("test")[1]) == 359
+    (tmp_path / "data/digits/test.npz").write_bytes(b"")
+    with pytest.raises(InputError, match="is truncated or changed"):
+        run.images("test")
+
+
+def test_the_command_fetches_bundled_datasets_too(
+    mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And names what fetches another one."""
+    monkeypatch.chdir(tmp_path)
+    small = {"rounds": 1, "models": {"global": "mlp"}, "images": {"prepare": "none"}}
+    for name, code in (("digits", 0), ("mnist", 2)):
+        Path("run.yaml").write_text(yaml.safe_dump(mapping("fedavg", dataset=name, **small)))
+        assert cli.main(["train", "run.yaml", "--out", name]) == code
+    assert capsys.readouterr().err.endswith("data/mnist/dataset.json is missing: run `bayesfed fetch mnist`\n")
+    assert cli.main(["partition", "digits/run.yaml", "--data", "elsewhere"]) == 0
+    assert Path("elsewhere/digits/dataset.json").exists()
+
+
 def test_networks_of_a_run_that_diverged_are_those_of_its_last_round(
     mapping: Make, data_dir: Path, tmp_path: Path
 ) -> None:

@@ -1,14 +1,16 @@
 """The three calls for a GPU, run on a CPU with small numbers, and what they promise: a deadline, rows, a tar."""
 
+import contextlib
 import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from children import child, finished
 from damage import flip
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +54,7 @@ LIGHT = f"import runpy, sys; sys.modules.update(dict.fromkeys({HEAVY})); "
 RUN = "runpy.run_module('benchmarks.gpu', run_name='__main__')"
 Rows = list[dict[str, Any]]
 Make = Callable[..., Rows]
+Scripted = Callable[[list[str], dict[str, str]], tuple[dict[str, Any], call.Task]]
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def python(place: Path, code: str, *arguments: str) -> "subprocess.CompletedProc
     path = os.pathsep.join([str(place / "bin"), os.environ["PATH"]])
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+    return finished(command, 300, cwd=place, env=environment)
 
 
 @pytest.fixture
@@ -287,20 +291,26 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
     assert (place / "out/memory.csv").read_text() == "12:00:00, 0, 1000, 141000, 7\n"
 
 
-def scripted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], scripts: dict[str, str]
-) -> tuple[dict[str, Any], call.Task]:
-    """A plan whose runs are shell scripts, or else refused input, and a task for `real`, in a folder that is the current
-    one."""
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    """A function that gives a plan whose runs are shell scripts, or else refused input, and a task for `real`, in a folder
+    that is the current one."""
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "data/digits/dataset.json"
     data.parent.mkdir(parents=True)
     data.touch()
     (tmp_path / "out").mkdir()
-    started = lambda plan, run, *rest: subprocess.Popen(["sh", "-c", scripts.get(run["folder"], "exit 2")])  # noqa: E731
-    monkeypatch.setattr(real, "start", started)
-    plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in names]}
-    return plan, call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
+    with contextlib.ExitStack() as running:
+
+        def make(names: list[str], scripts: dict[str, str]) -> tuple[dict[str, Any], call.Task]:
+            def start(plan: dict[str, Any], run: dict[str, Any], *_: Any) -> "subprocess.Popen[str]":
+                return running.enter_context(child(["sh", "-c", scripts.get(run["folder"], "exit 2")]))
+
+            monkeypatch.setattr(real, "start", start)
+            plan = {"config": "small", "runs": [{"folder": name, "datasets": ["digits"]} for name in names]}
+            return plan, call.Task("real", Path("out"), "cpu", call.SMALL, Path("data"), time.monotonic() + 60)
+
+        yield make
 
 
 def outcomes() -> list[tuple[str, int | None]]:
@@ -309,37 +319,35 @@ def outcomes() -> list[tuple[str, int | None]]:
     return [(row["case"], row.get("exit_code")) for row in rows[1:]]
 
 
-def test_real_tries_a_run_once_more_that_found_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_tries_a_run_once_more_that_found_no_place(scripted: Scripted) -> None:
     """As on a GPU that takes no third process: the run waits, and from then on two are begun at once."""
     beside = "until grep -q crowded out/real.jsonl; do sleep 0.05; done; sleep 0.3"
     crowded = "test -e tried && exit 0; touch tried; exit 1"
     late = "test -e tried && exit 0; exit 1"
     scripts = {"first": beside, "second": beside, "crowded": crowded, "late": late}
-    plan, task = scripted(tmp_path, monkeypatch, ["first", "second", "crowded", "late"], scripts)
+    plan, task = scripted(["first", "second", "crowded", "late"], scripts)
     real.train(plan, 3, "auto", task)
     told = outcomes()
     assert told[0] == ("crowded", 1)
     assert sorted(told[1:]) == [("crowded", 0), ("first", 0), ("late", 0), ("second", 0)]
 
 
-def test_real_tries_alone_what_found_no_place_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_tries_alone_what_found_no_place_together(scripted: Scripted) -> None:
     alone = "test -e tried && exit 0; sleep 0.5; touch tried; exit 1"
-    plan, task = scripted(
-        tmp_path, monkeypatch, ["first", "second", "third"], dict.fromkeys(["first", "second", "third"], alone)
-    )
+    plan, task = scripted(["first", "second", "third"], dict.fromkeys(["first", "second", "third"], alone))
     with pytest.raises(call.Failed, match="real: 1 runs failed"):  # the last to end had nobody beside it
         real.train(plan, 3, "auto", task)
     assert sorted(code for _, code in outcomes()) == [0, 0, 1, 1, 1]
 
 
-def test_real_tries_no_run_a_third_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_tries_no_run_a_third_time(scripted: Scripted) -> None:
     beside = "until [ $(grep -c broken out/real.jsonl) = 2 ]; do sleep 0.05; done"
     scripts = {
         "first": beside,
         "second": "until grep -q broken out/real.jsonl; do sleep 0.05; done",
         "broken": "exit 1",
     }
-    plan, task = scripted(tmp_path, monkeypatch, ["first", "second", "broken"], scripts)
+    plan, task = scripted(["first", "second", "broken"], scripts)
     with pytest.raises(call.Failed, match="real: 1 runs failed"):
         real.train(plan, 3, "auto", task)
     assert sorted(outcomes()) == [("broken", 1), ("broken", 1), ("first", 0), ("second", 0)]
@@ -358,17 +366,10 @@ def test_real_tries_no_run_a_third_time(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_real_begins_no_further_run_while_all_fail(
-    jobs: int,
-    names: list[str],
-    message: str,
-    told: list[tuple[str, int | None]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    jobs: int, names: list[str], message: str, told: list[tuple[str, int | None]], scripted: Scripted
 ) -> None:
     """As on a GPU that has no room for another; the one that has goes on, and when it is done there is room."""
-    plan, task = scripted(
-        tmp_path, monkeypatch, names, {"good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done"}
-    )
+    plan, task = scripted(names, {"good": "until grep -q bad2 out/real.jsonl; do sleep 0.05; done"})
     with pytest.raises(call.Failed, match=message):
         real.train(plan, jobs, "auto", task)
     assert sorted(outcomes()) == sorted(told)
@@ -463,7 +464,10 @@ def test_nothing_outlives_the_deadline_and_a_gate_that_fails_ends_the_call(place
     ]
     rows = [json.loads(line) for line in (place / "out/cut.jsonl").read_text().splitlines()]
     assert [row["case"] for row in rows] == ["known", "left", "begun"]
-    assert [cmdline(row["child"]) for row in rows[1:]] == ["", ""]  # neither outlives its part
+    left = [row["child"] for row in rows[1:] if cmdline(row["child"])]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left  # neither outlives its part
     assert {"cut.jsonl", "cut.log"} <= members(place / "out/cut.tar.gz")
 
 

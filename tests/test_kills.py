@@ -7,7 +7,6 @@ The short form kills a few methods twice; `make test-kills` kills every method f
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from children import finished
 
 from bayesfed import methods
 
@@ -33,6 +33,6 @@ def test_a_run_survives_kills(
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(mapping(method, rounds=3, stragglers=0.5, local_epochs=2)))
     command = [sys.executable, str(KILLING), str(run_file), str(data_dir), str(tmp_path), str(kills), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+    done = finished(command, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.log"))[-3000:]
     assert json.loads(done.stdout)["kills"] >= kills

@@ -44,7 +44,8 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
           weights: AnyPath = parts.WEIGHTS) -> LoadedRun:  # fmt: skip
     """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
 
-    The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. Raises
+    The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. A bundled
+    dataset (digits and its kin) is fetched where it is missing; the error for another one names the command. Raises
     InputError for wrong input or another run's folder, `bayesfed.engine.stop.Stopped` on SIGTERM, SIGINT or SIGHUP.
     """
     if not isinstance(run, Mapping):
@@ -212,7 +213,7 @@ class LoadedRun:
             raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
         self.take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
-        store.check(source, self.data)
+        store.ready(source, self.data)
         images, labels = self._native(source, split)
         if client is None:
             return images, labels

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
+from children import child
 
 from bayesfed import cli
 from bayesfed.engine import lease, sharing
@@ -310,15 +311,15 @@ def test_a_killed_job_gives_its_slot_back(
         "    print(held, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(leases), str(slots), *visible]
-    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert job.stdout is not None
-    assert job.stdout.readline().strip() == "0"
-    jobs = start_jobs(visible, slots)
-    assert jobs.start() == visible[-1]
-    third = jobs.start_waiting()
-    job.kill()
-    job.communicate()
-    assert third() == "0"
+    with child(command, stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline().strip() == "0"
+        jobs = start_jobs(visible, slots)
+        assert jobs.start() == visible[-1]
+        third = jobs.start_waiting()
+        job.kill()
+        job.communicate()
+        assert third() == "0"
 
 
 @pytest.mark.parametrize("slots", ["0", "-1"])

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from children import child
 from safetensors import safe_open
 
 from bayesfed import cli, files, runfile, runfolder
@@ -128,6 +129,7 @@ def stop_in_round(number: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Federation, "node", stop_midway)
 
 
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("method", ["hbfl", "fml", "abavg", "fedppd", "fedppd_distill", "fedswag", "fedpa"])
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
 def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: Train, mapping: Make, tmp_path: Path,
@@ -149,6 +151,7 @@ def test_a_stopped_run_resumes_bit_for_bit(method: str, stop_after: int, train: 
     assert tensors[0] == tensors[1]
 
 
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize(
     ("place", "name", "done"),
@@ -197,6 +200,7 @@ def test_a_signal_that_is_ignored_changes_nothing(
         signal.signal(number, before)
 
 
+@pytest.mark.usefixtures("signals")
 def test_a_closed_terminal_that_is_written_to_leaves_a_checkpoint(
     train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +309,7 @@ def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
     assert len(freed) == 1
 
 
+@pytest.mark.usefixtures("signals")
 def test_a_signal_stops_all_of_a_process_and_they_go_on(
     train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +337,7 @@ def test_a_signal_stops_all_of_a_process_and_they_go_on(
     assert record(stopped, stopped / checkpoint) == record(tmp_path / "alone", tmp_path / "alone" / checkpoint)
 
 
+@pytest.mark.usefixtures("signals")
 def test_a_signal_in_a_runs_last_checkpoint_stops_the_next_ones_too(
     together: Callable[..., int], mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -686,29 +692,27 @@ def call(mapping: dict[str, Any], data: Path, folder: Path) -> list[str]:
 
 
 def test_a_trainer_waits_for_the_folders_holder(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
-    with files.locked(tmp_path / "out/.lock", "the test holds it"):
-        trainer = subprocess.Popen(
-            call(mapping("fedavg", dataset="digits", rounds=1), digits_dir, tmp_path), stderr=subprocess.PIPE, text=True
-        )
-        assert trainer.stderr is not None
-        assert "another process holds this run; waiting" in trainer.stderr.readline()
-        assert not (tmp_path / "out/run.log").exists()
-    trainer.communicate()
-    assert trainer.returncode == 0
+    asked = call(mapping("fedavg", dataset="digits", rounds=1), digits_dir, tmp_path)
+    with contextlib.ExitStack() as running:
+        with files.locked(tmp_path / "out/.lock", "the test holds it"):
+            trainer = running.enter_context(child(asked, stderr=subprocess.PIPE))
+            assert trainer.stderr is not None
+            assert "another process holds this run; waiting" in trainer.stderr.readline()
+            assert not (tmp_path / "out/run.log").exists()
+        trainer.communicate()
+        assert trainer.returncode == 0
     assert (tmp_path / "out/summary.json").exists()
 
 
 def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, tmp_path: Path) -> None:
-    first = subprocess.Popen(
-        call(mapping("fedavg", dataset="digits", rounds=200), digits_dir, tmp_path), stderr=subprocess.DEVNULL
-    )
-    log = tmp_path / "out/run.log"
-    while not (log.exists() and "round 2/" in log.read_text()):
-        time.sleep(0.05)
-        assert first.poll() is None
-    first.terminate()
-    first.terminate()  # a second signal changes nothing
-    assert first.wait() == 1
+    asked, log = call(mapping("fedavg", dataset="digits", rounds=200), digits_dir, tmp_path), tmp_path / "out/run.log"
+    with child(asked, stderr=subprocess.DEVNULL) as first:
+        while not (log.exists() and "round 2/" in log.read_text()):
+            time.sleep(0.05)
+            assert first.poll() is None
+        first.terminate()
+        first.terminate()  # a second signal changes nothing
+        assert first.wait() == 1
     assert (tmp_path / "out/checkpoint.safetensors").exists()
     assert not (tmp_path / "out/summary.json").exists()
     assert not list((tmp_path / "out").glob(".checkpoint*"))
@@ -737,12 +741,12 @@ def test_a_signal_does_not_wait_for_a_step_of_minutes(
 ) -> None:
     asked = call(mapping("fedavg", dataset="digits", rounds=2), digits_dir, tmp_path)
     asked[1:3] = ["-c", LONG_STEP]
-    trainer = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert trainer.stdout is not None
-    assert trainer.stdout.readline() == "in it\n"
-    trainer.send_signal(number)
-    _, told = trainer.communicate(timeout=60)
-    assert trainer.returncode == 1
+    with child(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "in it\n"
+        trainer.send_signal(number)
+        _, told = trainer.communicate(timeout=60)
+        assert trainer.returncode == 1
     assert told.splitlines()[-1] == "bayesfed: stopped by a signal after round 1 of 2; run it again to go on"
     assert not list((tmp_path / "out").glob(".checkpoint*"))
     log = (tmp_path / "out/run.log").read_text()

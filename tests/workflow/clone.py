@@ -8,8 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+from children import child
 
 PROJECT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dvcignore", ".gitignore")
@@ -29,22 +32,23 @@ class Clone:
         path = {"PATH": os.defpath, "HOME": str(folder), "PYTHONPATH": str(folder / "src")}
         self.environment = path | {"OMP_NUM_THREADS": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command of the environment that runs the tests, found without any help of PATH."""
-        return subprocess.Popen(
-            [str(BIN / command[0]), *command[1:]],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(self, *command: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        """A command of the environment that runs the tests, found without any help of PATH; it ends with the block."""
+        asked, told = [str(BIN / command[0]), *command[1:]], subprocess.PIPE
+        return child(asked, cwd=self.folder, env=self.environment, stdout=told, stderr=subprocess.STDOUT)
 
     def run(self, *command: str) -> str:
         """Run a command to its end; gives what it printed, and fails the test where the command fails."""
-        process = self.start(*command)
-        output, _ = process.communicate(timeout=900)  # other tests, or other people, may have the cores
-        assert process.returncode == 0, output
+        with self.start(*command) as process:
+            output, _ = process.communicate(timeout=900)  # other tests, or other people, may have the cores
+            assert process.returncode == 0, output
+        return output
+
+    def refused(self, *command: str) -> str:
+        """Run a command that fails, to its end; gives what it printed."""
+        with self.start(*command) as process:
+            output, _ = process.communicate(timeout=900)
+            assert process.returncode == 1, output
         return output
 
     def snakemake(self, *options: str, config: str = "test") -> str:

@@ -40,13 +40,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def kill_when(process: subprocess.Popen[str], path: Path, delay: float) -> None:
     """SIGKILL a process, and it alone, so many seconds after a file of that pattern exists."""
     limit = time.monotonic() + 120
-    with process:
-        while not list(path.parent.rglob(path.name)):
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < limit
-            time.sleep(0.05)
-        time.sleep(delay)
-        process.kill()
+    while not list(path.parent.rglob(path.name)):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    time.sleep(delay)
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()  # nobody reads what is left of it
 
 
 def metrics(clone: Clone, config: str) -> dict[Path, str]:
@@ -62,10 +64,11 @@ def test_snakemake(finished: Clone, tmp_path: Path, kills: int) -> None:
     chance, expected = random.Random(1), {}
     for number in range(kills):
         delay = chance.uniform(0, 2) if number else 0
-        kill_when(clone.start(*command), tmp_path / "results" / "killed" / "runs" / "summary.json", delay)
-        before = clone.summaries("killed")
-        assert len(before) == 1 or delay
-        clone.run(*command)
+        with clone.start(*command) as process:  # what the killed one has started goes on meanwhile
+            kill_when(process, tmp_path / "results" / "killed" / "runs" / "summary.json", delay)
+            before = clone.summaries("killed")
+            assert len(before) == 1 or delay
+            clone.run(*command)
         after = clone.summaries("killed")
         assert len(after) == 2
         assert before.items() <= after.items()
@@ -94,8 +97,9 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
         shutil.rmtree(lost)
         (results / "checkpoints" / f"{run}.safetensors").unlink()
         log.unlink(missing_ok=True)  # runs of a batch have one together
-        kill_when(fresh.start("dvc", "repro", "tables@test"), log, chance.uniform(0, 8) if number else 0)
-        fresh.run("dvc", "repro", "tables@test")
+        with fresh.start("dvc", "repro", "tables@test") as process:
+            kill_when(process, log, chance.uniform(0, 8) if number else 0)
+            fresh.run("dvc", "repro", "tables@test")
         after = fresh.summaries()
         assert after.keys() == before.keys()
         assert {path for path in before if before[path] != after[path]} == {lost / "summary.json"}

@@ -58,6 +58,11 @@ class Source:
         return hashlib.sha256("".join(found).encode()).hexdigest()
 
     @property
+    def bundled(self) -> bool:
+        """Whether an installed library has the images, which are then fetched without a network."""
+        return self.format == "scikit-learn"
+
+    @property
     def side(self) -> int:
         """Side in pixels of the images as networks see them."""
         return self.size if self.prepare == "none" else self.target

@@ -1,5 +1,7 @@
 """Datasets on disk: written once by `fetch`, verified at every load, images brought to the size that networks see.
 
+A bundled dataset is fetched by the first load; any other one by the user, whom the error tells the command.
+
 `data/<name>/` holds `train.npz` and `test.npz` (`images` uint8 [N, C, H, W] in native size, `labels` uint8
 [N], in canonical order) and `dataset.json`, written last: a dataset is there when its `dataset.json` is.
 """
@@ -44,7 +46,7 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """The dataset `name` under `data_dir`, its images as a run sees them; raises InputError if it is missing, truncated or
     changed."""
     wanted = seen.of(source(name))
-    check(wanted, data_dir)
+    ready(wanted, data_dir)
     splits = []
     for split in SPLITS:
         with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
@@ -62,7 +64,7 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
     if wanted.side != own.side:
         wanted = source(name)
     check_channels(wanted, own)
-    check(wanted, data_dir)
+    ready(wanted, data_dir)
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
         images = prepare.prepared(arrays["images"], wanted)
     images = images if wanted.side == own.side else prepare.resize(images, own.side)
@@ -102,6 +104,15 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
             f"{record['mean']} and {record['std']} were pinned in {data_dir / wanted.name / 'dataset.json'}"
         )
     return replace(wanted, mean=mean, std=std)
+
+
+def ready(wanted: Source, data_dir: Path) -> None:
+    """Verify a stored dataset as `check` does; fetch a bundled one first where it is missing."""
+    if wanted.bundled and not (data_dir / wanted.name / "dataset.json").exists():
+        from bayesfed.data.fetch import fetch  # here, since it imports this module
+
+        fetch(wanted.name, data_dir)
+    check(wanted, data_dir)
 
 
 def check(wanted: Source, data_dir: Path) -> None:
