@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import sysconfig
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,12 +50,14 @@ class Part:
 
 @dataclass
 class InUse:
-    """The folder of own parts in use, its state when it was looked at, and what was found there, by kind."""
+    """The folder of own parts in use, its state when it was looked at, what was found there, by kind, and digests of folders
+    of datasets there."""
 
     folder: Path | None = None
     data: Path = DATA
     state: object = None
     found: dict[str, dict[str, Part]] = field(default_factory=dict)
+    listings: dict[Path, str] = field(default_factory=dict)
 
 
 in_use = InUse()
@@ -73,7 +76,7 @@ def use(folder: object, data: Path = DATA) -> None:
     looked = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in own_files(path)]
     state = (path and path.resolve(), data, looked)
     if state != in_use.state:
-        in_use.folder, in_use.data, in_use.state, in_use.found = path, data, state, {}
+        in_use.folder, in_use.data, in_use.state, in_use.found, in_use.listings = path, data, state, {}, {}
 
 
 class Registry(ABC):
@@ -265,6 +268,15 @@ def files_in(folder: Path) -> list[Path]:
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     named = ((path.relative_to(folder).parts, path) for path in found)
     return [path for parts, path in sorted(named) if not any(part.startswith(".") for part in parts)]
+
+
+@functools.cache
+def library(path: Path) -> bool:
+    """Whether a file is Python's, an installed package's or ours, and so nobody's own code."""
+    stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    place = path.resolve()
+    installed = {"site-packages", "dist-packages"} & {*place.parts}
+    return bool(installed) or any(place.is_relative_to(one) for one in (*stdlib, Path(__file__).resolve().parent))
 
 
 def own_files(folder: Path | None) -> list[Path]:

@@ -114,6 +114,37 @@ def test_wrong_arrays_are_refused(make: Make, train: dict[str, Any], message: st
 
 
 @pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([0, 5, 9, 200], "from 0 to 200; they count from 0 without gaps, but 7 to 8, 10 to 199 are missing and 1 to 4, 6 are among the test images alone; mend the labels, or, "
+         "where that is meant, write `classes: 201` in dataset.yaml"),
+        ([0, 1, 2, 4, 6], "from 0 to 6; they count from 0 without gaps, but 3, 5 are among the test images alone; .* `classes: 7`"),
+        ([0, 1, 2, 3, 4, 5], "from 0 to 5; they count from 0 without gaps, but 6 is among the test images alone; .* `classes: 7`"),
+        ([1, 2, 3, 5, 6, 8], "from 1 to 8; .* but 7 is missing and 0, 4 are among the test images alone; .* `classes: 9`"),
+    ],
+)  # fmt: skip
+def test_labels_without_training_images_are_named(make: Make, train: list[int], message: str) -> None:
+    """Unless the number of classes is given; the test images have labels from 0 to 6."""
+    labels = {"labels": np.resize(train, 60)}
+    make(28, 28, train=labels)
+    with pytest.raises(InputError, match=f"^own/datasets/mine: training images have labels {message}"):
+        source("mine")
+    make(28, 28, train=labels, classes=201)
+    fetch.fetch("mine", Path("data"))
+    assert source("mine").classes == 201
+
+
+def test_a_readers_labels_have_no_gaps_either(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make()
+    (folder / "reader.py").write_text(READER.replace("raw[:, 0]", "raw[:, 0] * 2"))
+    (folder / "raw.bin").write_bytes(raw())
+    assert "but 1, 3, 5, 7, 9, 11 are missing" in fetched(capsys)
+    make(classes=13)
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert source("mine").classes == 13
+
+
+@pytest.mark.parametrize(
     ("description", "message"),
     [
         ({"titel": "Mine"}, "dataset.yaml.titel: unknown key; did you mean 'title'?"),

@@ -50,6 +50,7 @@ class Source:
     target: int = 32
     augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
     folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
+    reader: str = ""  # a digest of all that a reader has read; "" without one
 
     @property
     def fingerprint(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed import files
-from bayesfed.data import prepare
+from bayesfed.data import prepare, reader
 from bayesfed.data.catalogue import how_to_fetch, source
 from bayesfed.data.records import SPLITS
 from bayesfed.data.sources import Source
@@ -104,14 +104,17 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
     return replace(wanted, mean=mean, std=std)
 
 
-def check(wanted: Source, data_dir: Path) -> None:
-    """Compare a stored dataset with its record and the pinned fingerprint; InputError where they differ."""
+def check(wanted: Source, data_dir: Path, mirror: Path | None = None) -> None:
+    """Compare a stored dataset with its record, the pinned fingerprint and what its reader would read now; InputError where
+    they differ. `mirror`: where the publishers' files are now, unless where the reader found them."""
     folder = data_dir / wanted.name
     again = f"delete the folder {folder} and {how_to_fetch(wanted.name, data_dir)}"
     try:
         record = files.read_sealed_json(folder / "dataset.json")
         if record["fingerprint"] != wanted.fingerprint:
             raise other_data(wanted, record["fingerprints"], folder)
+        if wanted.format == "reader":
+            check_reader(wanted, record, data_dir, mirror)
         for split in SPLITS:
             path = folder / f"{split}.npz"
             # The size first: it is free, and tells a truncated file from a changed one.
@@ -127,16 +130,27 @@ def check(wanted: Source, data_dir: Path) -> None:
         raise InputError(f"{folder / 'dataset.json'} is damaged: {again}") from None
 
 
-def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path) -> InputError:
-    """The error for a stored dataset with other fingerprints than the one wanted."""
+def check_reader(wanted: Source, record: Mapping[str, Any], data_dir: Path, mirror: Path | None) -> None:
+    """Raise InputError where the reader of a dataset would read something else than when it was fetched."""
+    folder, again = data_dir / wanted.name, how_to_fetch(wanted.name, data_dir)
+    then = reader.noted(record)
+    if then is None:
+        raise InputError(f"{folder / 'dataset.json'}: it does not say what {reader.READER} read; {again}")
+    if what := reader.changed(wanted, then, mirror):
+        raise InputError(f"{what} since {folder} was fetched; put the old one back, or {again}")
+
+
+def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path, what: str = "") -> InputError:
+    """The error for a stored dataset with other fingerprints than the one wanted; `what` its reader now reads otherwise."""
     again = how_to_fetch(wanted.name, folder.parent)
     if wanted.folder is None:
         return InputError(
             f"{folder} holds other data than bayesfed's {wanted.name}: delete the folder {folder} and {again}"
         )
     split = next(split for split in SPLITS if pinned[split] != wanted.fingerprints[split])
+    begin = f"{what}, and" if what else f"{wanted.folder / wanted.parts[split][0]}:"
     return InputError(
-        f"{wanted.folder / wanted.parts[split][0]}: the {split} images and labels are not those that were fetched "
+        f"{begin} the {split} images and labels are not those that were fetched "
         f"(fingerprint {wanted.fingerprints[split][:12]}, {folder / 'dataset.json'} has {pinned[split][:12]}); put the old "
         f"ones back, or, where the change is meant, delete {folder} and {folder.parent / 'partitions' / wanted.name} and {again}"
     )
