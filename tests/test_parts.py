@@ -389,6 +389,48 @@ def test_only_shapes_that_do_not_fit_are_put_down_to_the_images(put: Put, capsys
         assert ("`images: {prepare: resize}`" in planned(capsys)) is blamed
 
 
+HEAD = "nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, classes), {})"
+FIXED = """
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x[:, :] if len(x) != 16 else x.view(4, -1)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        ("nn.Softmax(-1)", "model 'tiny': in evaluation its outputs are probabilities, none below 0 and of sum 1 for each image; "
+         "give logits: leave the softmax at its end out"),
+        ("Fixed()", "model 'tiny', built for images of 1x14x14: for a batch of 16 in evaluation, expected logits of shape (images, 5)"),
+        ("nn.LogSoftmax(-1)", ""),
+        ("nn.Sigmoid()", ""),
+    ],
+)  # fmt: skip
+def test_what_a_network_gives_is_looked_at_when_runs_are_planned(
+    put: Put, capsys: pytest.CaptureFixture[str], then: str, message: str
+) -> None:
+    """Of batches of the run's size too."""
+    networks = f"NETWORKS = {{'tiny': lambda classes, channels, size: {HEAD.format(then)}}}"
+    put("networks/tiny.py", f"from torch import nn\n{FIXED}{networks}")
+    if message:
+        assert message in planned(capsys)
+    else:
+        assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
+
+
+def test_features_may_be_probabilities(put: Put) -> None:
+    """Of a method whose networks give no logits."""
+    put(
+        "networks/tiny.py",
+        f"from torch import nn\nNETWORKS = {{'tiny': lambda classes, channels, size: {HEAD.format('nn.Softmax(-1)')}}}",
+    )
+    assert key(method={"name": "pfedgp"})
+    with pytest.raises(InputError, match="its outputs are probabilities"):
+        key(method={"name": "fedavg"})
+
+
 def test_a_link_to_nowhere_is_told_in_one_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my_parts/methods/gone.py").symlink_to("nowhere")
     assert re.search(r"methods/gone\.py: this is a link to .*/nowhere, and a Python file is needed", planned(capsys))

@@ -422,6 +422,8 @@ def check_networks(run: Run) -> Sequence[int]:
                 raise InputError(
                     f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
                 )
+            if isinstance(network, ModuleNetwork):
+                check_outputs(network, run)
             for key, value in fewest:
                 if network.batchwise and value < 2:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
@@ -429,6 +431,16 @@ def check_networks(run: Run) -> Sequence[int]:
         found = ", ".join(f"{name} {count}" for name, count in zip(run.local_models, shared, strict=True))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
     return travels
+
+
+def check_outputs(network: ModuleNetwork, run: Run) -> None:
+    """Refuse a module that gives probabilities where logits are wanted, or does not take the run's mini-batches."""
+    if network.probabilities and type(run.build_method()).outputs is Method.outputs:
+        raise InputError(
+            f"model '{network.name}': in {network.probabilities} its outputs are probabilities, none below 0 and of sum 1 for "
+            "each image; give logits: leave the softmax at its end out"
+        )
+    network.try_batch(run.budget.batch_size)
 
 
 def check_active(run: Run, active: Active, method: type[Method]) -> None:
