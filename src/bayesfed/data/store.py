@@ -21,7 +21,6 @@ from bayesfed.data.records import SPLITS
 from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
 
-LUMA = np.array([0.299, 0.587, 0.114])
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
@@ -53,10 +52,10 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
 
 
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
-    """The test images of another dataset as those of `own` are seen, uint8 [N, own.channels, own.side, own.side].
+    """The test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
 
-    Prepared as the run says, or, where that gives another side, as their dataset does and then resized; a grey image is
-    repeated in three channels, and of a coloured one the luma is taken (ITU-R BT.601). Raises InputError as `load` does.
+    Prepared as the run says, or, where that gives another side, as their dataset does and then resized; brought to the
+    channels of the run's own. Raises InputError as `load` does.
     """
     wanted = prepare.Seen(prepare=seen.prepare).of(source(name))
     if wanted.side != own.side:
@@ -66,19 +65,15 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
         images = prepare.prepared(arrays["images"], wanted)
     images = images if wanted.side == own.side else prepare.resize(images, own.side)
-    if wanted.channels == own.channels:
-        return images
-    if own.channels == 3:
-        return images.repeat(3, axis=1)
-    return np.einsum("nchw,c->nhw", images, LUMA).round().astype(np.uint8)[:, None]
+    return prepare.in_channels(images, own.seen_channels)
 
 
 def check_channels(foreign: Source, own: Source) -> None:
     """Raise InputError where the images of one dataset cannot be shown as those of another."""
-    if foreign.channels != own.channels and {foreign.channels, own.channels} != {1, 3}:
+    if foreign.channels != own.seen_channels and {foreign.channels, own.seen_channels} != {1, 3}:
         raise InputError(
             f"tasks.foreign: images of '{foreign.name}' have {foreign.channels} channels, those of '{own.name}' "
-            f"{own.channels}; only grey and three channels are brought together"
+            f"{own.seen_channels}; only grey and three channels are brought together"
         )
 
 
