@@ -41,11 +41,13 @@ NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
 
 @dataclass(frozen=True)
 class Part:
-    """What a name stands for, where it is from, and the digest of its source: "" for ours."""
+    """What a name stands for, where it is from, the digest of its source, "" for ours, and its file or package folder, if it
+    is a module in a user's folder."""
 
     origin: str
     value: Callable[[], Any]
     digest: Callable[[], str]
+    path: Path | None = None
 
 
 @dataclass
@@ -158,7 +160,7 @@ class Modules(Registry):
             return
         module, source = load(path)
         for name, value in self.held(module, str(path)).items():
-            yield name, Part(str(path), lambda value=value: value, lambda: source)  # type: ignore[misc]
+            yield name, Part(str(path), lambda value=value: value, lambda: source, path)  # type: ignore[misc]
 
     def held(self, module: ModuleType, origin: str) -> Mapping[str, Any]:
         """The parts of a module by name; raises InputError where there is none, or one is not as it should be."""

@@ -24,6 +24,7 @@ from bayesfed.methods.base import GLOBAL, Ground, Method
 from bayesfed.models import weights as pretraining
 from bayesfed.models.module import ModuleNetwork
 from bayesfed.options import option
+from bayesfed.parts import Part
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.schedule import CONSTANT, Schedule
 
@@ -162,15 +163,25 @@ class Run:
         )
 
     @property
-    def own_parts(self) -> dict[str, str]:
-        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+    def parts_used(self) -> dict[str, Part]:
+        """The parts of the run by name: `methods/fedavg`."""
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
         named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
-        found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
+        return {f"{registry.kind}/{name}": registry.part(name, "run") for registry, name in named}
+
+    @property
+    def own_parts(self) -> dict[str, str]:
+        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+        found = {name: part.digest() for name, part in self.parts_used.items()}
         return {name: digest for name, digest in sorted(found.items()) if digest}
+
+    @property
+    def part_files(self) -> set[Path]:
+        """The files and package folders of the run's parts that are modules in a user's folder."""
+        return {part.path for part in self.parts_used.values() if part.path}
 
     @functools.cached_property
     def key(self) -> str:
