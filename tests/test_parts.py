@@ -226,6 +226,56 @@ def test_a_run_of_own_parts_in_python(put: Put) -> None:
         _ = bayesfed.load_run("out").server
 
 
+TWO = """
+from bayesfed.models.network import Conv, Linear
+
+NETWORKS = {
+    "tiny": lambda classes, channels, size: (Conv(4, 5, 2), Linear(classes)),
+    "small": lambda classes, channels, size: (Linear(9), Linear(classes)),
+}
+"""
+
+
+def test_a_file_of_two_networks_counts_as_a_whole_unless_it_is_trusted(
+    put: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An edit of one of them makes the other's run no other; of the run's own one, trust does not help."""
+    put("networks/tiny.py", TWO)
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    done = bayesfed.train(run(), "out", device="cpu", precision="fp32")
+    (images, _), (own, _) = done.images("test"), done.images("train", 0)
+    before = done.server["global"].log_probabilities(images)
+    put("networks/tiny.py", TWO.replace("Linear(9)", "Linear(8)"))
+    with pytest.raises(
+        InputError,
+        match=r"^out: the source of networks/tiny has changed .*; put the old one back, or, where all that the run uses is as it was "
+        r"\(a file counts as a whole, other parts in it too\), load it with `trust=True`$",
+    ):
+        _ = bayesfed.load_run("out").server
+    trusted = bayesfed.load_run("out", trust=True)
+    assert (trusted.server["global"].log_probabilities(images) == before).all()
+    assert (trusted.images("train", 0)[0] == own).all()
+    assert cli.main(["verify", "out"]) == 2
+    assert "now: the source of networks/tiny has changed\n" in capsys.readouterr().err
+    put("networks/tiny.py", TWO.replace("Conv(4", "Conv(5"))
+    with pytest.raises(
+        InputError, match=r"^out: model 'tiny' has \d+ parameters now, and \d+ were trained; put the old"
+    ):
+        _ = bayesfed.load_run("out", trust=True).server
+
+
+def test_a_method_beside_another_in_its_file_is_trusted_alike(put: Put) -> None:
+    both = METHOD.replace("METHOD = Sign", "")
+    other = "class Other(Sign):\n    name = 'other'\n\n\nMETHOD = {'sign': Sign, 'other': Other}\n"
+    put("methods/sign.py", both + other)
+    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    bayesfed.train(run(), "out", device="cpu")
+    put("methods/sign.py", both + other.replace("'other'\n", "'other'\n    by_epochs = True\n", 1))
+    with pytest.raises(InputError, match="the source of methods/sign has changed"):
+        _ = bayesfed.load_run("out").server
+    assert bayesfed.load_run("out", trust=True).server.keys() == {"global"}
+
+
 def test_a_runs_records_need_no_parts(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook lies in another folder than its runs, and parts move."""
     assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
@@ -387,6 +437,48 @@ def test_only_shapes_that_do_not_fit_are_put_down_to_the_images(put: Put, capsys
     for body, blamed in (("1 / 0", False), ("torch.nn.Linear(3, classes)", True)):
         put("networks/tiny.py", f"import torch\n\nNETWORKS = {{'tiny': lambda classes, channels, size: {body}}}")
         assert ("`images: {prepare: resize}`" in planned(capsys)) is blamed
+
+
+HEAD = "nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, classes), {})"
+FIXED = """
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x[:, :] if len(x) != 16 else x.view(4, -1)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        ("nn.Softmax(-1)", "model 'tiny': in evaluation its outputs are probabilities, none below 0 and of sum 1 for each image; "
+         "give logits: leave the softmax at its end out"),
+        ("Fixed()", "model 'tiny', built for images of 1x14x14: for a batch of 16 in evaluation, expected logits of shape (images, 5)"),
+        ("nn.LogSoftmax(-1)", ""),
+        ("nn.Sigmoid()", ""),
+    ],
+)  # fmt: skip
+def test_what_a_network_gives_is_looked_at_when_runs_are_planned(
+    put: Put, capsys: pytest.CaptureFixture[str], then: str, message: str
+) -> None:
+    """Of batches of the run's size too."""
+    networks = f"NETWORKS = {{'tiny': lambda classes, channels, size: {HEAD.format(then)}}}"
+    put("networks/tiny.py", f"from torch import nn\n{FIXED}{networks}")
+    if message:
+        assert message in planned(capsys)
+    else:
+        assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
+
+
+def test_features_may_be_probabilities(put: Put) -> None:
+    """Of a method whose networks give no logits."""
+    put(
+        "networks/tiny.py",
+        f"from torch import nn\nNETWORKS = {{'tiny': lambda classes, channels, size: {HEAD.format('nn.Softmax(-1)')}}}",
+    )
+    assert key(method={"name": "pfedgp"})
+    with pytest.raises(InputError, match="its outputs are probabilities"):
+        key(method={"name": "fedavg"})
 
 
 def test_a_link_to_nowhere_is_told_in_one_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:

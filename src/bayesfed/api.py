@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesfed import files, parts, runfile, runfolder
+from bayesfed import files, helpers, parts, runfile, runfolder
 from bayesfed.data import partition, prepare, store
 from bayesfed.data.augment import Images
 from bayesfed.data.records import SPLITS
@@ -77,19 +77,22 @@ def plain(value: Any) -> Any:
 
 
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
-             weights: AnyPath = parts.WEIGHTS, parts: AnyPath | None = None) -> LoadedRun:  # fmt: skip
+             weights: AnyPath = parts.WEIGHTS, parts: AnyPath | None = None,
+             trust: bool = False) -> LoadedRun:  # fmt: skip
     """The finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
     started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not
-    where its run file says, from the working folder; `run`, networks and images need them. Raises InputError for a folder
+    where its run file says, from the working folder; `run`, networks and images need them. `trust`: load networks although
+    a file with such a part has changed, where that part is as it was: files count as a whole. Raises InputError for a folder
     without a finished run and for a record that was changed.
     """
     folder = run_folder(folder, "folder")
     summary = runfolder.finished(folder)
     given = Path(checkpoint) if checkpoint is not None else None
-    return LoadedRun(folder, summary, Path(data), given, Path(weights), None if parts is None else str(Path(parts)))
+    moved = None if parts is None else str(Path(parts))
+    return LoadedRun(folder, summary, Path(data), given, Path(weights), moved, trust)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class LoadedRun:
     given: Path | None
     weights: Path
     parts: str | None
+    trust: bool = False
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self.folder)!r})"
@@ -265,12 +269,21 @@ class LoadedRun:
         return assemble(trained, Place(self.folder, self.folder, self.data), HOST, datasets)
 
     def take_parts(self) -> None:
-        """Take the run's own parts into use; raises InputError where their sources are not those it was trained with."""
+        """Take the run's own parts into use; raises InputError where their sources are not those it was trained with, unless
+        they are trusted."""
         parts.use(self.run.parts, self.data)
+        if self.trust:
+            return
         before, now = self.provenance.get("parts", {}), self.run.own_parts
-        changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
+        changed = [
+            f"the source of {name}" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
+        ]
+        changed += helpers.changed(self.provenance.get("helpers", {}))
         if changed:
-            raise InputError(f"{self.folder}: the source of {min(changed)} has changed since this run was trained")
+            raise InputError(
+                f"{self.folder}: {changed[0]} has changed since this run was trained; put the old one back, or, where all that "
+                "the run uses is as it was (a file counts as a whole, other parts in it too), load it with `trust=True`"
+            )
 
     def _source(self, task: int) -> Source:
         """A dataset with its mean and standard deviation, which take its images where they are not given."""
@@ -286,6 +299,11 @@ class LoadedRun:
         name = predictor.model.name if isinstance(predictor.model, Bound) else name
         assert name is not None, "a predictor's model is one of its node's"
         network = self._nodes.networks[max(node.client, 0)][name]
+        if len(predictor.theta) != network.parameters:  # of a source that was trusted
+            raise InputError(
+                f"{self.folder}: model '{network.name}' has {network.parameters} parameters now, and {len(predictor.theta)} "
+                "were trained; put the old one back"
+            )
         statistics = {key: node[prefix(name) + key] for key in network.statistics}
         gone = predictor.model == node.received  # with the round, in which training has changed them
         if statistics and (gone or any(value.is_meta for value in statistics.values())):

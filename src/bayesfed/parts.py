@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import sysconfig
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,21 +41,25 @@ NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
 
 @dataclass(frozen=True)
 class Part:
-    """What a name stands for, where it is from, and the digest of its source: "" for ours."""
+    """What a name stands for, where it is from, the digest of its source, "" for ours, and its file or package folder, if it
+    is a module in a user's folder."""
 
     origin: str
     value: Callable[[], Any]
     digest: Callable[[], str]
+    path: Path | None = None
 
 
 @dataclass
 class InUse:
-    """The folder of own parts in use, its state when it was looked at, and what was found there, by kind."""
+    """The folder of own parts in use, its state when it was looked at, what was found there, by kind, and digests of folders
+    of datasets there."""
 
     folder: Path | None = None
     data: Path = DATA
     state: object = None
     found: dict[str, dict[str, Part]] = field(default_factory=dict)
+    listings: dict[Path, str] = field(default_factory=dict)
 
 
 in_use = InUse()
@@ -73,7 +78,7 @@ def use(folder: object, data: Path = DATA) -> None:
     looked = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in own_files(path)]
     state = (path and path.resolve(), data, looked)
     if state != in_use.state:
-        in_use.folder, in_use.data, in_use.state, in_use.found = path, data, state, {}
+        in_use.folder, in_use.data, in_use.state, in_use.found, in_use.listings = path, data, state, {}, {}
 
 
 class Registry(ABC):
@@ -155,7 +160,7 @@ class Modules(Registry):
             return
         module, source = load(path)
         for name, value in self.held(module, str(path)).items():
-            yield name, Part(str(path), lambda value=value: value, lambda: source)  # type: ignore[misc]
+            yield name, Part(str(path), lambda value=value: value, lambda: source, path)  # type: ignore[misc]
 
     def held(self, module: ModuleType, origin: str) -> Mapping[str, Any]:
         """The parts of a module by name; raises InputError where there is none, or one is not as it should be."""
@@ -265,6 +270,15 @@ def files_in(folder: Path) -> list[Path]:
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     named = ((path.relative_to(folder).parts, path) for path in found)
     return [path for parts, path in sorted(named) if not any(part.startswith(".") for part in parts)]
+
+
+@functools.cache
+def library(path: Path) -> bool:
+    """Whether a file is Python's, an installed package's or ours, and so nobody's own code."""
+    stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    place = path.resolve()
+    installed = {"site-packages", "dist-packages"} & {*place.parts}
+    return bool(installed) or any(place.is_relative_to(one) for one in (*stdlib, Path(__file__).resolve().parent))
 
 
 def own_files(folder: Path | None) -> list[Path]:

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed import experiments, files, parts, schema
+from bayesfed import experiments, files, helpers, parts, schema
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 from bayesfed.grid import Tree, frozen, grid, listed
@@ -75,6 +75,7 @@ def load(config: Tree) -> dict[str, Any]:
     if done.returncode:
         said = done.stderr.strip()
         raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
+    sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith("bayesfed: "))
     return json.loads((into / "plan.json").read_text(encoding="utf-8"))
 
 
@@ -95,6 +96,8 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
         older.unlink(missing_ok=True)
     plan["runfiles"] = files.digest("", run_files(plan))
     files.write_json(into / "plan.json", plan)
+    if helping := helpers.found({path for run in runs for path in run.part_files}):
+        print(helpers.told(helping), file=sys.stderr)
     return plan
 
 

@@ -7,8 +7,8 @@ import functools
 import hashlib
 import json
 import reprlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from bayesfed import files, methods, models, options, parts
 from bayesfed.data import catalogue, prepare, store
 from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
+from bayesfed.data.prepare import COLOUR, GREY
 from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec, check_room
 from bayesfed.data.sources import Source
 from bayesfed.errors import InputError, UnfitImages
@@ -23,6 +24,7 @@ from bayesfed.methods.base import GLOBAL, Ground, Method
 from bayesfed.models import weights as pretraining
 from bayesfed.models.module import ModuleNetwork
 from bayesfed.options import option
+from bayesfed.parts import Part
 from bayesfed.revision import ENGINE_REVISION
 from bayesfed.schedule import CONSTANT, Schedule
 
@@ -134,7 +136,7 @@ class Run:
         """The network of that name as the run has it for a dataset's images: with as many outputs as its method wants, and
         from a file of `weights` where there is one."""
         outputs = self.build_method().outputs(source.classes)
-        return models.build(name, outputs, source.channels, source.side, weights)
+        return models.build(name, outputs, source.seen_channels, source.side, weights)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """The run file as a mapping, complete, or what decides the result without the values that equal their defaults."""
@@ -161,15 +163,25 @@ class Run:
         )
 
     @property
-    def own_parts(self) -> dict[str, str]:
-        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+    def parts_used(self) -> dict[str, Part]:
+        """The parts of the run by name: `methods/fedavg`."""
         named: list[tuple[parts.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
         named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
-        found = {f"{registry.kind}/{name}": registry.part(name, "run").digest() for registry, name in named}
+        return {f"{registry.kind}/{name}": registry.part(name, "run") for registry, name in named}
+
+    @property
+    def own_parts(self) -> dict[str, str]:
+        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+        found = {name: part.digest() for name, part in self.parts_used.items()}
         return {name: digest for name, digest in sorted(found.items()) if digest}
+
+    @property
+    def part_files(self) -> set[Path]:
+        """The files and package folders of the run's parts that are modules in a user's folder."""
+        return {part.path for part in self.parts_used.values() if part.path}
 
     @functools.cached_property
     def key(self) -> str:
@@ -253,7 +265,7 @@ def resolve(mapping: object, data: Path = parts.DATA) -> Run:
     schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
     datasets = read_datasets(mapping["dataset"], partition)
     active = options.read(Active, mapping["active"], "active") if "active" in mapping else None
-    tasks = read_tasks(mapping.get("tasks", {}), datasets)
+    tasks = read_tasks(mapping.get("tasks", {}), datasets, images)
     method, chosen = read_method(mapping["method"])
     global_model, local, others = read_models(mapping["models"], method, partition.clients)
     if bool(budget.local_epochs) == bool(budget.local_batches):
@@ -299,7 +311,7 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def read_tasks(value: object, datasets: tuple[str, ...]) -> Tasks:
+def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -> Tasks:
     """The `tasks` block; raises InputError for foreign data that are none, or cannot be shown to the run's networks."""
     tasks = options.read(Tasks, value, "tasks")
     for name in tasks.foreign:
@@ -308,7 +320,7 @@ def read_tasks(value: object, datasets: tuple[str, ...]) -> Tasks:
             raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
         if len(datasets) > 1:
             raise InputError(f"tasks.foreign: '{name}' is foreign to one dataset; clients have one each here")
-        store.check_channels(source(name), source(datasets[0]))
+        store.check_channels(source(name), images.of(source(datasets[0])))
     if len(set(tasks.foreign)) < len(tasks.foreign):
         raise InputError(f"tasks.foreign: {', '.join(tasks.foreign)}: name each dataset once")
     return tasks
@@ -367,7 +379,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
     if (
         run.multi_task
         and not run.shares_convolutions
-        and len({(one.classes, one.channels, one.side) for one in run.sources}) > 1
+        and len({(one.classes, one.seen_channels, one.side) for one in run.sources}) > 1
     ):
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
@@ -378,7 +390,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
     travels, source = check_networks(run), run.sources[0]
     ground = Ground(
         sizes=travels.sizes if travels else [],
-        pixels=source.channels * source.side**2,
+        pixels=source.seen_channels * source.side**2,
         classes=source.classes,
         clients=run.partition.clients,
         rounds=run.budget.rounds,
@@ -422,7 +434,7 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
     for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
         one, own = run.sources[k if run.multi_task else 0], run.local_models[k : k + 1]
         for name in dict.fromkeys([*whole, *own, *run.other_models.values()]):
-            with a_way_out(one):
+            with a_way_out(one, functools.partial(run.build_model, name)):
                 network = run.build_model(name, one)
             if name in whole:
                 travels = network
@@ -432,6 +444,8 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
                 raise InputError(
                     f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
                 )
+            if isinstance(network, ModuleNetwork):
+                check_outputs(network, run)
             for key, value in fewest:
                 if network.batchwise and value < 2:
                     raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
@@ -439,6 +453,16 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
         found = ", ".join(f"{name} {count}" for name, count in zip(run.local_models, shared, strict=True))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
     return travels
+
+
+def check_outputs(network: ModuleNetwork, run: Run) -> None:
+    """Refuse a module that gives probabilities where logits are wanted, or does not take the run's mini-batches."""
+    if network.probabilities and type(run.build_method()).outputs is Method.outputs:
+        raise InputError(
+            f"model '{network.name}': in {network.probabilities} its outputs are probabilities, none below 0 and of sum 1 for "
+            "each image; give logits: leave the softmax at its end out"
+        )
+    network.try_batch(run.budget.batch_size)
 
 
 def check_active(run: Run, active: Active, method: type[Method]) -> None:
@@ -493,17 +517,29 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def a_way_out(dataset: Source) -> Iterator[None]:
-    """What a network says inside of the images of a dataset ends with what can be done."""
+def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[None]:
+    """What a network says inside of the images of a dataset ends with what can be done. `build`: the network for a dataset's
+    images, by which it is tried whether others in number of channels would do."""
     try:
         yield
     except UnfitImages as error:
-        seen = f"{dataset.side}x{dataset.side} with {dataset.channels} channel{'s' if dataset.channels > 1 else ''}"
-        place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
-        way = (
-            f": where their size is the reason, set `images: {{prepare: resize}}` in the run{place} (or `pad`, both to 32x32; "
-            "`{resize: SIDE}` to another side)"
-        )
-        raise InputError(
-            f"{error}; images of dataset '{dataset.name}' are {seen}{way if dataset.side != 32 else ''}"
-        ) from None
+        raise InputError(f"{error}; images of dataset '{dataset.name}' {remedy(dataset, build)}") from None
+
+
+def remedy(dataset: Source, build: Callable[[Source], object]) -> str:
+    """What is to be said of a dataset's images that a network does not take."""
+    channels = dataset.seen_channels
+    have = f"{channels} channel{'s' if channels > 1 else ''}"
+    other = {GREY: COLOUR, COLOUR: GREY}.get(channels)
+    with contextlib.suppress(InputError):
+        if other:
+            build(replace(dataset, channels_to=other))
+            does = "repeats grey" if other == COLOUR else "takes the luma"
+            return f"have {have}, and the network takes {other}: set `images: {{channels: {other}}}` in the run, which {does}"
+    if dataset.side == 32:
+        return f"are {dataset.side}x{dataset.side} with {have}"
+    place = "" if dataset.folder is None else ", or `prepare: resize` in its dataset.yaml"
+    return (
+        f"are {dataset.side}x{dataset.side} with {have}: where their size is the reason, set `images: {{prepare: resize}}` in "
+        f"the run{place} (or `pad`, both to 32x32; `{{resize: SIDE}}` to another side)"
+    )

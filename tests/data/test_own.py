@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+import bayesfed
 from bayesfed import cli, parts, runfile
 from bayesfed.data import fetch, prepare, store
 from bayesfed.data.catalogue import source
@@ -111,6 +112,37 @@ def test_wrong_arrays_are_refused(make: Make, train: dict[str, Any], message: st
     make(28, 28, train=train)
     with pytest.raises(InputError, match=message):
         source("mine")
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([0, 5, 9, 200], "from 0 to 200; they count from 0 without gaps, but 7 to 8, 10 to 199 are missing and 1 to 4, 6 are among the test images alone; mend the labels, or, "
+         "where that is meant, write `classes: 201` in dataset.yaml"),
+        ([0, 1, 2, 4, 6], "from 0 to 6; they count from 0 without gaps, but 3, 5 are among the test images alone; .* `classes: 7`"),
+        ([0, 1, 2, 3, 4, 5], "from 0 to 5; they count from 0 without gaps, but 6 is among the test images alone; .* `classes: 7`"),
+        ([1, 2, 3, 5, 6, 8], "from 1 to 8; .* but 7 is missing and 0, 4 are among the test images alone; .* `classes: 9`"),
+    ],
+)  # fmt: skip
+def test_labels_without_training_images_are_named(make: Make, train: list[int], message: str) -> None:
+    """Unless the number of classes is given; the test images have labels from 0 to 6."""
+    labels = {"labels": np.resize(train, 60)}
+    make(28, 28, train=labels)
+    with pytest.raises(InputError, match=f"^own/datasets/mine: training images have labels {message}"):
+        source("mine")
+    make(28, 28, train=labels, classes=201)
+    fetch.fetch("mine", Path("data"))
+    assert source("mine").classes == 201
+
+
+def test_a_readers_labels_have_no_gaps_either(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make()
+    (folder / "reader.py").write_text(READER.replace("raw[:, 0]", "raw[:, 0] * 2"))
+    (folder / "raw.bin").write_bytes(raw())
+    assert "but 1, 3, 5, 7, 9, 11 are missing" in fetched(capsys)
+    make(classes=13)
+    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert source("mine").classes == 13
 
 
 @pytest.mark.parametrize(
@@ -265,6 +297,79 @@ def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
     make(16, 16, prepare={"resize": 18})
     assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
     assert cli.main([*commands[command], *(["--device", "cpu"] if command == "train" else [])]) == 0
+
+
+IN_THREE = """
+from torch import nn
+
+NETWORKS = {
+    "three": lambda classes, channels, size: nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.Flatten(), nn.LazyLinear(classes)),
+    "one": lambda classes, channels, size: nn.Sequential(nn.Flatten(), nn.Linear(size * size, classes)),
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "network", "told", "cure"),
+    [
+        ((28, 28), "three", "have 1 channel, and the network takes 3: set `images: {channels: 3}` in the run, which repeats grey", 3),
+        ((28, 28, 3), "one", "have 3 channels, and the network takes 1: set `images: {channels: 1}` in the run, which takes the luma", 1),
+        ((28, 28, 2), "three", "are 28x28 with 2 channels: where their size is the reason", None),
+        ((3, 3), "three", "are 3x3 with 1 channel: where their size is the reason", None),
+    ],
+)  # fmt: skip
+def test_channels_that_a_network_does_not_take_are_told_and_brought_about(
+    make: Make, capsys: pytest.CaptureFixture[str], shape: tuple[int, ...], network: str, told: str, cure: int | None
+) -> None:
+    """The way that is told works, and gives the network what it says."""
+    make(*shape)
+    Path("own/networks").mkdir()
+    Path("own/networks/three.py").write_text(IN_THREE)
+    fetch.fetch("mine", Path("data"))
+    Path("run.yaml").write_text(yaml.safe_dump(mapping(models={"global": network})))
+    train = ["train", "run.yaml", "--out", "out", "--device", "cpu"]
+    assert f"images of dataset 'mine' {told}" in refused(capsys, *train)
+    if cure is None:
+        return
+    seen = {"channels": cure, "augment": "crop_flip"}
+    Path("run.yaml").write_text(yaml.safe_dump(mapping(models={"global": network}, images=seen)))
+    assert cli.main(train) == 0
+    native, data = (
+        np.load("data/mine/test.npz")["images"],
+        store.load("mine", Path("data"), prepare.Seen(channels=cure)),
+    )
+    weighted = native[:, 0] if cure == 3 else (native * np.reshape([0.299, 0.587, 0.114], (1, 3, 1, 1))).sum(1).round()
+    for channel in range(cure):
+        np.testing.assert_array_equal(data.test_images[:, channel], weighted.astype(np.uint8))
+    assert data.test_images.shape == (30, cure, 28, 28)
+    assert data.source.mean == prepare.statistics(data.train_images)[0]
+    done = bayesfed.load_run("out")
+    images, labels = done.images("test")
+    right = float((done.server["global"].log_probabilities(images).argmax(1).numpy() == labels).mean())
+    assert right == pytest.approx(float(done.metrics.query("metric == 'test_accuracy'")["value"].iloc[-1]), abs=0.04)
+    with pytest.raises(InputError, match="expected uint8"):
+        done.server["global"].prepare(data.test_images)
+
+
+@pytest.mark.parametrize(
+    ("channels", "message"), [(2, "only 1 and 3 are brought"), (4, "it must be at least 1 and at most 3")]
+)
+def test_other_channels_are_refused(make: Make, channels: int, message: str) -> None:
+    make(28, 28)
+    with pytest.raises(InputError, match=rf"^images\.channels: {channels}.*{message}"):
+        runfile.resolve(mapping(images={"channels": channels}))
+
+
+def test_foreign_images_have_the_channels_of_the_runs_own(make: Make) -> None:
+    make(8, 8, 3)
+    tasks = {"tasks": {"foreign": ["digits"]}, "images": {"channels": 1}, "method": {"name": "fedavg"}}
+    for name in ("mine", "digits"):
+        fetch.fetch(name, Path("data"))
+    run = runfile.resolve(mapping(**tasks))
+    own, (one,) = store.load("mine", Path("data"), run.images).source, run.sources
+    assert store.load_foreign("digits", Path("data"), run.images, own).shape == (359, 1, 8, 8)
+    assert one.seen_channels == 1
+    assert run.key != runfile.resolve(mapping(**tasks | {"images": {}})).key
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (9, 9, 2), (12, 12, 4)])

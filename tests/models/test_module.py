@@ -15,7 +15,8 @@ from torch.testing import assert_close
 from torchvision.models import resnet18
 
 from bayesfed.errors import InputError
-from bayesfed.models.module import Drawing, ModuleNetwork
+from bayesfed.models.drawing import Drawing
+from bayesfed.models.module import ModuleNetwork
 
 SHAPE = (10, 3, 32)
 
@@ -308,6 +309,178 @@ def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
     hint = "initialise by torch.nn.init, or torch.randn and its like"
     with pytest.raises(InputError, match=f"^model 'bad'.*: built again .* seed of torch, '1.bias' has other .*{hint}$"):
         ModuleNetwork("bad", build, *SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("layer", "drawn"),
+    [(lambda: nn.AlphaDropout(), "alpha_dropout"), (lambda: nn.RReLU(), "rrelu"), (lambda: Gumbel(), "gumbel_softmax")],
+)
+def test_what_draws_from_no_generator_of_a_node_is_named(layer: Callable[[], nn.Module], drawn: str) -> None:
+    with pytest.raises(
+        InputError, match=rf"in training it draws .* that is not its node's \(by \w*{drawn}\w*\); draw in"
+    ):
+        ModuleNetwork("bad", lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), layer()), *SHAPE)
+
+
+class Gumbel(nn.Module):
+    """Gumbel noise in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gumbel_softmax(x).log() if self.training else x
+
+
+class Attention(nn.Module):
+    """Attention with dropout among the columns of an image, by a layer of an encoder, or by the attention layer alone, with
+    its weights or fused."""
+
+    def __init__(self, kind: str, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(96, 8), nn.Linear(8, 10)
+        encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True)
+        self.inner = encoder if kind == "encoder" else nn.MultiheadAttention(8, 2, dropout=dropout, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.permute(0, 2, 1, 3).flatten(2))
+        x = self.inner(x) if self.kind == "encoder" else self.inner(x, x, x, need_weights=self.kind == "weights")[0]
+        return self.last(x.mean(1))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "weights", "fused"])
+def test_attention_draws_from_the_generator_alone(kind: str) -> None:
+    """Without dropout it is the module's own, gradient included; with it, another seed drops otherwise."""
+    of = ModuleNetwork("attention", lambda *_: Attention(kind), *SHAPE)
+    assert (of.random, of.batchwise) == (True, False)
+    theta, statistics, x = start(of)
+    theta.requires_grad_()
+    torch.manual_seed(0)
+    first = of.logits(theta, x, statistics, generator(1))
+    assert torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state())
+    assert torch.equal(of.logits(theta, x, statistics, generator(1)), first)
+    assert not torch.equal(of.logits(theta, x, statistics, generator(2)), first)
+    still = ModuleNetwork("still", lambda *_: Attention(kind, dropout=1e-9), *SHAPE)
+    module = own(still, theta.detach()).train()
+    ours, theirs = still.logits(theta, x, statistics, generator(1)), module(x)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    (g,) = torch.autograd.grad(ours.square().sum(), theta)
+    expected = torch.autograd.grad(theirs.square().sum(), list(module.parameters()))
+    torch.testing.assert_close(g, torch.cat([part.flatten() for part in expected]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.rand(5, 7, generator=generator(1)) < 0.7},
+        {"attn_mask": torch.randn(3, 1, 5, 7, generator=generator(1), dtype=torch.float64)}, {"enable_gqa": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_attention_with_dropout_is_torchs_own(given: dict[str, object]) -> None:
+    """To the last digits where next to nothing is dropped; where half is, in the mean."""
+    q, k, v = (torch.randn(3, 4, n, 6, generator=generator(n), dtype=torch.float64) for n in (5, 7, 8))
+    k, v = (k[:, :2], v[:, :2, :7]) if "enable_gqa" in given else (k, v[:, :, :7])
+    expected = F.scaled_dot_product_attention(q, k, v, **given)  # type: ignore[arg-type]
+    with Drawing(generator()):
+        torch.testing.assert_close(F.scaled_dot_product_attention(q, k, v, dropout_p=1e-12, **given), expected)
+        many = [F.scaled_dot_product_attention(q, k, v, dropout_p=0.5, **given) for _ in range(2000)]
+    assert float((torch.stack(many).mean(0) - expected).abs().max()) < 0.2
+    assert not torch.equal(many[0], many[1])
+
+
+class Head(nn.Module):
+    """A linear layer and what is done with its logits, in evaluation and in training."""
+
+    def __init__(self, *then: Callable[[Tensor], Tensor], classes: int = 10) -> None:
+        super().__init__()
+        self.linear, self.then = nn.Linear(3072, classes), then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then[self.training](self.linear(x.flatten(1)))
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def probabilities(x: Tensor) -> Tensor:
+    return x.softmax(-1)
+
+
+def log_probabilities(x: Tensor) -> Tensor:
+    return x.log_softmax(-1)
+
+
+def of_two(x: Tensor) -> Tensor:
+    first = x[:, :1].sigmoid()
+    return torch.cat([first, 1 - first], 1)
+
+
+@pytest.mark.parametrize(
+    ("then", "classes", "told"),
+    [
+        ((probabilities, probabilities), 10, "evaluation"),
+        ((probabilities, as_it_is), 10, "evaluation"),
+        ((as_it_is, probabilities), 10, "training"),
+        ((log_probabilities, probabilities), 10, "training"),
+        ((lambda x: x.softmax(-1).clamp(1e-4, 1), as_it_is), 10, "evaluation"),
+        ((of_two, of_two), 2, "evaluation"),
+        ((as_it_is, as_it_is), 10, ""),
+        ((log_probabilities, log_probabilities), 10, ""),
+        ((torch.sigmoid, torch.sigmoid), 10, ""),
+        ((torch.relu, torch.relu), 2, ""),
+        ((lambda x: 0 * x + 0.1 + x.relu() * 1e-3, lambda x: 0.1 + x * 0.01), 10, ""),
+    ],
+)
+def test_probabilities_are_told_from_logits(
+    then: tuple[Callable[[Tensor], Tensor], ...], classes: int, told: str
+) -> None:
+    of = ModuleNetwork("head", lambda *_: Head(*then, classes=classes), classes, 3, 32)
+    assert of.probabilities == told
+
+
+def test_logits_that_happen_to_be_of_sum_one_are_none() -> None:
+    """As of a last layer that begins at zero, with the classes' shares for a bias."""
+
+    def build(classes: int, *_: int) -> nn.Module:
+        module = nn.Linear(3072, classes)
+        nn.init.zeros_(module.weight)
+        nn.init.constant_(module.bias, 1 / classes)
+        return nn.Sequential(nn.Flatten(), module)
+
+    assert ModuleNetwork("shares", build, *SHAPE).probabilities == ""
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        ((lambda x: x[:, :, None].squeeze(), as_it_is), r"for a batch of 1 in evaluation, expected .*, found \(10,\) for 1 image$"),
+        ((as_it_is, lambda x: x[:, :, None].squeeze()), r"for a batch of 1 in training, expected logits .*, found \(10,\)"),
+        ((lambda x: x / x.mean(0).reshape(x.shape[1] if len(x) > 1 else 3), as_it_is), "for a batch of 1 in evaluation, RuntimeError: shape"),
+        ((as_it_is, lambda x: x if len(x) != 2 else x[:1]), r"for a batch of 2 in training, expected .*, found \(1, 10\)"),
+        ((lambda x: x.double(), as_it_is), "its logits are float64; keep to float32"),
+        ((as_it_is, lambda x: x.double()), "for a batch of 1 in training, its logits are float64"),
+    ],
+)  # fmt: skip
+def test_other_batches_are_tried(then: tuple[Callable[[Tensor], Tensor], ...], message: str) -> None:
+    with pytest.raises(InputError, match=f"^model 'bad', built for images of 3x32x32: .*{message}"):
+        ModuleNetwork("bad", lambda *_: Head(*then), *SHAPE)
+
+
+def test_the_batch_of_a_run_is_tried() -> None:
+    of = ModuleNetwork("bad", lambda *_: Head(as_it_is, lambda x: x[: 1 if len(x) == 20 else len(x)]), *SHAPE)
+    of.try_batch(19)
+    with pytest.raises(InputError, match="for a batch of 20 in training, expected logits"):
+        of.try_batch(20)
+
+
+def test_what_normalises_a_batch_is_not_trained_on_one_image() -> None:
+    """Nothing of the engine does."""
+    layers = (nn.Conv2d(3, 4, 32), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 10))
+    assert ModuleNetwork("batch", lambda *_: nn.Sequential(*copy.deepcopy(layers)), *SHAPE).batchwise
+
+
+def test_parameters_in_double_precision_are_refused() -> None:
+    with pytest.raises(InputError, match=r"its parameter 'linear\.weight' is float64; keep to float32: leave double"):
+        ModuleNetwork("bad", lambda *_: Head(as_it_is, as_it_is).double(), *SHAPE)
 
 
 class Ungraded(nn.Sequential):

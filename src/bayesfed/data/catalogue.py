@@ -45,6 +45,7 @@ def described(name: str) -> Source:
 def _identity(source: Source) -> str:
     """A digest of what of a dataset's description, beside its records, decides results."""
     decides = [source.classes, source.prepare, source.side, source.augment, source.mean, source.std]
+    decides += [source.reader] if source.reader else []
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 
 

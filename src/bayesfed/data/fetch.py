@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed import files
-from bayesfed.data import own, prepare, store
+from bayesfed.data import own, prepare, reader, store
 from bayesfed.data.catalogue import described
 from bayesfed.data.records import SPLITS, canonical_order, write_npz
 from bayesfed.data.sources import File, Source
@@ -40,22 +40,25 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
     is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
     comes from the publisher's URL or, if that fails, the next one. What we have no fingerprints of must have the
     publisher's checksums, and its fingerprints are printed and recorded. Of a dataset of the user's own, fingerprints,
-    mean and standard deviation are pinned in `dataset.json`. Raises InputError for an unknown name, a file missing in
+    mean and standard deviation are pinned in `dataset.json`, and what its reader read, which runs again where that has
+    changed. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
     wanted, data_dir = described(name), Path(data_dir)
     folder = data_dir / name
     if mirror is None and os.environ.get("BAYESFED_MIRROR"):
         mirror = Path(os.environ["BAYESFED_MIRROR"])
-    if _is_sound(wanted, data_dir):
+    if _is_sound(wanted, data_dir, mirror):
         return folder
     with _scratch(data_dir, name) as scratch:
-        if _is_sound(wanted, data_dir):  # by whoever held it
+        if _is_sound(wanted, data_dir, mirror):  # by whoever held it
             return folder
+        noted: dict[str, object] = {}
         if wanted.folder:
-            wanted, by_split = _own_records(wanted, mirror, scratch)
+            wanted, by_split, noted = _own_records(wanted, mirror, scratch)
             if (before := own.recorded(folder)) and before.fingerprints != wanted.fingerprints:
-                raise store.other_data(wanted, before.fingerprints, folder)
+                what = reader.changed(wanted, before.reader, mirror) if noted and before.reader else ""
+                raise store.other_data(wanted, before.fingerprints, folder, what)
         else:
             by_split = _records(wanted, mirror, scratch)
         measured = wanted.fingerprints
@@ -67,7 +70,7 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
             wanted = replace(wanted, fingerprints=measured, train=train, test=test)
         for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
-        record = _record(wanted, scratch) | {"fingerprints": dict(measured)}
+        record = _record(wanted, scratch) | {"fingerprints": dict(measured)} | noted
         (scratch / "dataset.json").write_text(files.sealed_json(record))
         folder.mkdir(exist_ok=True)
         # An old record goes first and the new one comes last: with a dataset.json, the folder is whole.
@@ -90,9 +93,9 @@ def _scratch(data_dir: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _is_sound(wanted: Source, data_dir: Path) -> bool:
+def _is_sound(wanted: Source, data_dir: Path, mirror: Path | None) -> bool:
     try:
-        store.check(wanted, data_dir)
+        store.check(wanted, data_dir, mirror)
     except InputError:
         return False
     return wanted.folder is None or _pinned(data_dir / wanted.name) == prepare.identity(wanted)
@@ -142,18 +145,23 @@ def _check_files(wanted: Source, folder: Path, told: str) -> None:
             raise InputError(f"{folder / file.name} is damaged: md5 {found}, {told} {file.md5}")
 
 
-def _own_records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[Source, dict[str, Records]]:
-    """A dataset of the user's own with all that its arrays say, and its records in canonical order."""
+def _own_records(
+    wanted: Source, mirror: Path | None, scratch: Path
+) -> tuple[Source, dict[str, Records], dict[str, object]]:
+    """A dataset of the user's own with all that its arrays say, its records in canonical order, and what its record says of
+    its reader, if it has one."""
     assert wanted.folder is not None
+    noted: dict[str, object] = {}
     if wanted.format == "arrays":
         splits = {split: own.read_arrays(wanted.folder / f"{split}.npz") for split in SPLITS}
     else:
         place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
         _check_files(wanted, place, f"{own.DESCRIPTION} gives")
-        splits = own.run_reader(wanted, place)
+        splits, noted["reader"] = own.run_reader(wanted, place, mirror if place == mirror else None)
     by_split = {split: own.records(arrays) for split, arrays in splits.items()}
     ordered = {split: rows[canonical_order(rows)[0]] for split, rows in by_split.items()}
-    return own.filled(own.as_described(wanted.name, wanted.folder), own.facts_of(splits, wanted.folder)), ordered
+    source = own.as_described(wanted.name, wanted.folder)
+    return own.filled(source, own.facts_of(splits, source)), ordered, noted
 
 
 def _download(file: File, folder: Path) -> None:

@@ -4,7 +4,7 @@ Arrays: `train.npz` and `test.npz`, each with `images`, uint8 (N, H, W) or (N, H
 and `labels`, whole numbers (N,) from 0 to 255.
 
 A reader: `reader.py` with `read(folder)`, which gives {"train": (images, labels), "test": ...}, as above, from a folder
-with the files that `dataset.yaml` lists under `files`; without such a list, from the dataset's own folder.
+with the files that `dataset.yaml` lists under `files`; without such a list, from the dataset's own folder (data/reader.py).
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import files, options, parts
-from bayesfed.data import prepare
+from bayesfed import files, options
+from bayesfed.data import prepare, reader
+from bayesfed.data.reader import DESCRIPTION, READER
 from bayesfed.data.records import SPLITS, canonical_order
 from bayesfed.data.sources import File, Source
 from bayesfed.errors import InputError, nearest
 from bayesfed.options import option
 
 CHANNELS = 4  # at most
-DESCRIPTION, READER, RECORD = "dataset.yaml", "reader.py", "dataset.json"
+RECORD = "dataset.json"
 
 Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images [N, C, H, W], labels [N]
 
@@ -41,7 +42,7 @@ class Description:
     title: str
     licence: str = "none stated"
     homepage: str = ""
-    classes: int | None = option(None, low=2, high=256)  # the largest label and one, unless given
+    classes: int | None = option(None, low=2, high=256)  # unless given the largest label and one
     prepare: Any = "none"  # a preparation's name, or {name: side}; the side is 32 unless given
     augment: bool = False
     mean: tuple[float, ...] = option((), low=0, high=1)
@@ -52,7 +53,8 @@ class Description:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the arrays of a dataset say, and its first training image [1, C, H, W] where they are at hand."""
+    """What the arrays of a dataset say, its first training image [1, C, H, W] where they are at hand, and what its record
+    says of its reader (data/reader.py)."""
 
     channels: int
     size: int
@@ -60,6 +62,7 @@ class Facts:
     counts: Mapping[str, int]
     fingerprints: Mapping[str, str]
     first: NDArray[np.uint8] | None = None
+    reader: Mapping[str, Any] | None = None
 
 
 def describe(name: str, folder: Path, data: Path) -> Source:
@@ -68,18 +71,19 @@ def describe(name: str, folder: Path, data: Path) -> Source:
     Raises InputError that names the file, what is wrong in it, and what would be right.
     """
     names = (DESCRIPTION, READER, *(f"{split}.npz" for split in SPLITS))
-    return _described(name, folder, data, tuple(map(stamp, [*(folder / name for name in names), data / name / RECORD])))
+    stamps = tuple(map(stamp, [*(folder / name for name in names), data / name / RECORD]))
+    return _described(name, folder, data, stamps, reader.own_digest(folder) if (folder / READER).is_file() else "")
 
 
 @functools.cache
-def _described(name: str, folder: Path, data: Path, stamps: object) -> Source:
-    """As `describe`, once, until a file changes."""
+def _described(name: str, folder: Path, data: Path, stamps: object, sources: str) -> Source:
+    """As `describe`, once, until a file changes; `sources`: a digest of the folder where there is a reader."""
     source = as_described(name, folder)
     if source.format == "arrays":
         splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
-        return filled(source, facts_of(splits, folder))
+        return filled(source, facts_of(splits, source))
     facts = recorded(data / name)
-    return filled(source, facts) if facts else source
+    return replace(filled(source, facts), reader=reader.identity(source, facts.reader)) if facts else source
 
 
 def stamp(path: Path) -> tuple[int, int] | None:
@@ -100,10 +104,10 @@ def as_described(name: str, folder: Path) -> Source:
             f"{where}.title: {text.title!r} begins as a formula of a spreadsheet does; begin with a letter"
         )
     how, target = prepare.read(text.prepare, f"{where}.prepare")
-    reader = (folder / READER).is_file()
+    read = (folder / READER).is_file()
     arrays = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
-    if reader == bool(arrays):
-        found = "both" if reader else "neither"
+    if read == bool(arrays):
+        found = "both" if read else "neither"
         raise InputError(f"{folder}: expected train.npz and test.npz, or {READER}, found {found}")
     return Source(
         name=name,
@@ -115,10 +119,10 @@ def as_described(name: str, folder: Path) -> Source:
         size=0,
         train=0,
         test=0,
-        format="reader" if reader else "arrays",
+        format="reader" if read else "arrays",
         label_bytes=1,
         files=tuple(read_file(one, f"{where}.files") for one in text.files),
-        parts=MappingProxyType({split: (READER if reader else f"{split}.npz",) for split in SPLITS}),
+        parts=MappingProxyType({split: (READER if read else f"{split}.npz",) for split in SPLITS}),
         fingerprints=read_fingerprints(text.fingerprints, f"{where}.fingerprints"),
         mean=text.mean,
         std=text.std,
@@ -180,26 +184,48 @@ def filled(source: Source, facts: Facts) -> Source:
     return source
 
 
-def facts_of(splits: Mapping[str, Split], folder: Path) -> Facts:
-    """What the arrays of both splits say. Raises InputError for images of two sizes, and for labels that do not count from
-    0."""
+def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
+    """What the arrays of both splits say. Raises InputError for images of two sizes, and for training labels that do not
+    count from 0 without gaps where the description gives no number of classes."""
     shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
     if shapes["train"] != shapes["test"]:
-        raise InputError(f"{folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}")
-    channels, size, _ = shapes["train"]
-    _, labels = splits["train"]
-    if labels.min() > 0:
         raise InputError(
-            f"{folder}: training images have labels from {labels.min()} to {labels.max()}; they count from 0"
+            f"{source.folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}"
+        )
+    channels, size, _ = shapes["train"]
+    classes = 1 + max(int(labels.max()) for _, labels in splits.values())
+    if not source.classes and (gaps := missing_labels(splits["train"][1], splits["test"][1])):
+        _, labels = splits["train"]
+        raise InputError(
+            f"{source.folder}: training images have labels from {labels.min()} to {labels.max()}; they count from 0 "
+            f"without gaps, but {gaps}; mend the labels, or, where that is meant, write `classes: {classes}` in {DESCRIPTION}"
         )
     return Facts(
         channels,
         size,
-        1 + max(int(labels.max()) for _, labels in splits.values()),
+        classes,
         MappingProxyType({split: len(labels) for split, (_, labels) in splits.items()}),
         MappingProxyType({split: canonical_order(records(split_))[1] for split, split_ in splits.items()}),
         splits["train"][0][:1],
     )
+
+
+def missing_labels(train: NDArray[np.uint8], test: NDArray[np.uint8]) -> str:
+    """In words, which labels up to the largest no training image has; "" where there is none."""
+    missing = np.setdiff1d(np.arange(1 + max(train.max(), test.max())), train)
+    in_test = np.isin(missing, test)
+    said = [
+        f"{spans(labels)} {'is' if len(labels) == 1 else 'are'} {where}"
+        for labels, where in ((missing[~in_test], "missing"), (missing[in_test], "among the test images alone"))
+        if len(labels)
+    ]
+    return " and ".join(said)
+
+
+def spans(numbers: NDArray[np.int64]) -> str:
+    """Ascending numbers in words: `1 to 4, 6`."""
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def recorded(folder: Path) -> Facts | None:
@@ -207,7 +233,8 @@ def recorded(folder: Path) -> Facts | None:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         channels, size, _ = record["shape"]
-        return Facts(channels, size, record["classes"], record["images"], record["fingerprints"])
+        classes, counts, fingerprints = record["classes"], record["images"], record["fingerprints"]
+        return Facts(channels, size, classes, counts, fingerprints, reader=reader.noted(record))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -234,20 +261,19 @@ def read_arrays(path: Path) -> Split:
         raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
 
 
-def run_reader(source: Source, place: Path) -> dict[str, Split]:
-    """What the reader of a dataset makes of the files in a folder, checked."""
+def run_reader(source: Source, place: Path, mirror: Path | None) -> tuple[dict[str, Split], dict[str, Any]]:
+    """What the reader of a dataset makes of the files in a folder, checked, and what is noted of it (`reader.run`)."""
     assert source.folder is not None
     path = source.folder / READER
-    module, _ = parts.load(path)
-    with parts.one_line(path):
-        given = module.read(place)
+    given, noted = reader.run(source, place, mirror)
     try:
-        return {
+        splits = {
             split: checked(np.asarray(given[split][0]), np.asarray(given[split][1]), f"{path}, {split}")
             for split in SPLITS
         }
     except (KeyError, IndexError, TypeError, ValueError):  # the last of lists that are no arrays
         raise InputError(f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read') from None
+    return splits, noted
 
 
 def checked(images: NDArray[Any], labels: NDArray[Any], where: str) -> Split:

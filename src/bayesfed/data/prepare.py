@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from bayesfed import options, parts
 from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
+from bayesfed.options import option
 
 Images = NDArray[np.uint8]
 AT_ONCE = 4096  # images resized at once, as floats
 MOST = 1024  # pixels, of a side
+GREY, COLOUR = 1, 3  # channels
+LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
 
 
 def none(images: Images, side: int) -> Images:
@@ -83,7 +86,7 @@ def read(value: object, where: str) -> tuple[str, int]:
 
 
 def prepared(images: Images, source: Source) -> Images:
-    """The dataset's native images [N, C, H, W] as networks see them, [N, C, side, side].
+    """The dataset's native images [N, C, H, W] as networks see them, [N, seen channels, side, side].
 
     Raises InputError for what a user's preparation raises, and for one that does not give such images.
     """
@@ -94,13 +97,23 @@ def prepared(images: Images, source: Source) -> Images:
     if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.shape != shape:
         was = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
         raise InputError(f"{part.origin}: preparation '{source.prepare}': expected uint8 {shape}, found {was}")
-    return found
+    return in_channels(found, source.seen_channels)
+
+
+def in_channels(images: Images, channels: int) -> Images:
+    """Images [N, C, H, W] with so many channels: a grey image is repeated in three, of a coloured one the luma is taken."""
+    if images.shape[1] == channels:
+        return images
+    if channels == COLOUR:
+        return images.repeat(COLOUR, axis=1)
+    return np.einsum("nchw,c->nhw", images, LUMA).round().astype(np.uint8)[:, None]
 
 
 def identity(source: Source) -> str:
     """What decides how the dataset's native images are prepared, as text."""
     how = registry.part(source.prepare, f"dataset '{source.name}', prepare")
-    return f"{source.prepare} {source.side} {how.digest()}".strip()
+    channels = f" {source.channels_to}" if source.channels_to else ""
+    return f"{source.prepare} {source.side} {how.digest()}".strip() + channels
 
 
 def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -121,7 +134,8 @@ FIXED = {"half": (0.5, 0.5), "none": (0.0, 1.0)}  # mean and standard deviation,
 class Seen:
     """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
 
-    prepare: a preparation, by name or as {name: side}; `none` keeps the native size. normalise: by mean and standard
+    prepare: a preparation, by name or as {name: side}; `none` keeps the native size. channels: 3 repeats a grey image, 1 is
+    the luma of a coloured one. normalise: by mean and standard
     deviation of the prepared training images, by 0.5 and 0.5 for every channel, or none, from 0 to 1. augment: what is done
     in training (data/augment.py).
     """
@@ -129,23 +143,32 @@ class Seen:
     prepare: Any = "dataset"
     normalise: Literal["dataset", "half", "none"] = "dataset"
     augment: Literal["dataset", "none", "crop_flip", "fola"] = "dataset"
+    channels: int | None = option(None, low=GREY, high=COLOUR)
 
     def of(self, source: Source) -> Source:
         """The dataset with images as the run sees them.
 
-        Raises InputError for a preparation that there is not, and for an augmentation that is not for such images.
+        Raises InputError for a preparation that there is not, for channels that its images cannot have, and for an
+        augmentation that is not for such images.
         """
-        if self.augment == "fola" and source.channels not in (1, 3):  # those of its operations
+        if self.channels not in (None, source.channels):
+            if {self.channels, source.channels} != {GREY, COLOUR}:
+                raise InputError(
+                    f"images.channels: {self.channels}, and images of dataset '{source.name}' have {source.channels}; only "
+                    f"{GREY} and {COLOUR} are brought together"
+                )
+            source = replace(source, channels_to=self.channels, mean=(), std=())
+        if self.augment == "fola" and source.seen_channels not in (1, 3):  # those of its operations
             raise InputError(
                 f"images.augment: 'fola' is for images of 1 or 3 channels, and those of dataset '{source.name}' "
-                f"have {source.channels}; take 'crop_flip' or 'none'"
+                f"have {source.seen_channels}; take 'crop_flip' or 'none'"
             )
         if self.prepare != "dataset":
             how, side = read(self.prepare, "images.prepare")
             source = replace(source, prepare=how, target=side, mean=(), std=())
         if self.normalise in FIXED:
             mean, std = FIXED[self.normalise]
-            source = replace(source, mean=(mean,) * source.channels, std=(std,) * source.channels)
+            source = replace(source, mean=(mean,) * source.seen_channels, std=(std,) * source.seen_channels)
         return source if self.augment == "dataset" else replace(source, augment=self.augment)
 
 

@@ -48,8 +48,10 @@ class Source:
     std: tuple[float, ...]
     prepare: str  # the preparation that brings native images to `target`; `none` leaves them as they are
     target: int = 32
+    channels_to: int = 0  # that native images are brought to; 0 leaves them as they are
     augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
     folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
+    reader: str = ""  # a digest of all that a reader has read; "" without one
 
     @property
     def fingerprint(self) -> str:
@@ -66,6 +68,11 @@ class Source:
     def side(self) -> int:
         """Side in pixels of the images as networks see them."""
         return self.size if self.prepare == "none" else self.target
+
+    @property
+    def seen_channels(self) -> int:
+        """Channels of the images as networks see them."""
+        return self.channels_to or self.channels
 
     def count(self, split: str) -> int:
         """Images in `split`, "train" or "test"."""

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed import files
-from bayesfed.data import prepare
+from bayesfed.data import prepare, reader
 from bayesfed.data.catalogue import how_to_fetch, source
 from bayesfed.data.records import SPLITS
 from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
 
-LUMA = np.array([0.299, 0.587, 0.114])
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
@@ -55,10 +54,10 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
 
 
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
-    """The test images of another dataset as those of `own` are seen, uint8 [N, own.channels, own.side, own.side].
+    """The test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
 
-    Prepared as the run says, or, where that gives another side, as their dataset does and then resized; a grey image is
-    repeated in three channels, and of a coloured one the luma is taken (ITU-R BT.601). Raises InputError as `load` does.
+    Prepared as the run says, or, where that gives another side, as their dataset does and then resized; brought to the
+    channels of the run's own. Raises InputError as `load` does.
     """
     wanted = prepare.Seen(prepare=seen.prepare).of(source(name))
     if wanted.side != own.side:
@@ -68,19 +67,15 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
         images = prepare.prepared(arrays["images"], wanted)
     images = images if wanted.side == own.side else prepare.resize(images, own.side)
-    if wanted.channels == own.channels:
-        return images
-    if own.channels == 3:
-        return images.repeat(3, axis=1)
-    return np.einsum("nchw,c->nhw", images, LUMA).round().astype(np.uint8)[:, None]
+    return prepare.in_channels(images, own.seen_channels)
 
 
 def check_channels(foreign: Source, own: Source) -> None:
     """Raise InputError where the images of one dataset cannot be shown as those of another."""
-    if foreign.channels != own.channels and {foreign.channels, own.channels} != {1, 3}:
+    if foreign.channels != own.seen_channels and {foreign.channels, own.seen_channels} != {1, 3}:
         raise InputError(
             f"tasks.foreign: images of '{foreign.name}' have {foreign.channels} channels, those of '{own.name}' "
-            f"{own.channels}; only grey and three channels are brought together"
+            f"{own.seen_channels}; only grey and three channels are brought together"
         )
 
 
@@ -115,14 +110,17 @@ def ready(wanted: Source, data_dir: Path) -> None:
     check(wanted, data_dir)
 
 
-def check(wanted: Source, data_dir: Path) -> None:
-    """Compare a stored dataset with its record and the pinned fingerprint; InputError where they differ."""
+def check(wanted: Source, data_dir: Path, mirror: Path | None = None) -> None:
+    """Compare a stored dataset with its record, the pinned fingerprint and what its reader would read now; InputError where
+    they differ. `mirror`: where the publishers' files are now, unless where the reader found them."""
     folder = data_dir / wanted.name
     again = f"delete the folder {folder} and {how_to_fetch(wanted.name, data_dir)}"
     try:
         record = files.read_sealed_json(folder / "dataset.json")
         if record["fingerprint"] != wanted.fingerprint:
             raise other_data(wanted, record["fingerprints"], folder)
+        if wanted.format == "reader":
+            check_reader(wanted, record, data_dir, mirror)
         for split in SPLITS:
             path = folder / f"{split}.npz"
             # The size first: it is free, and tells a truncated file from a changed one.
@@ -138,16 +136,27 @@ def check(wanted: Source, data_dir: Path) -> None:
         raise InputError(f"{folder / 'dataset.json'} is damaged: {again}") from None
 
 
-def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path) -> InputError:
-    """The error for a stored dataset with other fingerprints than the one wanted."""
+def check_reader(wanted: Source, record: Mapping[str, Any], data_dir: Path, mirror: Path | None) -> None:
+    """Raise InputError where the reader of a dataset would read something else than when it was fetched."""
+    folder, again = data_dir / wanted.name, how_to_fetch(wanted.name, data_dir)
+    then = reader.noted(record)
+    if then is None:
+        raise InputError(f"{folder / 'dataset.json'}: it does not say what {reader.READER} read; {again}")
+    if what := reader.changed(wanted, then, mirror):
+        raise InputError(f"{what} since {folder} was fetched; put the old one back, or {again}")
+
+
+def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path, what: str = "") -> InputError:
+    """The error for a stored dataset with other fingerprints than the one wanted; `what` its reader now reads otherwise."""
     again = how_to_fetch(wanted.name, folder.parent)
     if wanted.folder is None:
         return InputError(
             f"{folder} holds other data than bayesfed's {wanted.name}: delete the folder {folder} and {again}"
         )
     split = next(split for split in SPLITS if pinned[split] != wanted.fingerprints[split])
+    begin = f"{what}, and" if what else f"{wanted.folder / wanted.parts[split][0]}:"
     return InputError(
-        f"{wanted.folder / wanted.parts[split][0]}: the {split} images and labels are not those that were fetched "
+        f"{begin} the {split} images and labels are not those that were fetched "
         f"(fingerprint {wanted.fingerprints[split][:12]}, {folder / 'dataset.json'} has {pinned[split][:12]}); put the old "
         f"ones back, or, where the change is meant, delete {folder} and {folder.parent / 'partitions' / wanted.name} and {again}"
     )

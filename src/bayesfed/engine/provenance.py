@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import bayesfed
+from bayesfed import helpers
 from bayesfed.data import partition
 from bayesfed.data.catalogue import source
 from bayesfed.engine import device
@@ -20,12 +21,14 @@ from bayesfed.runfile import Run
 
 
 def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str) -> dict[str, Any]:
-    """What a result depends on beside its key, as provenance.json has it and `bayesfed verify` compares it."""
+    """What a result depends on beside its key, as `bayesfed verify` compares it, and provenance.json has it; there without
+    helpers where there are none."""
     return {
         **by,
         "precision": precision,
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
         "partition_fingerprint": partition_fingerprint(run, data),
+        "helpers": helpers.found(run.part_files) or None,
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayesfed import files, parts, runfile, runfolder
+from bayesfed import files, helpers, parts, runfile, runfolder
 from bayesfed.data import partition, prepare, store
 from bayesfed.engine import checkpoint, device, lease
 from bayesfed.engine.device import Compute
@@ -56,7 +56,8 @@ class Place:
 
 
 class Process:
-    """What runs that are trained one after another in a process share: a GPU, leased once, and the last run's datasets."""
+    """What runs that are trained one after another in a process share: a GPU, leased once, the last run's datasets, and what
+    has been said of helpers."""
 
     def __enter__(self) -> Process:
         code_hash()  # of the sources that run from now on: they may change while a process trains one run after another
@@ -64,6 +65,7 @@ class Process:
         self.leased = False
         self.seen: Any = None
         self.datasets: list[store.Dataset] = []
+        self.told: set[str] = set()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -74,6 +76,12 @@ class Process:
         if not self.leased:
             self.held.enter_context(lease.lease(place.device, slots=place.gpu_slots))
             self.leased = True
+
+    def warn(self, run: Run) -> None:
+        """Tell of the helpers of a run's own parts, of each once."""
+        if new := helpers.found(run.part_files).keys() - self.told:
+            print(helpers.told(sorted(new)), file=sys.stderr)
+            self.told |= new
 
     def load(self, run: Run, data: Path) -> list[store.Dataset]:
         """The run's datasets: those of the last run, where it saw the same."""
@@ -92,6 +100,7 @@ def train(run: Run, place: Place, process: Process) -> None:
     says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
     """
     refuse_places(place)
+    process.warn(run)
     if finished(run, place):
         return
     with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
@@ -99,6 +108,7 @@ def train(run: Run, place: Place, process: Process) -> None:
             refuse_other_files(run, place)
             process.lease(place)
             train_locked(run, place, process)
+            process.warn(run)  # of those that were imported as late
 
 
 def finished(run: Run, place: Place) -> bool:
@@ -106,7 +116,9 @@ def finished(run: Run, place: Place) -> bool:
     refuse_other_run(run, place.out)
     if done := (place.out / runfolder.SUMMARY).exists():
         checkpoint.done(place.checkpoint, run.key)
-        print(f"{place.out}: done already", file=sys.stderr)
+        other = helpers.changed(runfolder.provenance(place.out).get("helpers", {}))
+        told = f", with another {' and '.join(other)} than now" if other else ""
+        print(f"{place.out}: done already{told}", file=sys.stderr)
     return done
 
 
@@ -334,6 +346,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "train_seconds": round(record.seconds, 3),
         "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
     }
+    if not provenance["helpers"]:
+        del provenance["helpers"]
     if len(record.sessions) > 1:
         provenance["sessions"] = record.sessions
     if leak := method.leak():

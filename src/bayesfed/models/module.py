@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bayesfed.errors import InputError, UnfitImages, out_of_memory, words
+from bayesfed.models.drawing import Culprit, Drawing
 from bayesfed.models.network import at_least_fp32, channels_first, layout_for
 
 Build = Callable[[int, int, int], nn.Module]
@@ -40,48 +39,9 @@ PACKAGES = Path(torch.__file__).parents[1]
 LIBRARIES = {PACKAGES / "torch", PACKAGES / "torchvision", Path(__file__).parents[1]}  # where no line is a user's
 
 BUILDING = threading.Lock()  # held while torch's global generator has a seed of ours
-
-# Functions that draw, and take a generator; the second kind, in the shape of a tensor, does not take one everywhere.
-DRAW = {
-    torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial,
-    torch.poisson, Tensor.bernoulli, Tensor.multinomial, Tensor.bernoulli_, Tensor.cauchy_, Tensor.exponential_,
-    Tensor.geometric_, Tensor.log_normal_, Tensor.normal_, Tensor.random_, Tensor.uniform_,
-}  # fmt: skip
-LIKE: dict[Any, Callable[[Tensor, torch.Generator], Tensor]] = {
-    torch.rand_like: lambda like, generator: torch.empty_like(like).uniform_(generator=generator),
-    torch.randn_like: lambda like, generator: torch.empty_like(like).normal_(generator=generator),
-}
-# Dropout of entries, or of whole channels where so many dimensions are dropped together.
-DROPOUTS = {F.dropout: 0, torch.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
-
-
-class Drawing(TorchFunctionMode):
-    """Inside, random functions draw from a generator instead of torch's global one, which all threads would share."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in DROPOUTS:
-            return self.dropout(DROPOUTS[func], *args, **kwargs)
-        if func in LIKE and len(args) == 1 and not kwargs:
-            return LIKE[func](args[0], self.generator)
-        if func in DRAW and kwargs.get("generator") is None:
-            kwargs = {**kwargs, "generator": self.generator}
-        return func(*args, **kwargs)
-
-    def dropout(self, whole: int, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """Entries, or channels of `whole` dimensions, are 0 with probability p, all else grows by 1/(1 - p)."""
-        if not training or p == 0:
-            return x
-        shape = x.shape[: x.dim() - whole] + (1,) * whole
-        keep = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - p, generator=self.generator)
-        keep = keep.div_(1 - p) if p < 1 else keep
-        return x.mul_(keep) if inplace else x * keep
+MODES = ((False, "evaluation"), (True, "training"))
+LARGEST = 128  # images of a batch that is tried: what larger ones do differently, nothing tells
+MOVED = 0.05  # standard deviation of what parameters are moved by, so that no chance makes outputs probabilities
 
 
 class ModuleNetwork:
@@ -91,7 +51,8 @@ class ModuleNetwork:
     gradient, and buffers that training leaves alone, are constants: those of a module built under seed 0. `constants`: their
     names, in a state dict. `statistics` are the buffers that training changes, as they are before it. `scaling`: which
     entries of theta are scales and shifts of normalisation, (parameters,) bool. `batchwise`: whether an image's logits
-    depend on the other images of its mini-batch in training.
+    depend on the other images of its mini-batch in training. `probabilities`: `evaluation` or `training`, where its outputs
+    are class probabilities in one of these, whatever theta is.
     """
 
     convolution_parameters = 0  # which layers could be shared in multi-task learning, a module does not say
@@ -102,7 +63,7 @@ class ModuleNetwork:
         Raises InputError where it cannot be built, does not take such images, does not give that many logits, or does
         what cannot be repeated.
         """
-        self.name, self.shape = name, (channels, size, size)
+        self.name, self.shape, self.classes = name, (channels, size, size), classes
         self._build = lambda: build(classes, channels, size)
         self._mine = threading.local()
         generator = torch.Generator().manual_seed(0)
@@ -131,33 +92,62 @@ class ModuleNetwork:
                 )
             with FlopCounterMode(display=False) as counter, linear_layers(module) as called, torch.no_grad():
                 logits = module(images)
-            if logits.shape != (len(images), classes):
-                found = tuple(logits.shape)
-                raise InputError(
-                    f"expected logits of shape (images, {classes}), found {found} for {len(images)} images"
-                )
+            self._check(logits, len(images))
             self.operations = counter.get_total_flops() // 2 // len(images)
             self.statistics = changing(module, images)
             self.constants = module.state_dict().keys() - self.shapes.keys() - self.statistics.keys()
             self._last_linear = called[-1] if called else None
             self._skeleton = module
-            self._examine(vector(parameters.values()), images, generator)
+            theta = vector(parameters.values())
+            self._examine(theta, images, generator)
             for value in parameters.values():  # only their places are needed from here on
                 value.data = value.data.new_empty(0)
             self._mine = threading.local()
+        self._tried: set[int] = set()
+        for count in (1, 2):
+            self.try_batch(count, theta)
+        self._mine = threading.local()
+
+    def _check(self, logits: Tensor, count: int) -> None:
+        """Raise InputError for what are no logits (count, classes) in fp32 of so many images."""
+        if logits.shape != (count, self.classes):
+            raise InputError(
+                f"expected logits of shape (images, {self.classes}), found {tuple(logits.shape)} for {count} "
+                f"image{'s' if count > 1 else ''}"
+            )
+        refuse_dtype(logits.dtype, "its logits are")
+
+    def try_batch(self, count: int, theta: Tensor | None = None) -> None:
+        """Raise InputError where the module does not give logits for a batch of so many images, or as many as are tried at
+        most, in evaluation or in training; of one image in training only where that can be."""
+        count = min(count, LARGEST)
+        if count in self._tried:
+            return
+        if theta is None:
+            theta = torch.from_numpy(self.initial(np.random.default_rng(0)))
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(count, *self.shape, generator=generator)
+        for training, when in MODES:
+            if not (training and count == 1 and self.batchwise):
+                state = {key: value.clone() for key, value in self.statistics.items()}
+                with naming(self.name, self.shape, f"for a batch of {count} in {when}, "), torch.no_grad():
+                    self._check(self._pass(theta, images, state, generator, training), count)
+        self._tried.add(count)
 
     def _built(self, seed: int) -> nn.Module:
-        """A new module in evaluation mode, initialised under a seed; layers that are lazy see a first image."""
+        """A new module in evaluation mode, initialised under a seed; layers that are lazy see first images."""
         torch.default_generator.manual_seed(seed)  # and not a GPU's too, which nothing here gives back
         module = self._build().eval()
+        for key, value in trainable(module).items():
+            refuse_dtype(value.dtype, f"its parameter '{key}' is")
         with torch.no_grad():
-            module(torch.zeros(1, *self.shape))
+            module(torch.zeros(2, *self.shape))
         return module
 
     def _examine(self, theta: Tensor, images: Tensor, generator: torch.Generator) -> None:
-        """Find out whether the module is random in training, and whether its images depend on each other."""
+        """Find out whether the module is random in training, gives probabilities, and lets images depend on each other."""
 
-        def run(images: Tensor, training: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
+        def run(images: Tensor, training: bool, theta: Tensor = theta) -> tuple[Tensor, dict[str, Tensor]]:
             state = {key: value.clone() for key, value in self.statistics.items()}
             with torch.set_grad_enabled(training):
                 logits = self.logits(theta.clone().requires_grad_(training), images, state, generator.manual_seed(1))
@@ -167,23 +157,29 @@ class ModuleNetwork:
                 )
             return logits.detach(), state
 
-        self.random = True
-        for training, when in ((False, "evaluation"), (True, "training")):
+        self.random, self.probabilities = True, ""
+        moved = theta + MOVED * torch.randn(len(theta), generator=generator)
+        for training, when in MODES:
             before = elsewhere()
             (logits, state), (again, _) = run(images, training), run(images, training)
             drew = elsewhere() != before
             if drew or not alike(logits, again):
-                what = "draws random numbers from a generator that is not its node's"
+                with Culprit() as culprit:
+                    run(images, training)
+                by = f" (by {culprit.name})" if culprit.name else ""
+                what = f"draws random numbers from a generator that is not its node's{by}"
                 what = what if drew else "gives other logits when it sees the same images again"
                 raise InputError(
                     f"in {when} it {what}; draw in training only, by dropout of torch.nn, or torch.rand and its like"
                 )
+            if are_probabilities(logits) and are_probabilities(run(images, training, moved)[0]):
+                self.probabilities = self.probabilities or when
         self.random = not torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
         for key, value in self.statistics.items():
             if torch.equal(value, state[key]):
                 raise InputError(f"training replaces its buffer '{key}'; change it in place, by copy_")
         other = torch.cat([images[:-1], images[-1:] + 1])
-        self.batchwise = not alike(logits[:-1], run(other)[0][:-1])
+        self.batchwise = not alike(logits[:-1], run(other, True)[0][:-1])
 
     def _copy(self, like: Tensor, training: bool) -> nn.Module:
         """This thread's own module for tensors like that one: a call changes it for a while."""
@@ -211,7 +207,11 @@ class ModuleNetwork:
         `at_least_fp32`. `statistics` are changed in place where gradients are enabled, which
         makes it a training pass; its random numbers come from the generator.
         """
-        training = torch.is_grad_enabled()
+        return self._pass(theta, images, statistics, generator, torch.is_grad_enabled())
+
+    def _pass(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor], generator: torch.Generator,
+              training: bool) -> Tensor:  # fmt: skip
+        """As `logits`, in training or in evaluation."""
         if layout_for(images.device, images.dtype) is torch.contiguous_format:
             images = channels_first(images)
         elif images.shape[1] == 1:
@@ -237,27 +237,40 @@ class ModuleNetwork:
 
 
 @contextlib.contextmanager
-def naming(name: str, shape: tuple[int, ...]) -> Iterator[None]:
+def naming(name: str, shape: tuple[int, ...], batch: str = "") -> Iterator[None]:
     """Whatever a user's code raises inside becomes an InputError that names the network and the user's line, but for memory
-    that ran out; what shapes raise that do not fit, UnfitImages."""
+    that ran out; what shapes raise that do not fit, UnfitImages, where it is not put down to the size of a `batch`."""
     try:
         yield
     except Exception as error:
         if out_of_memory(error):
             raise
         ours = isinstance(error, InputError)
-        kind = UnfitImages if isinstance(error, RuntimeError | ValueError) else InputError
+        kind = UnfitImages if isinstance(error, RuntimeError | ValueError) and not batch else InputError
         frames = traceback.extract_tb(error.__traceback__)
         at = [
             f" ({one.filename}, line {one.lineno})" for one in frames if not LIBRARIES & {*Path(one.filename).parents}
         ]
         built = f"model '{name}', built for images of {'x'.join(map(str, shape))}"
-        raise kind(f"{built}: {error if ours else words(error)}{''.join(at[-1:])}") from None
+        raise kind(f"{built}: {batch}{error if ours else words(error)}{''.join(at[-1:])}") from None
 
 
 def elsewhere() -> tuple[object, ...]:
     """The states of the generators that all threads share: torch's, Python's and numpy's."""
     return bytes(torch.get_rng_state().numpy()), random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+
+
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether outputs (batch, classes) are none below 0, and of sum 1 for each image."""
+    return bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 0.01).all())  # near: some keep them off 0
+
+
+def refuse_dtype(dtype: torch.dtype, whose: str) -> None:
+    """Raise InputError for another number than fp32, from which a run goes to its precision by itself."""
+    if dtype != torch.float32:
+        raise InputError(
+            f"{whose} {str(dtype).removeprefix('torch.')}; keep to float32: leave double() and its like out"
+        )
 
 
 def alike(one: Tensor, other: Tensor) -> bool:
