@@ -185,7 +185,6 @@ class Trainer:
         self.samples = sum(now.images().values())
         finite = {(str(v.update.client), name): flag for v in visits for name, flag in v.finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
-        finite |= evaluation.finiteness()
         federation.compute.synchronise()  # the round ends here; what was sent may be freed only after it
         contract.check_draws(method, generators)
         contract.check_self(method, attributes)
@@ -195,10 +194,11 @@ class Trainer:
             count = torch.tensor(float(sum(map(len, labelled.values()))), device=device)
             readings.append(Reading("global", "server", LABELLED, count))
         if labelling.due(federation, now.number):
-            labelled = labelling.more(federation, labelled, server)
+            labelled = labelling.more(federation, labelled, server, evaluation)
+        diverged = divergence(now.number, finite | evaluation.finiteness())
         kept = progress.clients | {client: visit.kept for client, visit in came.items()}
         history = progress.history + rows(now.number, readings)
-        return Progress(now.number, server.state, kept, history, divergence(now.number, finite), labelled)
+        return Progress(now.number, server.state, kept, history, diverged, progress.labelled if diverged else labelled)
 
 
 def mean_over_clients(tensors: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
