@@ -10,9 +10,9 @@ import torch
 from children import heard
 from hypothesis import settings
 from networks import modules as modules
-from playing import FEW, FULL_HESSIAN, few_of
+from playing import FEW, FULL_HESSIAN, federation, few_of
 
-from bayesfed import files, methods
+from bayesfed import files, methods, parts, reach
 from bayesfed.data.fetch import _record, fetch
 from bayesfed.data.records import write_npz
 from bayesfed.data.sources import SOURCES
@@ -23,6 +23,21 @@ settings.register_profile("short", deadline=None, max_examples=25, derandomize=T
 settings.register_profile("long", deadline=5000, max_examples=2000)
 settings.load_profile("short")
 TOYS = Path(__file__).parent / "methods" / "toys"
+MINE = """
+import collections, contextvars, functools, itertools, logging, random, threading, types
+from dataclasses import dataclass, replace
+import numpy as np
+import torch
+from bayesfed.methods.base import Predictor
+from bayesfed.methods.fedavg import FedAvg
+{before}
+
+class Mine(FedAvg):
+    name, label, revision = "mine", "Mine", 1
+{inside}
+
+METHOD = Mine
+"""
 
 
 @pytest.fixture(scope="session")
@@ -89,9 +104,32 @@ def mapping() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that note things down from inside a method: nobody looks for what it keeps elsewhere."""
+    monkeypatch.setattr(reach, "held", lambda roots: reach.Held([], {}, []))
+
+
+@pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The registry with the toy methods of the tests, one file each, beside the real ones."""
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(TOYS)])
     methods.ours.cache_clear()
     yield
     methods.ours.cache_clear()
+
+
+@pytest.fixture
+def of_mine(mapping: Callable[..., dict[str, Any]], data_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """A function that gives the federation of a method of one's own, of lines before its class and within it."""
+
+    def make(before: str = "", inside: str = "", helper: str = "", **changes: Any) -> Any:
+        folder = tmp_path / "methods" / "mine"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(MINE.format(before=before, inside=inside))
+        (folder / "helper.py").write_text(helper)
+        parts.use(tmp_path)
+        small = {"models": {"global": "softmax"}, "rounds": 3, "parts": str(tmp_path)}
+        return federation(mapping("mine", **(small | changes)), data_dir, torch.float32)
+
+    yield make
+    parts.use(None)

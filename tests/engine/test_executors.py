@@ -209,12 +209,14 @@ def test_a_message_that_draws_is_refused(executor: str, mapping: Make, data_dir:
         on(executor, of, 1)
 
 
-def test_states_of_many_shapes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_many_shapes_do_not_fill_the_memory(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(desk_module, "MEMORY", 1000)
-    desk = desk_module.Desk()
+    desk = desk_module.Desk(federation(mapping(), data_dir))
     for entries in range(50, 60):
-        node = SimpleNamespace(state={"theta": torch.ones(entries)}, n=torch.ones(()), generator=torch.Generator(),
-                               learner=lambda: SimpleNamespace())  # fmt: skip
+        node = SimpleNamespace(state={"theta": torch.ones(entries)}, n=torch.ones(()), generator=torch.Generator(), client=0, round=1,
+                               rounds=1, learner=lambda: SimpleNamespace())  # fmt: skip
         desk.load(node, ())  # type: ignore[arg-type]
         assert torch.equal(node.state["theta"], torch.ones(entries))
         assert sum(kind.state["theta"].nbytes for kind in desk.kinds.values()) <= 1000

@@ -1,5 +1,6 @@
 """Active learning: what is labelled when, what clients train on, and that a resume and every executor agree."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from bayesfed.data import partition, store
 from bayesfed.data.schemes import Partition
 from bayesfed.engine import checkpoint
 from bayesfed.engine.federation import Federation
-from bayesfed.engine.rounds import Progress
+from bayesfed.engine.rounds import Divergence, Progress
 from bayesfed.errors import InputError
+from bayesfed.methods.base import Predictor
+from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
 ACTIVE = {"start": 10, "add": 20, "every": 1}
@@ -70,6 +73,21 @@ def test_the_most_uncertain_are_labelled(mapping: Make, data_dir: Path) -> None:
         p = of.predict(predictor, of.whole[k].train_images, pool).exp().numpy()
         entropies = dict(zip(pool.tolist(), -(p * np.log(p)).sum(1), strict=True))
         assert new.tolist() == sorted(entropies, key=lambda i: -entropies[i])[:20]
+
+
+def test_predictions_of_a_pool_that_are_no_numbers_end_a_run(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their images would be labelled first."""
+
+    def log_probabilities(x: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x), 10), math.nan if len(x) == 35 else -math.log(10), dtype=torch.float64)
+
+    monkeypatch.setattr(FedAvg, "server_predictors", lambda self, server: [Predictor("global", log_probabilities)])
+    progress = play(federation(mapping(active=ACTIVE, partition=EVEN), data_dir), 1)
+    where = "prediction by its model 'global' of images to label"
+    assert progress.diverged == Divergence(1, "server", where)
+    assert sizes(progress) == [10] * 4
 
 
 def test_random_labels_are_a_control(mapping: Make, data_dir: Path) -> None:

@@ -192,7 +192,7 @@ def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[...,
         ("aggregate", lambda self, server, updates: {"a,b": torch.zeros(())}, "'a,b' names a predictor or what is logged"),
         ("aggregate", lambda self, server, updates: server.state.update(theta=1.0) or {}, "aggregate gave .* a dict of names"),
         ("finish", lambda self, c: setattr(self, "m", 1) or {"theta": c["theta"]},
-         "a round set self.m, which clients side by side would share and no checkpoint keeps; put it into the state"),
+         "a round changed self.m, which no checkpoint keeps, and clients .* share; put it into a tensor of the state"),
     ],
 )  # fmt: skip
 def test_what_a_method_must_not_do(
@@ -290,6 +290,7 @@ def test_a_clients_predictor_cannot_be_named_as_the_servers(
         play(federation(mapping("fedavg"), data_dir), 1)
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_a_round_of_mini_batches(mapping: Make, data_dir: Path) -> None:
     """Every client takes as many, whatever it holds; passes over its images follow one another."""
     changes = {"local_epochs": 0, "local_batches": 9, "partition": {"alpha": 0.3, "clients": 4}}

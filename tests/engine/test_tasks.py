@@ -1,5 +1,6 @@
 """Tasks of a run: what entropy tells, and the bins of reliability diagrams, for every method and by every executor."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,10 @@ from bayesfed.data.prepare import AS_IT_IS, Seen
 from bayesfed.data.records import SPLITS, write_npz
 from bayesfed.data.sources import SOURCES
 from bayesfed.engine.device import Compute
+from bayesfed.engine.rounds import Divergence
 from bayesfed.errors import InputError
+from bayesfed.methods.base import Predictor
+from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
 ASKED = {"foreign": ["digits-parity"], "mistakes": True}
@@ -45,6 +49,36 @@ def test_every_method_has_them_from_the_same_code(name: str, mapping: Make, data
         f"test_auroc_{what}{end}": tested for what in ("mistakes", "foreign_few-parity") for end in ("", "_sd")
     }
     assert [row for row in asked.history if "auroc" not in row.metric] == plain.history
+
+
+def no_numbers_for(images: int) -> Callable[..., list[Predictor]]:
+    """Predictors of a server that gives NaN where it is asked for so many images at once, and uniform probabilities."""
+
+    def log_probabilities(x: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x), 10), math.nan if len(x) == images else -math.log(10), dtype=torch.float64)
+
+    return lambda self, server: [Predictor("global", log_probabilities)]
+
+
+def test_predictions_of_foreign_images_that_are_no_numbers_end_a_run(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of its own test images do; they were taken for the most uncertain of all, and for perfect detection."""
+    monkeypatch.setattr(FedAvg, "server_predictors", no_numbers_for(359 - 250))
+    progress = play(federation(mapping(tasks=ASKED, rounds=1), data_dir), 1)
+    where = "prediction by its model 'global' of images of 'digits-parity'"
+    assert progress.diverged == Divergence(1, "server", where)
+    assert math.isnan(values(progress.history, "global", 1)["test_auroc_foreign_digits-parity"])
+
+
+def test_predictions_on_shards_that_are_no_numbers_end_a_run(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every client has a dataset of its own, and the server is tested on these alone."""
+    monkeypatch.setattr(FedAvg, "server_predictors", no_numbers_for(60))
+    tasks = {"dataset": ["few", "few"], "partition": {"scheme": "whole", "clients": 2}}
+    progress = play(federation(mapping("fedavg", **tasks, rounds=1), data_dir), 1)
+    assert progress.diverged == Divergence(1, "server", "prediction by its model 'global'")
 
 
 def test_numbers_are_scikit_learns(mapping: Make, data_dir: Path) -> None:

@@ -150,7 +150,7 @@ def moves(of: Federation, progress: Progress | None = None) -> dict[str, float]:
     return found
 
 
-@pytest.mark.usefixtures("toys")
+@pytest.mark.usefixtures("unwatched", "toys")
 @pytest.mark.parametrize("name", [*REAL, *TOYS])
 def test_learning_rates_follow_the_schedule(name: str, mapping: Make, data_dir: Path) -> None:
     """With rates of a thousand-millionth from the second round on, nothing that clients train moves any more."""
@@ -187,6 +187,7 @@ def test_learning_rates_fall_within_a_round(mapping: Make, data_dir: Path) -> No
     torch.testing.assert_close(play(of, 2).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize(
     "method",
     [
@@ -298,7 +299,7 @@ def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Pat
     torch.testing.assert_close(play(of, 1).server["theta"], theta.detach(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("unwatched", "modules")
 def test_abavg_validates_a_client_with_its_own_statistics(mapping: Make, data_dir: Path) -> None:
     """As the client itself would on the server's images."""
     of = federation(mapping("abavg", models={"global": "normalised"}), data_dir)

@@ -72,6 +72,7 @@ def test_a_client_with_two_networks_against_a_loop(
     torch.testing.assert_close(after["w"], w, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_the_map_sample_has_the_largest_density(mapping: Make, data_dir: Path) -> None:
     """Of all teachers at the ends of epochs, by their loss over the client's images, not augmented, and the prior."""
     of = federation(mapping({"name": "fedppd", "teacher": "map", "lr": 0.5}, **(ONE | {"local_epochs": 6})), data_dir)
@@ -93,6 +94,7 @@ def test_the_map_sample_has_the_largest_density(mapping: Make, data_dir: Path) -
     torch.testing.assert_close(sent, seen[losses.index(min(losses))], rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("swa_start", [1, 1000])
 def test_teachers_and_students_are_distilled_apart(swa_start: int, mapping: Make, data_dir: Path) -> None:
     """The server's students against a loop, from the ensemble that it drew; with too few steps the last iterate stays."""
@@ -130,7 +132,7 @@ def test_teachers_and_students_are_distilled_apart(swa_start: int, mapping: Make
     torch.testing.assert_close(after["w"], expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("unwatched", "modules")
 @pytest.mark.parametrize("step", [1e-9, 1.0])
 @pytest.mark.parametrize("name", ["fedbe", "fedppd_distill"])
 def test_models_of_an_ensemble_predict_with_their_own_statistics(
@@ -191,6 +193,7 @@ def test_the_ensemble_predicts_every_image_of_the_server(mapping: Make, data_dir
     torch.testing.assert_close(targets.exp().sum(1), targets.new_ones(57), rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_swag_gathers_in_the_last_round_alone(mapping: Make, data_dir: Path) -> None:
     changes = {"local_epochs": 3, "rounds": 2}
     of, plain = (federation(mapping(name, **changes), data_dir) for name in ("fedswag", "fedavg"))
@@ -214,6 +217,7 @@ def test_swag_gathers_in_the_last_round_alone(mapping: Make, data_dir: Path) -> 
     torch.testing.assert_close(second.server["sigma"].square(), variance.clamp(min=1e-30), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_fedpa_samples_after_its_start(mapping: Make, data_dir: Path) -> None:
     """FedAvg's differences in the first of two rounds; then deltas of the epochs' means of iterates, after a burn-in."""
     of = federation(mapping({"name": "fedpa", "rho": 0.3}, local_epochs=4, rounds=2), data_dir)

@@ -42,6 +42,7 @@ def test_fedavg_runs_beside_it(mapping: Make, data_dir: Path) -> None:
     torch.testing.assert_close(beside["mu"], late["mu"], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("curvature", ["full", "eigenvalues"])
 def test_errors_are_distances_to_the_last_model_but_one(curvature: str, mapping: Make, data_dir: Path) -> None:
     of = federation(mapping({**METHOD, "curvature": curvature}, **TWO), data_dir)

@@ -136,6 +136,7 @@ def by_hand(
     return theta, total
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("evaluation", ["online", "offline"])
 def test_two_rounds_against_a_loop(evaluation: str, mapping: Make, data_dir: Path) -> None:
     """Training with the prior, the Hessian of every step, and the server's solve."""
@@ -158,6 +159,7 @@ def test_two_rounds_against_a_loop(evaluation: str, mapping: Make, data_dir: Pat
     torch.testing.assert_close(play(of, 2).server["mu"], mu, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_eigenvalues_stand_in_order_on_the_diagonal(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping({"name": "fola_full", "curvature": "eigenvalues"}, dataset="few-parity", **TWO), data_dir)
     mu = of.node(-1, 0).initial()
@@ -185,6 +187,7 @@ def test_the_average_is_the_mode_of_the_product(mapping: Make, data_dir: Path) -
         torch.testing.assert_close(omega, pi[0] * omegas[0] + pi[1] * omegas[1], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("name", ["fola", "fola_full"])
 def test_the_ridge_runs_from_one_client_to_the_other(name: str, mapping: Make, data_dir: Path) -> None:
     seen = {"models": {"global": "softmax"}, "images": {"prepare": "none"}}

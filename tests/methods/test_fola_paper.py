@@ -318,6 +318,7 @@ def test_fedbes_samples_have_the_stated_mean_and_variance(mapping: Make, data_di
     assert float((draws.var(0) / spread**2).mean()) == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("swa_start", [2, 1000])
 def test_fedbe_distils_towards_the_sharpened_ensemble_and_averages(
     swa_start: int, mapping: Make, data_dir: Path

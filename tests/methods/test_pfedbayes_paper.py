@@ -189,7 +189,7 @@ def test_a_bayesian_network_stands_beside_deterministic_normalisation(mapping: M
     assert bool((found.server["mu_w"][scales] != of.node(SERVER, 0).initial()[scales]).all())
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("unwatched", "modules")
 @pytest.mark.parametrize("name", ["pfedbayes", "hbfl"])
 def test_normalisation_is_not_drawn(name: str, mapping: Make, data_dir: Path) -> None:
     """HBFL's sigma there is what it was, so that the product of Gaussians is the mean by q."""
@@ -219,7 +219,7 @@ def test_normalisation_is_not_drawn(name: str, mapping: Make, data_dir: Path) ->
         assert (after[mu] - expected)[~scales].abs().max() > 1e-9
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("unwatched", "modules")
 def test_per_fedavgs_model_is_tested_with_the_statistics_that_it_came_with(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping("perfedavg", models={"global": "normalised"}), data_dir)
     sent, found = play(of, 0).server, []

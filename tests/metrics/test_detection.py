@@ -35,6 +35,17 @@ def test_auroc_is_scikit_learns(images: list[tuple[int, bool, bool]]) -> None:
         assert found == pytest.approx(roc_auc_score(truth, scores[counted].numpy()), abs=1e-12)
 
 
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_score_that_is_no_number_detects_nothing(place: int) -> None:
+    """Not perfectly, as the highest score would; one that is not counted changes nothing."""
+    scores = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    positive, counted = torch.tensor([False, False, True, True]), torch.ones(4, dtype=torch.bool)
+    scores[place] = math.nan
+    assert math.isnan(auroc(scores, positive, counted).item())
+    counted[place] = False
+    assert auroc(scores, positive, counted).item() == 1
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=80), st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_resamplings_are_balanced(kinds: list[bool], seed: int, most: int) -> None:
     positive = torch.tensor(kinds)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import random
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,16 +140,6 @@ def check_predictions(method: Method, any_predictor: bool, off: Sequence[tuple[s
             )
 
 
-def check_self(method: Method, before: Mapping[str, object]) -> None:
-    """Raise InputError where a round has put something on the method itself, which had `before`."""
-    for name, value in vars(method).items():
-        if name not in before or before[name] is not value:
-            raise InputError(
-                f"method '{method.name}': a round set self.{name}, which clients side by side would share and no checkpoint "
-                "keeps; put it into the state"
-            )
-
-
 def refused(method: Method, part: str, given: object, expected: str) -> InputError:
     """The error for what is not as the contract says."""
     found = " ".join(repr(given).split())
@@ -166,25 +154,3 @@ def check_messages(method: Method, before: Tensor, now: Tensor) -> None:
             f"method '{method.name}': message drew from the server's generator, and clients come in any order; draw in "
             "init_server or aggregate and keep it in the state, or in the client's start"
         )
-
-
-def shared_generators() -> list[bytes]:
-    """The states of the generators that a process shares. No seed of a run sets them, so nothing in a round may draw from
-    them: for each there is one of its node (`Learner.noise`)."""
-    of_numpy = np.random.get_state(legacy=False)
-    words, place = of_numpy["state"]["key"].tobytes(), (of_numpy["state"]["pos"], of_numpy["has_gauss"])
-    on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    of_torch = [generator.get_state().numpy().tobytes() for generator in (torch.default_generator, *on_devices)]
-    return [repr(random.getstate()).encode(), words + repr(place).encode(), *of_torch]
-
-
-def check_draws(method: Method, before: list[bytes]) -> None:
-    """Raise InputError where a round has drawn from a generator that the process shares, whose states were `before`."""
-    for owner, then, now in zip(
-        ("Python", "numpy", *["torch"] * len(before)), before, shared_generators(), strict=False
-    ):
-        if then != now:
-            raise InputError(
-                f"method '{method.name}': a round drew from {owner}'s own generator, which no seed of a run sets; draw by "
-                f"c.noise(like), or from c.generator"
-            )

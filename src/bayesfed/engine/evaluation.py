@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesfed.data.augment import Images
 from bayesfed.engine import contract
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor
@@ -57,7 +58,7 @@ class Evaluation:
         self.best: dict[int, dict[str, Tensor]] = {k: {} for k in participants}  # of epochs, by client and predictor
         self.predicts = False  # whether anything has predicted
         self.off: list[tuple[str, Tensor]] = []  # how far probabilities were from adding up to 1, by predictor
-        self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and predictor
+        self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and what has predicted
 
     def epoch_test(self, client: int) -> Callable[[Node], None] | None:
         """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
@@ -68,7 +69,7 @@ class Evaluation:
         def test(c: Node) -> None:
             for predictor in method.client_predictors(c):
                 if not predictor.sampled:
-                    predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+                    predicted = self.predict(c.client, predictor, shard.test_images, shard.test)
                     value = accuracy(predicted, shard.test_images.labels[shard.test])
                     best[predictor.name] = torch.maximum(best.get(predictor.name, value), value)
 
@@ -114,24 +115,22 @@ class Evaluation:
             labels = shard.test_images.labels
             if "test" in sets:
                 everything = torch.arange(len(labels), device=labels.device)
-                predicted["test"] = self.federation.predict(predictor, shard.test_images, everything), labels
+                predicted["test"] = self.predict(node.client, predictor, shard.test_images, everything), labels
             if "shard" in sets and "test" in sets:  # a shard is a part of the test set
                 predicted["shard"] = predicted["test"][0][shard.test], labels[shard.test]
             elif "shard" in sets:
-                own = self.federation.predict(predictor, shard.test_images, shard.test)
+                own = self.predict(node.client, predictor, shard.test_images, shard.test)
                 predicted["shard"] = own, labels[shard.test]
             for name, (log_probabilities, truth) in predicted.items():
                 contract.check_shape(
                     self.federation.method, predictor.name, log_probabilities, len(truth), node.classes
                 )
                 self.off.append((predictor.name, contract.off_one(log_probabilities)))
-                of = node.client, predictor.name
-                self.numbers[of] = ~log_probabilities.isnan().any() & self.numbers.get(of, True)
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if self.detailed:
                     values |= uncertainty(log_probabilities, truth)
                 if self.detailed and name == "test":
-                    values |= self.tasks(predictor, log_probabilities, truth)
+                    values |= self.tasks(node.client, predictor, log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
             ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
             if ours and "test" in predicted and node.round == node.rounds:
@@ -140,7 +139,15 @@ class Evaluation:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
 
-    def tasks(self, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    def predict(self, client: int, predictor: Predictor, images: Images, indices: Tensor, of: str = "") -> Tensor:
+        """`Federation.predict` for a predictor of a client or the server, noting whether all of it are numbers. `of`: which
+        images, where they are not those of the run's test set."""
+        found = self.federation.predict(predictor, images, indices)
+        what = client, f"prediction by its model '{predictor.name}'{of}"
+        self.numbers[what] = ~found.isnan().any() & self.numbers.get(what, True)
+        return found
+
+    def tasks(self, client: int, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
         """How well entropy tells wrong predictions from right ones, and foreign images from the run's own, as the run asks.
 
         on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
@@ -152,7 +159,8 @@ class Evaluation:
             found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
         for name, images in self.federation.foreign.items():
             everything = torch.arange(len(images), device=own.device)
-            scores = torch.cat([own, entropy(self.federation.predict(predictor, images, everything))])
+            predicted = self.predict(client, predictor, images, everything, f" of images of '{name}'")
+            scores = torch.cat([own, entropy(predicted)])
             foreign = torch.arange(len(scores), device=own.device) >= len(own)
             found[f"foreign_{name}"] = detection(scores, foreign, self.federation.resamplings(len(scores)))
         return {
@@ -175,7 +183,7 @@ class Evaluation:
             if on_test is not None and shard.test_images is images:
                 predicted = on_test[shard.test]
             else:
-                predicted = self.federation.predict(predictor, shard.test_images, shard.test)
+                predicted = self.predict(SERVER, predictor, shard.test_images, shard.test)
             value = accuracy(predicted, shard.test_images.labels[shard.test])
             readings.append(Reading(str(k), predictor.name, "shard_accuracy", value))
         return readings
@@ -196,8 +204,8 @@ class Evaluation:
     def finiteness(self) -> dict[tuple[str, str], Tensor]:
         """Whether all predictions were numbers, by node and what has predicted."""
         return {
-            ("server" if client == SERVER else str(client), f"prediction by its model '{name}'"): flag
-            for (client, name), flag in sorted(self.numbers.items(), key=lambda one: one[0])
+            ("server" if client == SERVER else str(client), what): flag
+            for (client, what), flag in sorted(self.numbers.items(), key=lambda one: one[0])
         }
 
     def check(self) -> None:

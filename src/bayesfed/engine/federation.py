@@ -57,6 +57,8 @@ class Federation:
         self.run, self.compute, self.weights = run, compute, weights
         # Called before each batch, and before each pass of a test; may raise, which ends the round.
         self.check: Callable[[], None] = lambda: None
+        # Called where something does not repeat itself; raises, if it can, an error that says what has been kept elsewhere.
+        self.look: Callable[[], object] = lambda: None
         # What networks start from instead of these initial parameters (P,); `verify` moves them by a rounding.
         self.start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta
         self.method = run.build_method()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bayesfed import streams
-from bayesfed.engine.federation import Federation
+from bayesfed.engine.evaluation import Evaluation
+from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.errors import InputError
 from bayesfed.methods.base import GLOBAL, Node, Predictor
 from bayesfed.metrics.detection import entropy
@@ -39,10 +40,11 @@ def due(federation: Federation, round: int) -> bool:
     return active is not None and round < rounds and round % active.every == 0
 
 
-def more(federation: Federation, labelled: Labelled, server: Node) -> Labelled:
+def more(federation: Federation, labelled: Labelled, server: Node, evaluation: Evaluation) -> Labelled:
     """What is labelled after a round whose server is given: of every client the next images of its pool as well.
 
-    Where entropy decides, ties go by the order of the shard. Raises InputError as `judge` does.
+    `evaluation`, the round's, notes whether what the server's model predicts of them are numbers. Where entropy decides,
+    ties go by the order of the shard. Raises InputError as `judge` does.
     """
     active = federation.run.active
     assert active is not None
@@ -59,7 +61,8 @@ def more(federation: Federation, labelled: Labelled, server: Node) -> Labelled:
             stream = streams.generator(federation.run.budget.seed, "labelling", server.round, client)
             order = torch.from_numpy(stream.permutation(len(pool)))
         else:
-            scores = entropy(federation.predict(scored, shard.train_images, pool.to(shard.train.device)))
+            there = pool.to(shard.train.device)
+            scores = entropy(evaluation.predict(SERVER, scored, shard.train_images, there, " of images to label"))
             order = scores.cpu().argsort(descending=True, stable=True)
         found[client] = torch.cat([before, pool[order[: active.add]]])
     return found

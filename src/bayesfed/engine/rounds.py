@@ -15,7 +15,10 @@ from bayesfed.engine.evaluation import Evaluation, Reading, Row, rows
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.labelling import Labelled
-from bayesfed.methods.base import State, Update
+from bayesfed.engine.outside import Watch
+from bayesfed.engine.repeat import chosen
+from bayesfed.engine.trial import Trial
+from bayesfed.methods.base import Node, State, Update
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 
@@ -64,7 +67,12 @@ def begin(federation: Federation) -> Progress:
     """A run before its first round."""
     method = federation.method
     contract.check_parameters(method)
-    state = contract.state(method, "init_server", method.init_server(federation.node(SERVER, 0)))
+
+    def init_server(server: Node) -> State:
+        return contract.state(method, "init_server", method.init_server(server))
+
+    with Watch(federation).watching("init_server"):
+        state = Trial(federation).twice("init_server", federation.node(SERVER, 0), init_server)
     state |= federation.statistics(SERVER, own=False)
     return Progress(0, state, labelled=labelling.first(federation))
 
@@ -82,7 +90,9 @@ class Visit:
 class Round:
     """A round under way: who takes part in it, how a client begins and ends, and what the server makes of it."""
 
-    def __init__(self, federation: Federation, progress: Progress) -> None:
+    def __init__(self, federation: Federation, progress: Progress, watch: Watch, first: bool) -> None:
+        """`first`: whether it is the first that the process plays."""
+        federation.label(progress.labelled)
         self.federation, self.before, self.number = federation, progress.clients, progress.round + 1
         self.server = federation.node(SERVER, self.number)
         self.server.state = copy(progress.server, federation.compute.device)
@@ -97,6 +107,8 @@ class Round:
         # client's own model stay with it. A client that keeps parameters keeps what they go with.
         self.travelling = list(federation.statistics(SERVER, own=False))
         self.keeps: dict[int, list[str]] = {}
+        self.watch = watch
+        self.trial = Trial(federation, self.order()[0]) if first else None
 
     def images(self) -> dict[int, int]:
         """How many images each client trains on in this round, in all its epochs or mini-batches."""
@@ -114,6 +126,11 @@ class Round:
 
     def begin(self, client: int) -> Job:
         """A client that has the server's message, ready to train."""
+        job = self.begun(client)
+        return self.trial.begun(job, lambda: self.begun(client)) if self.trial else job
+
+    def begun(self, client: int) -> Job:
+        """The same before any trial."""
         federation, method = self.federation, self.federation.method
         c = federation.node(client, self.number, self.epochs[client])
         before = self.before.get(client)
@@ -132,8 +149,9 @@ class Round:
 
     def end(self, job: Job) -> Visit:
         """What is left of a client that has trained."""
-        c, method = job.node, self.federation.method
-        sent = contract.state(method, "finish", method.finish(c))
+        c = job.node
+        self.watch.look_midway(c.client)
+        sent = self.trial.twice("finish", c, self.finish) if self.trial else self.finish(c)
         update = Update(c.client, self.n[c.client], self.q[c.client], copy(sent, c.n.device))
         finite = finiteness({**c.state, **update.values})
         readings = self.evaluation.of_client(c)
@@ -142,10 +160,16 @@ class Round:
         update.statistics = copy({name: c[name] for name in self.travelling}, c.n.device)
         return Visit(update, readings, kept, finite)
 
+    def finish(self, c: Node) -> State:
+        """What a client sends."""
+        method = self.federation.method
+        return contract.state(method, "finish", method.finish(c))
+
     def aggregate(self, updates: Sequence[Update]) -> list[Reading]:
         """Let the server learn from the clients; gives what the method logs of it."""
         method, server = self.federation.method, self.server
-        logged = contract.diagnostics(method, method.aggregate(server, updates))
+        given = self.trial.aggregate(server, updates) if self.trial else method.aggregate(server, updates)
+        logged = contract.diagnostics(method, given)
         contract.state(method, "aggregate", server.state)
         for name in self.travelling:
             server[name] = mean_over_clients([update.statistics[name] for update in updates], list(self.q.values()))
@@ -155,20 +179,26 @@ class Round:
 class Trainer:
     """Plays rounds. A round that is stopped midway leaves the progress as it was before it."""
 
-    def __init__(self, federation: Federation, executor: str, tick: Callable[[], None] = lambda: None) -> None:
-        """`executor`: one of EXECUTORS. `tick` is called once a client."""
+    def __init__(self, federation: Federation, executor: str, tick: Callable[[], None] = lambda: None,
+                 tell: Callable[[str], None] = lambda line: None) -> None:  # fmt: skip
+        """`executor`: one of EXECUTORS. `tick` is called once a client, `tell` with what the log should say."""
         self.federation = federation
+        self.watch, self.tell, self.played = Watch(federation), tell, 0
         self.executor = EXECUTORS[executor](federation)
         self.tick = tick
         self.samples = 0  # training images of the last round, times epochs
 
     def play(self, progress: Progress) -> Progress:
-        """The progress after one more round. A GPU is waited for at its end, before only for a recording and for values that
-        the host must see."""
+        """The progress after one more round."""
+        self.played += 1
+        number, rounds = progress.round + 1, self.federation.run.budget.rounds
+        with self.watch.watching("a round", closely=chosen(self.played, number == rounds)):
+            return self.round(Round(self.federation, progress, self.watch, first=self.played == 1), progress)
+
+    def round(self, now: Round, progress: Progress) -> Progress:
+        """The progress after this round. A GPU is waited for at its end, before only for a recording and for values that the
+        host must see."""
         federation, method = self.federation, self.federation.method
-        generators, attributes = contract.shared_generators(), dict(vars(method))
-        federation.label(progress.labelled)
-        now = Round(federation, progress)
         server, evaluation, device = now.server, now.evaluation, federation.compute.device
         drawn = server.generator.get_state()
         came: dict[int, Visit] = {}
@@ -180,25 +210,26 @@ class Trainer:
         readings = [reading for visit in visits for reading in visit.readings]
         readings += now.aggregate([visit.update for visit in visits])
         readings += evaluation.over_clients(readings, now.q)
-        run_plainly(federation, Job(server, method.server_phases(server)))
+        job = Job(server, method.server_phases(server))
+        run_plainly(federation, now.trial.watched(job) if now.trial else job)
         readings += evaluation.of_server(server)
         self.samples = sum(now.images().values())
         finite = {(str(v.update.client), name): flag for v in visits for name, flag in v.finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
-        finite |= evaluation.finiteness()
         federation.compute.synchronise()  # the round ends here; what was sent may be freed only after it
-        contract.check_draws(method, generators)
-        contract.check_self(method, attributes)
         evaluation.check()
+        for line in now.trial.found(now.number) if now.trial else ():
+            self.tell(line)
         labelled = progress.labelled
         if labelled:
             count = torch.tensor(float(sum(map(len, labelled.values()))), device=device)
             readings.append(Reading("global", "server", LABELLED, count))
         if labelling.due(federation, now.number):
-            labelled = labelling.more(federation, labelled, server)
+            labelled = labelling.more(federation, labelled, server, evaluation)
+        diverged = divergence(now.number, finite | evaluation.finiteness())
         kept = progress.clients | {client: visit.kept for client, visit in came.items()}
         history = progress.history + rows(now.number, readings)
-        return Progress(now.number, server.state, kept, history, divergence(now.number, finite), labelled)
+        return Progress(now.number, server.state, kept, history, diverged, progress.labelled if diverged else labelled)
 
 
 def mean_over_clients(tensors: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:

@@ -300,7 +300,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
 
     stop = Stop(leave)
     federation.check = stop.check
-    trainer = Trainer(federation, record.executor, report.client_done)
+    trainer = Trainer(federation, record.executor, report.client_done, report.write)
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
     heard = threading.current_thread() is threading.main_thread()  # signals reach no other thread
     with stop if heard else contextlib.nullcontext():

@@ -23,7 +23,7 @@ def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:
     """The area () under the ROC curve of scores (n,) for the positive (n,) among the counted (n,) images.
 
     The Mann-Whitney statistic: the fraction of pairs in which the positive has the higher score, ties counting half. NaN
-    where either kind is missing. Counts are whole numbers, so that a GPU repeats itself.
+    where either kind is missing, or a score is no number. Counts are whole numbers, so that a GPU repeats itself.
     """
     ordered, order = scores.sort()
     negative = counted & ~positive
@@ -31,7 +31,8 @@ def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:
     below = up_to[torch.searchsorted(ordered, scores)]
     not_above = up_to[torch.searchsorted(ordered, scores, right=True)]
     chosen = counted & positive
-    return ((below + not_above) * chosen).sum().double() / (2 * chosen.sum() * negative.sum()).double()
+    area = ((below + not_above) * chosen).sum().double() / (2 * chosen.sum() * negative.sum()).double()
+    return torch.where((scores.isnan() & counted).any(), torch.nan, area)  # sorted, NaN is the highest of all
 
 
 def balanced(positive: Tensor, order: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
+from bayesfed import reach
 from bayesfed.errors import InputError, UnfitImages, out_of_memory, words
 from bayesfed.models.drawing import Culprit, Drawing
 from bayesfed.models.network import at_least_fp32, channels_first, layout_for
@@ -64,6 +65,7 @@ class ModuleNetwork:
         what cannot be repeated.
         """
         self.name, self.shape, self.classes = name, (channels, size, size), classes
+        self.build = build
         self._build = lambda: build(classes, channels, size)
         self._mine = threading.local()
         generator = torch.Generator().manual_seed(0)
@@ -186,12 +188,25 @@ class ModuleNetwork:
         copies = self._mine.__dict__
         key = f"{like.device} {like.dtype} {training}"
         if key not in copies:
-            made = copy.deepcopy(self._skeleton).to(like.device, like.dtype).train(training)
-            if self._last_linear is not None:
-                layer = made.get_submodule(self._last_linear)
-                layer.forward = functools.partial(uncast, like.device.type, layer.forward)
-            copies[key] = made
-        return copies[key]  # type: ignore[no-any-return]
+            make = functools.partial(self._made, like.device, like.dtype, training)
+            copies[key] = make(), make
+        return copies[key][0]  # type: ignore[no-any-return]
+
+    def _made(self, device: torch.device, dtype: torch.dtype, training: bool) -> nn.Module:
+        """A module that nothing has passed through yet."""
+        made = copy.deepcopy(self._skeleton).to(device, dtype).train(training)
+        if self._last_linear is not None:
+            layer = made.get_submodule(self._last_linear)
+            layer.forward = functools.partial(uncast, device.type, layer.forward)
+        return made
+
+    def kept(self) -> str | None:
+        """The attribute of this thread's modules that passes have changed, if there is one: all that may change is in the
+        statistics."""
+        for module, make in list(self._mine.__dict__.values()):
+            if path := reach.held({"self": module}).changed(reach.held({"self": make()})):
+                return path
+        return None
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """The module's own initialisation, under a seed that is drawn: float32 (parameters,), on the host."""

@@ -164,8 +164,10 @@ def epoch_hooks(job: Job, phase: Phase) -> None:
             hook(job.node)
 
 
-def run_plainly(federation: Federation, job: Job, step: Callable[[Phase, Batch], None] | None = None) -> None:
-    """Run a job's phases, one mini-batch after another; `step` does one, the phase's own step unless given."""
+def run_plainly(federation: Federation, job: Job, step: Callable[[Phase, Batch], None] | None = None,
+                hooked: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+    """Run a job's phases, one mini-batch after another; `step` does one, the phase's own step unless given. `hooked` is
+    called when hooks may have run."""
     mixer, learner = Mixer(federation, job.node, job.phases), job.node.learner()
     step = step or (lambda phase, batch: phase.train(learner, batch))
     for phase in job.phases:
@@ -176,5 +178,7 @@ def run_plainly(federation: Federation, job: Job, step: Callable[[Phase, Batch],
                 step(phase, Batch(x, y, index=index if phase.indexed else None))
             if chunk.ends_epoch:
                 epoch_hooks(job, phase)
+                hooked()
         if phase.end:
             phase.end(job.node)
+        hooked()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Hashable
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 
 from bayesfed.engine.executors.base import layout_of
+from bayesfed.engine.executors.proof import Proofs, Tried
 from bayesfed.engine.executors.tape import Tape
+from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 
 # Steps of a kind that are recorded: of a method that makes its steps anew each would be kept, with all that it holds.
@@ -34,17 +37,19 @@ class Recorded:
 @dataclass
 class Kind:
     """Memory for states of the same names and shapes on the same networks, and the steps recorded on it: by step, shape
-    of the images and whether they are indexed. None for what cannot be recorded."""
+    of the images and whether they are indexed. None for what cannot be recorded. `tried`: their proofs."""
 
     n: Tensor
     state: State
     steps: dict[Any, Recorded | None] = field(default_factory=dict)
+    tried: dict[Any, Tried] = field(default_factory=dict)
 
 
 class Desk:
     """Where clients are trained one after another, by steps recorded on memory that each finds its state in."""
 
-    def __init__(self) -> None:
+    def __init__(self, federation: Federation) -> None:
+        self.proofs = Proofs(federation)
         self.kinds: dict[Any, Kind] = {}
         self.room = MEMORY
         self.generator = torch.Generator()
@@ -70,19 +75,31 @@ class Desk:
         node.state, node.generator = dict(self.kind.state), self.generator
         self.learner = node.learner()
         self.learner.n = self.kind.n
+        self.proofs.arrive(node)
 
     def step(self, phase: Phase, batch: Batch) -> None:
         """A mini-batch of the client: recorded while it is done for the first time, then replayed."""
-        key = phase.step, batch.x.shape, phase.indexed
+        key, steps = (phase.step, batch.x.shape, phase.indexed), self.kind.steps
         if not self.undisturbed():
             phase.train(self.learner, batch)
-        elif key not in self.kind.steps and len({phase.step, *(step for step, *_ in self.kind.steps)}) <= STEPS:
-            self.kind.steps[key] = self.record(phase, batch)
-        elif recorded := self.kind.steps.get(key):
-            fill(recorded.batch, batch)
-            recorded.tape.replay()
-        else:
+        elif key not in steps and len({phase.step, *(step for step, *_ in steps)}) <= STEPS:
+            steps[key], self.kind.tried[key] = self.record(phase, batch), Tried()
+        elif key not in steps:
             phase.train(self.learner, batch)
+        else:
+            self.again(phase, batch, steps[key], self.kind.tried[key])
+
+    def again(self, phase: Phase, batch: Batch, recorded: Recorded | None, tried: Tried) -> None:
+        """A mini-batch by a step that was done before."""
+        if recorded:
+            fill(recorded.batch, batch)
+            batch = recorded.batch
+        replay = recorded.tape.replay if recorded else functools.partial(phase.train, self.learner, batch)
+        if self.proofs.due(tried):
+            step = functools.partial(phase.train, self.learner, batch)
+            self.proofs.prove(phase, self.kind.state, self.generator, replay, step)
+        else:
+            replay()
 
     def undisturbed(self) -> bool:
         """Whether the client's tensors are those of the desk: a hook may have put in others."""

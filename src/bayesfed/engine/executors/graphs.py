@@ -109,5 +109,7 @@ class GraphExecutor(Executor):
                         yield
                 if chunk.ends_epoch:
                     epoch_hooks(job, phase)
+                    lane.proofs.hooked()
             if phase.end:
                 phase.end(job.node)
+            lane.proofs.hooked()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.engine.executors.base import Chunk, Job, chunk_size, last_batch, layout_of, phase_shard, trained_on
+from bayesfed.engine.executors.proof import Proofs, Tried
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.errors import InputError, out_of_memory
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
@@ -75,6 +76,15 @@ def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -
 
 
 @dataclass
+class Recorded:
+    """A step's replay, the step as it is, and its proofs."""
+
+    replay: Callable[[], None]
+    step: Callable[[], None]
+    tried: Tried = field(default_factory=Tried)
+
+
+@dataclass
 class Kind:
     """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
 
@@ -82,7 +92,7 @@ class Kind:
     """
 
     learner: Learner
-    recorded: dict[Any, dict[tuple[int, bool], Callable[[], None]]] = field(default_factory=dict)
+    recorded: dict[Any, dict[tuple[int, bool], Recorded]] = field(default_factory=dict)
 
 
 class Lane:
@@ -92,7 +102,7 @@ class Lane:
         """`ahead`: the lane of the client with most work, whose chain of steps bounds the round, so that no other may hold
         it up."""
         compute = federation.compute
-        self.federation = federation
+        self.federation, self.proofs = federation, Proofs(federation)
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
         self.channels_first = network.layout_for(self.device, self.cast) is torch.contiguous_format
         self.size = federation.run.budget.batch_size
@@ -144,6 +154,7 @@ class Lane:
         node.state = cast(State, MappingProxyType(state))
         self.generator.set_state(node.generator.get_state())
         node.generator = self.generator
+        self.proofs.arrive(node)
 
     def prepare(self, job: Job) -> None:
         """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""
@@ -207,7 +218,17 @@ class Lane:
         """The next mini-batch of the chunk, of `size` images."""
         if size < self.size:
             self.tail.fill_(size)
-        self.kind.recorded[phase.step][self.form(size)]()
+        recorded = self.kind.recorded[phase.step][self.form(size)]
+        if not self.proofs.due(recorded.tried):
+            recorded.replay()
+            return
+        rows = self.rows.clone()
+
+        def step() -> None:
+            self.rows.copy_(rows)
+            recorded.step()
+
+        self.proofs.prove(phase, self.kind.learner.state, self.generator, recorded.replay, step)
 
     def form(self, size: int) -> tuple[int, bool]:
         """How a batch of that size is run: filled up to so many images, and whether it must be told its own size.
@@ -247,7 +268,8 @@ class Lane:
 
         self.rows.copy_(self.range)
         try:
-            steps[phase.step][filled, weighted] = self.recorder.record(body) if self.recorder else body
+            replay = self.recorder.record(body) if self.recorder else body
+            steps[phase.step][filled, weighted] = Recorded(replay, body)
         except Unrecordable as error:
             raise InputError(
                 f"method '{self.federation.method.name}': a step cannot be recorded as a CUDA graph ({error}); leave out "

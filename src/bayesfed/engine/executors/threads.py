@@ -34,10 +34,10 @@ class ThreadExecutor(Executor):
             try:
                 desk = self.desks.pop()
             except IndexError:
-                desk = Desk()
+                desk = Desk(self.federation)
             job = begin(client)
             desk.load(job.node, tuple(self.federation.networks[client].items()))
-            run_plainly(self.federation, job, desk.step)
+            run_plainly(self.federation, job, desk.step, desk.proofs.hooked)
             result = end(job)
             self.desks.append(desk)
             return result

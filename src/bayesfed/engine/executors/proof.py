@@ -1,0 +1,95 @@
+"""Recordings that prove themselves: now and then a step is done beside its replay, and must give the same.
+
+A number that a step takes from Python is recorded as it was, and so is which way a branch went. Where either has changed
+since, by a counter, a hook, the round or the client, the step does otherwise than its replay. A step that cannot be recorded
+is done twice in the same way: what it draws by itself, or keeps between steps, shows then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed import reach
+from bayesfed.engine.federation import Federation
+from bayesfed.engine.outside import kept
+from bayesfed.engine.repeat import chosen, differing
+from bayesfed.errors import InputError
+from bayesfed.methods.base import Node, Phase, State
+
+EVERY = 256  # replays of a recording, one of which is proved
+CLIENTS = 64  # so many are proved when they first come; in a federation of thousands not all
+
+
+@dataclass
+class Tried:
+    """How often a step has been replayed, and at which moment it was last proved."""
+
+    replays: int = 0
+    moment: int = -1
+
+
+class Proofs:
+    """The proofs of the steps that clients take at one place, one client after another.
+
+    Proved are the first replay, the first of each client that is new here, and one in EVERY. Of the client that opens a
+    round it is the first at its start and after each hook, in the first round here, the second, the fourth and so on, and in
+    the last of the run.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.clients: set[int] = set()
+        self.node: Node  # who is here
+        self.round = self.rounds = 0  # the last one, and how many there have been
+        self.moment = 0  # how many times what a step may read has changed: a client came, or a hook ran
+        self.closely = self.trying = False  # at each moment of this client; at this moment
+
+    def arrive(self, node: Node) -> None:
+        """A client has begun its round here."""
+        opens = node.round != self.round
+        self.rounds += opens
+        self.node, self.round = node, node.round
+        self.closely = opens and chosen(self.rounds, node.round == node.rounds)
+        new = node.client not in self.clients and len(self.clients) < CLIENTS
+        self.clients |= {node.client} if new else set()
+        self.moment += 1
+        self.trying = self.closely or new
+
+    def hooked(self) -> None:
+        """A hook has run."""
+        self.moment += 1
+        self.trying = self.closely
+
+    def due(self, tried: Tried) -> bool:
+        """Whether the replay that comes next is to be proved."""
+        tried.replays += 1
+        if tried.replays > 1 and tried.replays % EVERY and not (self.trying and tried.moment != self.moment):
+            return False
+        tried.moment = self.moment
+        return True
+
+    def prove(self, phase: Phase, state: State, generator: torch.Generator,
+              replay: Callable[[], None], step: Callable[[], None]) -> None:  # fmt: skip
+        """Replay a step on a state, and do it from the same state. Raises InputError where that gives another state, or
+        changes what Python holds."""
+        before, seed = {name: tensor.clone() for name, tensor in state.items()}, generator.get_state()
+        replay()
+        replayed = {name: tensor.clone() for name, tensor in state.items()}
+        for name, tensor in before.items():
+            state[name].copy_(tensor)
+        generator.set_state(seed)
+        held = reach.held({"self": phase.step})
+        step()
+        method, node = self.federation.method.name, self.node
+        if path := reach.held({"self": phase.step}).changed(held):
+            raise kept(method, "a step", path)
+        if other := differing(replayed, state, before):
+            self.federation.look()
+            raise InputError(
+                f"method '{method}': {getattr(phase.step, '__qualname__', 'a step')} gave another '{other}' when it was done "
+                f"again (round {node.round}, client {node.client}); a step is recorded once: put a number or a flag that "
+                "changes into a tensor of the state, in start or in a hook, and draw by c.noise"
+            )

@@ -1,0 +1,36 @@
+"""Whether what is done twice from the same state gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+# Of how far a tensor has come, on a GPU, where a sum may be in another order each time; on a CPU none.
+ROUNDING = 0.01
+
+
+def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor], since: Mapping[str, Tensor]) -> str | None:
+    """The first tensor that is not the same in two states that came from `since`; None where all are. NaN equals NaN."""
+    for name in [*one, *(other.keys() - one.keys())]:
+        if name not in one or name not in other or not alike(one[name], other[name], since.get(name)):
+            return name
+    return None
+
+
+def alike(one: Tensor, other: Tensor, since: Tensor | None) -> bool:
+    """Whether two tensors that were `since`, or nothing, are the same."""
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    if torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all()):
+        return True
+    if one.device.type == "cpu" or not one.is_floating_point():
+        return False
+    come = one if since is None or since.shape != one.shape else one - since
+    return bool((one - other).double().norm() <= ROUNDING * come.double().norm())
+
+
+def chosen(count: int, last: bool) -> bool:
+    """Whether to look again at what may have begun since: the first time, the second, the fourth and so on, and the last."""
+    return last or not count & (count - 1)
