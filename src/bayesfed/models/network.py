@@ -290,7 +290,8 @@ class Network:
                 convolved.append([(w.permute(0, 2, 3, 1) if gathered else w, bias) for w, bias in pairs])
             else:
                 # What an image has in a weight's gradient is a product, and so is its square.
-                for to, (up, down) in zip(parts, [(g, x)] + [(g.square(), x.square())] * squared, strict=True):
+                factors = [(g, x), (g.square(), x.square())] if squared else [(g, x)]
+                for to, (up, down) in zip(parts, factors, strict=True):
                     torch.mm(up.t(), down, out=to[2 * depth])
                     torch.sum(up, 0, out=to[2 * depth + 1])
                 g = torch.mm(g, weight, out=torch.empty_like(x)) if to_input else g
