@@ -23,6 +23,7 @@ from benchmarks.common import starter
 
 Make = Callable[..., dict[str, Any]]
 NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
+CURVED: list[dict[str, Any]] = [{"name": "perfedavg", "order": order} for order in ("hf", "exact")]
 UNEVEN = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 64}
 
 
@@ -55,11 +56,11 @@ def assert_equal(found: Progress, expected: Progress) -> None:
 
 
 @pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", [*NAMES, *CURVED], ids=str)
 def test_recorded_steps_equal_unrecorded_ones(
-    name: str, uneven: Callable[..., Federation], request: pytest.FixtureRequest
+    method: str | dict[str, Any], uneven: Callable[..., Federation], request: pytest.FixtureRequest
 ) -> None:
-    of = uneven(name, local_epochs=1)
+    of = uneven(method, local_epochs=1)
     unrecorded = play(of, 2, executor="graphs")
     fake: FakeCuda = request.getfixturevalue("cuda")
     assert_equal(play(of, 2, executor="graphs"), unrecorded)
