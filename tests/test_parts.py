@@ -306,7 +306,7 @@ def test_networks_that_are_not_there_are_told(put: Put) -> None:
     ("old", "new", "message"),
     [
         ('server["theta"] = server["theta"] + ', 'server["theta"] = server["theta"][:3] + 0 * ',
-         "method 'sign': 3 numbers for model 'tiny', which has "),
+         r"method 'sign': the server's 'theta' has the shape \(3,\); expected \("),
         ('server["theta"] = server["theta"]', 'server["theta"] = server["thta"]',
          r"my_parts/methods/sign.py, line 20: LookupError: no 'thta' in the state, which has theta"),
     ],

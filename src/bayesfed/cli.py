@@ -72,10 +72,13 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
     sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
 
-    text = "Train the first rounds of finished runs again, and say whether they are as recorded and what has changed since."
+    text = (
+        "Train the first rounds of finished runs again, and say whether they are as recorded and what has changed since. From "
+        "two rounds on each is also stopped midway and resumed by another process, which must give the same."
+    )
     sub = command("verify", verify, text)
     sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER", help="the folder of a finished run")
-    sub.add_argument("--rounds", type=int, default=1, metavar="N", help="how many are trained; default: 1")
+    sub.add_argument("--rounds", type=int, default=2, metavar="N", help="how many are trained; default: 2")
     sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
     sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=weights)
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")

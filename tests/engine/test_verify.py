@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from bayesfed import cli, runfolder
+from bayesfed import cli, parts, runfolder
 from bayesfed.engine import verify
 from bayesfed.engine.device import hardware
 
@@ -28,6 +28,18 @@ def run(mapping: Make, data_dir: Path, tmp_path: Path) -> Path:
     path.write_text(yaml.safe_dump(mapping("hbfl", rounds=3)))
     assert cli.main(["train", str(path), "--out", str(out), "--data", str(data_dir)]) == 0
     return out
+
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process is asked for is done in this one, which alone knows the small datasets of tests."""
+    if "elsewhere" not in request.fixturenames:
+        monkeypatch.setattr(verify, "elsewhere", verify.resume)
+
+
+@pytest.fixture
+def elsewhere() -> None:
+    """Another process resumes."""
 
 
 @pytest.fixture
@@ -94,8 +106,8 @@ def test_a_cpus_record_takes_no_gpu(run: Path, verified: Callable[..., str], mon
 
 def test_a_number_that_is_not_the_runs_is_found(run: Path, verified: Callable[..., str]) -> None:
     edit(run, "metrics.csv", other_accuracy(0.001))
-    assert "all" in verified(str(run))
-    found = verified(str(run), "--rounds", "2")
+    assert "all" in verified(str(run), "--rounds", "1")
+    found = verified(str(run))
     assert "accuracies differ by 0.0010 at most (round 2, global, global, test_accuracy); DIFFERENT" in found
     assert found.endswith(f"bayesfed: 1 of 1 runs are not as recorded: {run}")
 
@@ -182,7 +194,7 @@ def test_first_rounds_are_trained_by_the_executor_of_their_device(
 
     edit(run, "provenance.json", went_on)
     assert "values are the recorded ones" in verified(str(run))
-    assert found == ["threads"]
+    assert found == ["threads", "threads"]  # straight, and resumed
 
 
 def test_what_only_one_of_the_two_has_is_told(run: Path, verified: Callable[..., str]) -> None:
@@ -197,7 +209,9 @@ def test_a_partition_that_is_missing_is_made(run: Path, verified: Callable[..., 
     partition = data_dir / json.loads((run / "provenance.json").read_text())["partition"]
     content = partition.read_bytes()
     partition.unlink()
-    assert re.search(r"out: round 1 of 3: all \d+ values are the recorded ones\n0$", verified(str(run)))
+    assert re.search(
+        r"out: round 1 of 3: all \d+ values are the recorded ones\n0$", verified(str(run), "--rounds", "1")
+    )
     assert partition.read_bytes() == content
 
 
@@ -205,7 +219,7 @@ def test_runs_that_could_not_be_checked_are_counted_apart(
     run: Path, verified: Callable[..., str], tmp_path: Path
 ) -> None:
     nothing = str(tmp_path / "nothing")
-    found = verified(str(run), nothing)
+    found = verified(str(run), nothing, "--rounds", "1")
     assert re.search(r"out: round 1 of 3: all \d+ values are the recorded ones\n", found)
     assert found.endswith(f"bayesfed: 1 of 2 runs could not be checked: {nothing}\n2")
     found = verified(str(run), "--data", nothing)
@@ -227,3 +241,87 @@ def test_what_is_no_record_is_refused(
     assert "engine_revision was 1 and is 99" in verified(str(run))
     (run / "metrics.csv").write_text("")
     assert "metrics.csv: not as the run wrote it" in verified(str(run))
+
+
+KEEPER = """
+import torch
+from bayesfed.methods.fedavg import FedAvg
+
+if not hasattr(torch, "kept"):
+    torch.kept = {}
+
+
+class Keeper(FedAvg):
+    name, label, revision = "keeper", "Keeper", 1
+
+    def aggregate(self, server, updates):
+        super().aggregate(server, updates)
+        torch.kept[server.round] = True
+        server["theta"] = server["theta"] * (1 - 0.1 * len(torch.kept))
+        return {}
+
+METHOD = Keeper
+"""
+NOISY = """
+import torch
+from bayesfed.methods.base import Predictor
+from bayesfed.methods.fedavg import FedAvg
+
+class Noisy(FedAvg):
+    name, label, revision = "noisy", "Noisy", 1
+
+    def server_predictors(self, server):
+        own = torch.Generator()
+        own.seed()
+        return [Predictor("global", lambda x: torch.rand(len(x), 10, generator=own).log_softmax(-1))]
+
+METHOD = Noisy
+"""
+
+
+@pytest.fixture
+def trained(mapping: Make, digits_dir: Path, tmp_path: Path) -> Callable[[str, str], Path]:
+    """A function that trains a method of one's own for three rounds."""
+
+    def train(name: str, source: str) -> Path:
+        path, out, own = tmp_path / "run.yaml", tmp_path / "out", tmp_path / "own" / "methods" / f"{name}.py"
+        own.parent.mkdir(parents=True)
+        own.write_text(source)
+        small = {
+            "models": {"global": "softmax"},
+            "partition": {"alpha": 1.0, "clients": 2},
+            "parts": str(own.parents[1]),
+        }
+        parts.use(own.parents[1])
+        path.write_text(yaml.safe_dump(mapping(name, rounds=3, dataset="digits", **small)))
+        assert cli.main(["train", str(path), "--out", str(out), "--data", str(digits_dir)]) == 0
+        return out
+
+    return train
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_what_is_kept_where_nobody_looks_is_gone_in_another_process(
+    trained: Callable[[str, str], Path], verified: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "kept", {}, raising=False)
+    out = trained("keeper", KEEPER)
+    torch.kept.clear()  # type: ignore[attr-defined]
+    found = verified(str(out))
+    assert re.search(
+        r"all \d+ values are the recorded ones; stopped after round 1 and resumed it gives another server/theta: its method "
+        r"keeps something outside its tensors, or draws by itself; DIFFERENT\nbayesfed: 1 of 1 runs are not as recorded",
+        found,
+    ), found
+
+
+def test_what_draws_by_itself_is_found(trained: Callable[[str, str], Path], verified: Callable[..., str]) -> None:
+    found = verified(str(trained("noisy", NOISY)), "--rounds", "3")
+    assert re.search("stopped after round 1 and resumed it gives another 2, global, global, test_", found), found
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_another_process_that_cannot_go_on_says_why(run: Path, verified: Callable[..., str]) -> None:
+    """It knows no dataset of tests."""
+    found = verified(str(run))
+    assert re.search("out: another process could not resume it: .*no dataset is named 'few'", found), found

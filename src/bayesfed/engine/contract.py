@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, Method, Phase, Predictor, State
+from bayesfed.methods.base import GLOBAL, Method, Phase, Predictor, State, Update
 
 NAME = re.compile(r'[^,"\r\n]+')  # of a predictor, and of what is logged
 SETS = {"test", "shard"}
@@ -60,6 +60,20 @@ def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
             check_name(method, name)
         return given
     raise refused(method, "aggregate", given, "a mapping of names to scalar tensors, {} where there is nothing to log")
+
+
+def unlike(updates: Sequence[Update], shapes: Mapping[str, Sequence[int]]) -> str:
+    """Which tensor of a client is of another shape than the server's of that name was, or than the first client's is, in
+    words; "" where none is."""
+    expected = dict(shapes)
+    for update in updates:
+        for name, tensor in update.values.items():
+            if tensor.shape != expected.setdefault(name, tensor.shape):
+                return (
+                    f"client {update.client}'s finish gave '{name}' of the shape {tuple(tensor.shape)}; expected "
+                    f"{tuple(expected[name])}"
+                )
+    return ""
 
 
 def server_predictors(method: Method, given: object) -> Sequence[Predictor]:

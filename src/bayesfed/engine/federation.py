@@ -164,7 +164,7 @@ class Federation:
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
-            models={name: self.model(networks[name], prefix(name)) for name in here},
+            models={name: self.model(networks[name], prefix(name), client) for name in here},
             generator=torch.Generator(compute.device),
             initial=initial,
             sizes={name: network.sizes for name, network in networks.items()},
@@ -179,19 +179,21 @@ class Federation:
         node.reseed("noise")
         return node
 
-    def model(self, network: AnyNetwork, prefix: str) -> Model:
-        """The network with the run's precision around it: logits in the dtype of the states. Its statistics are those of
-        the learner's state."""
-        dtype = self.compute.dtype
+    def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
+        """A client's network with the run's precision around it: logits in the dtype of the states. Its statistics are those
+        of the learner's state. Raises InputError for parameters of another shape than its own."""
+        dtype, shape = self.compute.dtype, (network.parameters,)
 
         def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
             # An ensemble goes through many networks for one batch; what is recorded for a GPU must not end midway.
             if not torch.is_grad_enabled() and (theta.is_cpu or not torch.cuda.is_current_stream_capturing()):
                 self.check()
-            if len(theta) != network.parameters:
+            if theta.shape != shape:
+                same = [name for name, one in c.state.items() if one.data_ptr() == theta.data_ptr()]
+                whose = "the server" if client == SERVER else f"client {client}"
+                what = f"{whose}'s '{same[0]}' has the shape" if same else f"{whose} has parameters of the shape"
                 raise InputError(
-                    f"method '{self.method.name}': {len(theta)} numbers for model '{network.name}', which has {network.parameters} "
-                    "parameters"
+                    f"method '{self.method.name}': {what} {tuple(theta.shape)}; expected {shape}, as model '{network.name}' has"
                 )
             statistics = {name: c.state[prefix + name] for name in network.statistics}
             return network.logits(theta, x, statistics, c.generator).to(dtype)

@@ -18,6 +18,7 @@ from bayesfed.engine.labelling import Labelled
 from bayesfed.engine.outside import Watch
 from bayesfed.engine.repeat import chosen
 from bayesfed.engine.trial import Trial
+from bayesfed.errors import InputError, out_of_memory, words
 from bayesfed.methods.base import Node, State, Update
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
@@ -168,7 +169,13 @@ class Round:
     def aggregate(self, updates: Sequence[Update]) -> list[Reading]:
         """Let the server learn from the clients; gives what the method logs of it."""
         method, server = self.federation.method, self.server
-        given = self.trial.aggregate(server, updates) if self.trial else method.aggregate(server, updates)
+        shapes = {name: tensor.shape for name, tensor in server.state.items()}
+        try:
+            given = self.trial.aggregate(server, updates) if self.trial else method.aggregate(server, updates)
+        except (RuntimeError, ValueError) as error:  # torch's and numpy's, where shapes do not fit
+            if out_of_memory(error) or not (odd := contract.unlike(updates, shapes)):
+                raise
+            raise InputError(f"method '{method.name}': {odd}, and aggregate failed: {words(error)}") from error
         logged = contract.diagnostics(method, given)
         contract.state(method, "aggregate", server.state)
         for name in self.travelling:

@@ -1,12 +1,19 @@
-"""Whether a stored run is what the code gives today: its first rounds are trained again and set beside the record."""
+"""Whether a stored run is what the code gives today: its first rounds are trained again and set beside the record.
+
+They are trained twice: straight, and stopped midway and resumed by another process, which must give the same. What a method
+keeps outside its tensors is not there then, wherever it is.
+"""
 
 from __future__ import annotations
 
 import csv
 import functools
 import itertools
+import json
 import math
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +26,9 @@ from bayesfed import runfile, runfolder
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.provenance import facts, machine
-from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.train import Place, Process, assemble
+from bayesfed.engine.repeat import differing
+from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.engine.train import Place, Process, assemble, written
 from bayesfed.errors import InputError
 from bayesfed.parts import WEIGHTS
 from bayesfed.revision import ENGINE_REVISION
@@ -50,7 +58,7 @@ class Verdict:
     """What was found of one run, in words which of its rounds. `same`: of so many `values`, how many have the recorded
     digits; `more` is measured now and was not then. `found`: how far accuracies are off, by their kind, and `twins` the same
     between runs that begin a rounding apart, where that was asked. `differs`: what was otherwise when the record was
-    made."""
+    made. `resumed`: what another process gave otherwise that resumed the run midway, in words; "" where that was nothing."""
 
     rounds: str
     values: int
@@ -59,6 +67,7 @@ class Verdict:
     found: Mapping[Kind, Apart]
     differs: tuple[str, ...]
     twins: Mapping[Kind, Apart] | None = None
+    resumed: str = ""
 
     @property
     def rounded(self) -> bool:
@@ -75,7 +84,12 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Equal, or close where what rounds otherwise explains that it is not."""
+        """Equal, or close where what rounds otherwise explains that it is not; and the same where it was resumed."""
+        return self.recorded and not self.resumed
+
+    @property
+    def recorded(self) -> bool:
+        """Whether what was trained straight is the record, or as good as it."""
         return self.same == self.values or (self.rounded and self.close)
 
     def __str__(self) -> str:
@@ -90,15 +104,17 @@ class Verdict:
             else:
                 text += f"{worst.where} is not measured now"
             text += f", in runs that begin a rounding apart by {self.twins[kind].far:.4f}" if self.twins else ""
-            text += "; within rounding" if self.holds else "; DIFFERENT"
+            text += "; within rounding" if self.recorded else "; DIFFERENT"
         text += f"; {self.more} more are not in the record" if self.more else ""
+        text += f"; {self.resumed}; DIFFERENT" if self.resumed else ""
         text = f"{self.rounds}: {text}"
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
 
 def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path = WEIGHTS) -> Verdict:
     """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and
-    compare. `weights`: the folder with the files that its networks start from, where it has any.
+    compare; from two rounds on, resume them midway, too. `weights`: the folder with the files that its networks start from,
+    where it has any.
 
     Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
@@ -118,28 +134,97 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         then["executor"] = DEFAULT[then["device"]]  # sessions of an earlier version have the last one's alone
     executor = then["executor"] if as_then else DEFAULT[on]
     compute, datasets = device.compute(on, precision), process.load(run, data)
+    middle = min(rounds, run.budget.rounds) // 2
 
-    def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta) -> Values:
+    def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta,
+              stored: Path | None = None) -> tuple[Values, Progress]:  # fmt: skip
         """The values of the first rounds, and of those up to the first that has any, from initial parameters made by
-        `start`."""
+        `start`; with the checkpoint of the middle in the file `stored`."""
         federation = assemble(run, place, compute, datasets)
         federation.start = start
         trainer, progress = Trainer(federation, executor), begin(federation)
         while (progress.round < rounds or not progress.history) and not progress.over(run.budget.rounds):
             progress = trainer.play(progress)
-        return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
+            if stored and progress.round == middle:
+                record = checkpoint.Record(run.key, precision, executor, run=written(run))
+                checkpoint.save(stored, progress, record)
+        return values_of(progress), progress
 
-    values = again()
+    resumed = ""
+    with tempfile.TemporaryDirectory() as scratch:
+        stored = Path(scratch) / checkpoint.FILE
+        values, progress = again(stored=stored if middle else None)
+        if stored.exists() and progress.round > middle:
+            elsewhere(Task(str(folder), str(data), str(weights), on, precision, executor, str(stored), progress.round))
+            if another := unlike(progress, checkpoint.load(stored, run.key, compute.device)[0]):
+                resumed = (
+                    f"stopped after round {middle} and resumed it gives another {another}: its method keeps something outside "
+                    "its tensors, or draws by itself"
+                )
     now = facts(run, data, machine(on, executor), precision)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(round) for round, *_ in values), default=0)
     words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
-    verdict = compare(words, recorded(folder / "metrics.csv", last), values, differs)
+    verdict = replace(compare(words, recorded(folder / "metrics.csv", last), values, differs), resumed=resumed)
     if verdict.rounded and not verdict.close:
         unit = max(torch.finfo(device.PRECISIONS[name]).eps for name in (precision, then["precision"]))
-        runs = [values, *(again(functools.partial(moved, unit, twin)) for twin in range(TWINS))]
+        runs = [values, *(again(functools.partial(moved, unit, twin))[0] for twin in range(TWINS))]
         verdict = replace(verdict, twins=widest([apart(one, two) for one, two in itertools.combinations(runs, 2)]))
     return verdict
+
+
+def values_of(progress: Progress) -> Values:
+    """What has been measured so far."""
+    return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What another process is to resume: the run of a folder, how, from which checkpoint, and up to which round."""
+
+    folder: str
+    data: str
+    weights: str
+    device: str
+    precision: str
+    executor: str
+    stored: str
+    rounds: int
+
+
+def elsewhere(task: Task) -> None:
+    """Resume in another process, which writes the checkpoint anew. Raises InputError with what it says where it fails."""
+    code = "import json, sys; from bayesfed.engine import verify; verify.resume(verify.Task(**json.loads(sys.argv[1])))"
+    threads = f"import torch; torch.set_num_threads({torch.get_num_threads()}); "
+    command = [sys.executable, "-c", threads + code, json.dumps(vars(task))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InputError(f"{task.folder}: another process could not resume it: {said[-1]}")
+
+
+def resume(task: Task) -> None:
+    """Go on from a checkpoint, and write it anew."""
+    data, stored = Path(task.data), Path(task.stored)
+    run = runfile.load(Path(task.folder) / "run.yaml", data)
+    place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights))
+    compute = device.compute(task.device, task.precision)
+    with Process() as process:
+        federation = assemble(run, place, compute, process.load(run, data))
+    progress, record = checkpoint.load(stored, run.key, compute.device)
+    trainer = Trainer(federation, task.executor)
+    while progress.round < task.rounds:
+        progress = trainer.play(progress)
+    checkpoint.save(stored, progress, record)
+
+
+def unlike(one: Progress, other: Progress) -> str | None:
+    """The first tensor, by its owner and name, or value that is another one in the other of two; None where all are the
+    same."""
+    if name := differing(one.tensors(), other.tensors(), {}):
+        return name
+    values, others = values_of(one), values_of(other)
+    return next((", ".join(key) for key in values if others.get(key) != values[key]), None)
 
 
 def moved(unit: float, twin: int, theta: np.ndarray) -> np.ndarray:
