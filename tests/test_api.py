@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import bayesfed
 from bayesfed import cli, models
+from bayesfed.data import partition
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Node, Predictor, State, softmax_of
 from bayesfed.methods.fedavg import FedAvg
@@ -52,6 +53,25 @@ def test_a_model_sees_images_as_its_own_run_does(mapping: Make, data_dir: Path, 
     alone = model.prepare(images)
     assert not torch.equal(runs[1].server["global"].prepare(images), alone)
     assert torch.equal(model.prepare(images), alone)
+
+
+def test_partitions_may_lie_elsewhere(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    """In Python and by every command that needs them, beside data that may only be read."""
+    data, shares = tmp_path / "data", tmp_path / "shares"
+    shutil.copytree(data_dir, data, ignore=shutil.ignore_patterns("partitions"))
+    asked = mapping("fedavg", models={"global": "mlp"})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(asked))
+    places = ["--data", str(data), "--partitions", str(shares)]
+    assert cli.main(["partition", str(tmp_path / "run.yaml"), *places, "--overview", str(tmp_path / "pictures")]) == 0
+    run = bayesfed.train(asked, tmp_path / "out", data=data, partitions=shares, device="cpu", precision="fp32")
+    assert cli.main(["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "again"), "--device", "cpu",
+                     "--precision", "fp32", *places]) == 0  # fmt: skip
+    assert cli.main(["verify", str(tmp_path / "again"), *places]) == 0
+    assert (tmp_path / "again" / "metrics.csv").read_bytes() == (tmp_path / "out" / "metrics.csv").read_bytes()
+    assert len(run.images("test", 0)[0])
+    assert not (data / "partitions").exists()
+    with pytest.raises(InputError, match="no partition"):
+        partition.load(asked["dataset"], run.run.partition, asked["seed"], data)
 
 
 @pytest.mark.parametrize(

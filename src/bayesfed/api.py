@@ -41,7 +41,7 @@ HOST = Compute(torch.device("cpu"))
 
 def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
           device: str = "auto", precision: str = "auto", executor: str = "auto",
-          weights: AnyPath = parts.WEIGHTS) -> LoadedRun:  # fmt: skip
+          weights: AnyPath = parts.WEIGHTS, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
     """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
 
     The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. A bundled
@@ -55,9 +55,12 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
     resolved = runfile.resolve(plain(run), data)
     runfile.check_counts(resolved)
     with Process() as process:
-        place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights))
+        shares = None if partitions is None else Path(partitions)
+        place = Place(
+            folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares
+        )
         train_run(resolved, place, process)
-    return load_run(folder, checkpoint=where, data=data, weights=weights)
+    return load_run(folder, checkpoint=where, data=data, weights=weights, partitions=partitions)
 
 
 def run_folder(given: object, name: str) -> Path:
@@ -78,21 +81,23 @@ def plain(value: Any) -> Any:
 
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
              weights: AnyPath = parts.WEIGHTS, parts: AnyPath | None = None,
-             trust: bool = False) -> LoadedRun:  # fmt: skip
+             trust: bool = False, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
     """The finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
     started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not
     where its run file says, from the working folder; `run`, networks and images need them. `trust`: load networks although
-    a file with such a part has changed, where that part is as it was: files count as a whole. Raises InputError for a folder
-    without a finished run and for a record that was changed.
+    a file with such a part has changed, where that part is as it was: files count as a whole. `partitions`: the folder of
+    partitions, if not that in the data folder. Raises InputError for a folder without a finished run and for a record that
+    was changed.
     """
     folder = run_folder(folder, "folder")
     summary = runfolder.finished(folder)
     given = Path(checkpoint) if checkpoint is not None else None
     moved = None if parts is None else str(Path(parts))
-    return LoadedRun(folder, summary, Path(data), given, Path(weights), moved, trust)
+    shares = None if partitions is None else Path(partitions)
+    return LoadedRun(folder, summary, Path(data), given, Path(weights), moved, trust, shares)
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,7 @@ class LoadedRun:
     weights: Path
     parts: str | None
     trust: bool = False
+    partitions: Path | None = None
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self.folder)!r})"
@@ -238,7 +244,7 @@ class LoadedRun:
                 found[one] = arrays["images"], arrays["labels"].astype(np.int64)
         spec = self.run.partition
         if not self.run.multi_task and SCHEMES[spec.scheme].pooled:
-            shares = partition.load(source.name, spec, self.run.budget.seed, self.data)
+            shares = partition.load(source.name, spec, self.run.budget.seed, self.data, self.partitions)
             (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
             images = partition.dealt(train_images, test_images, shares)
             labels = partition.dealt(train_labels, test_labels, shares)
@@ -266,7 +272,7 @@ class LoadedRun:
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
         trained = replace(self.run, weights=(), tasks=runfile.Tasks())
-        return assemble(trained, Place(self.folder, self.folder, self.data), HOST, datasets)
+        return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
     def take_parts(self) -> None:
         """Take the run's own parts into use; raises InputError where their sources are not those it was trained with, unless

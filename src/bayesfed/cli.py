@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
     run_file = "a run file, as docs/design.md shows one"
     data = f"folder with fetched datasets; default: {DATA}"
+    shares = "folder with partitions; default: `partitions` in the one with datasets"
     weights = f"folder with pretrained weights; default: {WEIGHTS}"
     sub = command("fetch", fetch, "Fetch a dataset, verify it, and store it in canonical order.")
     sub.add_argument("names", nargs="+", metavar="NAME", help="a dataset, such as mnist, or one of your own")
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     sub = command("partition", partition, "Make, or verify, the cached partition of a run.")
     sub.add_argument("runfile", type=path, metavar="RUN.yaml", help=run_file)
     sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
+    sub.add_argument("--partitions", type=path, metavar="DIR", help=shares)
     sub.add_argument("--overview", type=path, metavar="DIR", help="write a picture and statistics there too")
 
     text = "Train a run, or several one after another; run again it resumes, and a finished run is left alone."
@@ -59,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--checkpoint", type=path, metavar="FILE", help="of --out; default: in the run folder")
     where.add_argument("--checkpoints", type=path, metavar="DIR", help="of --runs; default: in the run folders")
     sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
+    sub.add_argument("--partitions", type=path, metavar="DIR", help=shares)
     sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=weights)
     sub.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU, where there is one"
@@ -80,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER", help="the folder of a finished run")
     sub.add_argument("--rounds", type=int, default=2, metavar="N", help="how many are trained; default: 2")
     sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
+    sub.add_argument("--partitions", type=path, metavar="DIR", help=shares)
     sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=weights)
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
 
@@ -126,9 +130,9 @@ def partition(args: argparse.Namespace) -> None:
 
     run = runfile.load(args.runfile, args.data)
     cell = (run.datasets[0], run.partition, run.budget.seed, args.data)
-    print(partitions.build(*cell))
+    print(partitions.build(*cell, args.partitions))
     if args.overview:
-        overview.write(*cell, args.overview)
+        overview.write(*cell, args.overview, args.partitions)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -149,7 +153,8 @@ def train(args: argparse.Namespace) -> None:
         raise InputError(f"{given}: --checkpoint FILE goes with --out, --checkpoints DIR with --runs")
 
     def place(out: Path, stored: Path) -> Place:
-        return Place(out, stored, args.data, args.device, args.precision, args.gpu_slots, args.executor, args.weights)
+        how = (args.device, args.precision, args.gpu_slots, args.executor)
+        return Place(out, stored, args.data, *how, args.weights, args.partitions)
 
     def own_place(run: runfile.Run) -> Place:
         out = args.runs / run.folder
@@ -178,7 +183,7 @@ def verify(args: argparse.Namespace) -> None:
 
     if args.rounds < 1:
         raise InputError(f"--rounds {args.rounds}: expected 1 or more")
-    wrong, unchecked = verify_all(args.folders, args.rounds, args.data, args.device, args.weights)
+    wrong, unchecked = verify_all(args.folders, args.rounds, args.data, args.device, args.weights, args.partitions)
     of, names = f"of {len(args.folders)} runs", ", ".join(map(str, unchecked))
     if wrong:
         text = f"{len(wrong)} {of} are not as recorded: {', '.join(map(str, wrong))}"

@@ -32,6 +32,7 @@ PAPERS = CONFIGS / "papers"
 WORKFLOW_KEYS = (
     "data_mirror",
     "gpu_slots",
+    "partitions",
     "precision",
     "runs",
     "short_runs",

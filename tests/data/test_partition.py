@@ -1,5 +1,8 @@
 """Partitions: the properties every draw has, the files, and what is refused."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 from damage import cuts, flips
@@ -579,6 +582,27 @@ def test_partition_of_other_parameters_or_missing(data):
         partition.load("toy-idx", SPEC, 0, data)
     with pytest.raises(InputError, match="whole needs no partition file"):
         partition.build("toy-idx", PartitionSpec("whole", clients=2), 0, data)
+
+
+def test_partitions_have_a_place_of_their_own(data, tmp_path):
+    elsewhere = tmp_path / "shares"
+    path = partition.build("toy-idx", SPEC, 0, data, elsewhere)
+    assert data / "partitions" / path.relative_to(elsewhere) == data / partition.filename("toy-idx", SPEC, 0)
+    assert partition.load("toy-idx", SPEC, 0, data, elsewhere).train_offsets.size == SPEC.clients + 1
+    assert not (data / "partitions").exists()
+    with pytest.raises(InputError, match="no partition"):
+        partition.load("toy-idx", SPEC, 0, data)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_place_that_cannot_be_written_to_is_told_with_the_way_out(data, monkeypatch, number):
+    def refuse(path, arrays):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(partition, "write_npz", refuse)
+    told = rf"^{data / 'partitions' / 'toy-idx'}: partitions cannot be written here \(.*\); give .* by --partitions DIR, or"
+    with pytest.raises(InputError, match=told):
+        partition.build("toy-idx", SPEC, 0, data)
 
 
 # The picture and the statistics

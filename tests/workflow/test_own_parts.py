@@ -68,3 +68,19 @@ def test_folders_of_any_name(tmp_path: Path) -> None:
     clone.run("dvc", "repro", "data@test")
     assert (clone.folder / "data" / "digits" / "dataset.json").exists()
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_partitions_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    """All rules look for them there, and nothing is written beside the data."""
+    clone = Clone(tmp_path)
+    clone.edit("config/test.yaml", "seeds:", "partitions: ./my shares/\nseeds:")
+    clone.edit("config/test.yaml", "experiments:", "short_runs: {below: 0}\nexperiments:")
+    clone.snakemake("datasets")
+    name = next(run["partition"] for run in clone.plan()["runs"] if run["partition"]).removeprefix("partitions/")
+    assert (tmp_path / "my shares" / name).exists()
+    assert not (tmp_path / "data" / "partitions").exists()
+    picture = f"results/test/partitions/{name.removesuffix('.npz')}.svg"
+    run = next(run["folder"] for run in clone.plan()["runs"] if run["partition"] == f"partitions/{name}")
+    clone.snakemake(picture, f"results/test/runs/{run}/summary.json")
+    assert (tmp_path / picture).exists()
+    assert not (tmp_path / "data" / "partitions").exists()

@@ -1,15 +1,22 @@
 """Datasets, their partitions among clients, and pictures of the partitions.
 
 Needs   nothing but the network or a mirror
-Gives   data/<dataset>/, data/partitions/<dataset>/*.npz (shared by all configs),
+Gives   data/<dataset>/, data/partitions/<dataset>/*.npz (or in the config's `partitions`; shared by all configs),
         results/<config>/partitions/<dataset>/*.{svg,png,csv}
 """
 
+PARTITION_FOLDER = Path(config.get("partitions") or "data/partitions").as_posix()
+PARTITION_PLACE = ["--partitions", PARTITION_FOLDER] if config.get("partitions") else []
+
+
+def partition_file(run):
+    """Where the partition of a run is; the plan has it relative to the data folder."""
+    return f"{PARTITION_FOLDER}/{Path(run['partition']).relative_to('partitions')}"
+
+
 # Any run of a partition knows all about it.
 RUN_OF_PARTITION = {
-    f"data/{run['partition']}": run["runfile"]
-    for run in PLAN["runs"]
-    if run["partition"]
+    partition_file(run): run["runfile"] for run in PLAN["runs"] if run["partition"]
 }
 
 PARTITIONS = list(RUN_OF_PARTITION)
@@ -19,7 +26,9 @@ DATASETS = [
 ]
 PICTURES = [
     [
-        Path(partition).relative_to("data").with_suffix(end)
+        Path("partitions", Path(partition).relative_to(PARTITION_FOLDER)).with_suffix(
+            end
+        )
         for end in (".svg", ".png", ".csv")
     ]
     for partition in PARTITIONS
@@ -61,7 +70,7 @@ rule partition:
     input:
         ancient("data/{dataset}/dataset.json"),
     output:
-        update("data/partitions/{dataset}/{partition}.npz"),
+        update(f"{PARTITION_FOLDER}/{{dataset}}/{{partition}}.npz"),
     log:
         "<logs>/partition/{dataset}/{partition}.log",
     benchmark:
@@ -69,13 +78,14 @@ rule partition:
     priority: FIRST
     params:
         run=lambda wildcards, output: RUN_OF_PARTITION[output[0]],
+        place=lambda wildcards, output: PARTITION_PLACE,
     shell:
-        "bayesfed partition {params.run} --data data > {log} 2>&1"
+        "bayesfed partition {params.run} --data data {params.place:q} > {log} 2>&1"
 
 
 rule overview:
     input:
-        ancient("data/partitions/{dataset}/{partition}.npz"),
+        ancient(f"{PARTITION_FOLDER}/{{dataset}}/{{partition}}.npz"),
     output:
         report(
             "<results>/partitions/{dataset}/{partition}.svg",
@@ -90,6 +100,7 @@ rule overview:
         "<benchmarks>/overview/{dataset}/{partition}.tsv"
     params:
         run=lambda wildcards, input: RUN_OF_PARTITION[input[0]],
+        place=lambda wildcards, input: PARTITION_PLACE,
         into=lambda wildcards, output: Path(output[0]).parent,
     shell:
-        "bayesfed partition {params.run} --data data --overview {params.into} > {log} 2>&1"
+        "bayesfed partition {params.run} --data data {params.place:q} --overview {params.into} > {log} 2>&1"

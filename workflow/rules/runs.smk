@@ -51,7 +51,7 @@ OPEN = [run for run in WANTED if REPORTING and TRAINING or run not in STANDING]
 DATA_OF_RUN = {
     folder: [
         *(f"data/{dataset}/dataset.json" for dataset in run["datasets"]),
-        *([f"data/{run['partition']}"] if run["partition"] else []),
+        *([partition_file(run)] if run["partition"] else []),
     ]
     for folder, run in RUNS.items()
 }

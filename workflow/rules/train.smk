@@ -1,6 +1,6 @@
 """One training job a run, or one for several short runs, so that not each of them pays for starting Python and torch.
 
-Needs   the run file of the plan, data/<dataset>/, data/partitions/<dataset>/*.npz
+Needs   the run file of the plan, data/<dataset>/, data/partitions/<dataset>/*.npz (or in the config's `partitions`)
 Gives   results/<config>/runs/<dataset>/<partition>/<method>/seed~S-<key>/, results/<config>/checkpoints/
 """
 
@@ -33,10 +33,11 @@ rule train:
         slots=config.get("gpu_slots", 1),
         precision=config.get("precision", "auto"),
         weights=config.get("weights") or "weights",
+        partitions=lambda wildcards, output: PARTITION_PLACE,
     shell:
         "exec bayesfed train {input.run} --data data --out {params.out} --checkpoint {params.checkpoint}"
         " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} --weights {params.weights:q}"
-        " > {log} 2>&1"
+        " {params.partitions:q} > {log} 2>&1"
 
 
 # Its runs are trained one after another, each as by `train`; one that fails leaves the others alone. Their summaries are
@@ -68,7 +69,8 @@ rule train_batch:
         slots=config.get("gpu_slots", 1),
         precision=config.get("precision", "auto"),
         weights=config.get("weights") or "weights",
+        partitions=lambda wildcards, output: PARTITION_PLACE,
     shell:
         "exec bayesfed train {input.run} --data data --runs {params.runs} --checkpoints {params.checkpoints}"
         " --device {params.device} --precision {params.precision} --gpu-slots {params.slots} --weights {params.weights:q}"
-        " > {log} 2>&1"
+        " {params.partitions:q} > {log} 2>&1"

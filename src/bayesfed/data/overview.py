@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 WRITTEN_OUT = 20  # up to so many rows and columns, numbers are legible
 
 
-def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path, folder: Path) -> list[Path]:
+def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path, folder: Path,
+          partitions: Path | None = None) -> list[Path]:  # fmt: skip
     """Write the picture (svg, png) and the table (csv) to `folder`, named like the partition; return them.
 
-    Needs the fetched dataset and the built partition; raises InputError as `store.load` and `partition.load`.
+    Needs the fetched dataset and the built partition, in the folder `partitions` unless in the data folder's; raises
+    InputError as `store.load` and `partition.load`.
     """
-    data, parts = partition.as_dealt(store.load(dataset, data_dir), partition.load(dataset, spec, seed, data_dir), spec)
+    dealt = partition.load(dataset, spec, seed, data_dir, partitions)
+    data, parts = partition.as_dealt(store.load(dataset, data_dir), dealt, spec)
     classes = data.source.classes
     held = {
         "train": counts(parts.train_indices, parts.train_offsets, data.train_labels, classes),

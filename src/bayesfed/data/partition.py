@@ -1,11 +1,13 @@
 """Partitions: which images each client holds; made once, stored, and shared by all methods of a cell.
 
-A partition is one file, `partitions/<dataset>/<label>-seed~S.npz` under the data folder, with four int64
-arrays (a fifth where it sets images aside for the server) and `parameters`, the JSON of what it was made from.
+A partition is one file, `partitions/<dataset>/<label>-seed~S.npz` under the data folder, or `<dataset>/...` in a folder for
+partitions alone, with four int64 arrays (a fifth where it sets images aside for the server) and `parameters`, the JSON of
+what it was made from.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,38 +23,54 @@ from bayesfed.data.sources import Source
 from bayesfed.errors import InputError
 
 SERVER = "server_indices"
+PARTITIONS = "partitions"  # the folder of partitions in the data folder
 
 
 def filename(dataset: str, spec: PartitionSpec, seed: int) -> str:
     """The partition's path relative to the data folder."""
-    return f"partitions/{dataset}/{spec.label}-seed~{seed}.npz"
+    return f"{PARTITIONS}/{dataset}/{spec.label}-seed~{seed}.npz"
 
 
-def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Path:
+def place(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None) -> Path:
+    """Where the partition's file is: in a folder for partitions, or, where that is None, in the data folder's own."""
+    name = filename(dataset, spec, seed)
+    return data_dir / name if folder is None else folder / Path(name).relative_to(PARTITIONS)
+
+
+def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None = None) -> Path:
     """Make the partition's file where it is missing, verify it where it is there; return its path.
 
-    Needs the fetched dataset. Raises InputError for a damaged file, and where `store.load` or
-    the scheme does.
+    Needs the fetched dataset. `folder`: of partitions, where it is not the data folder's. Raises InputError for a damaged
+    file, for a folder that cannot be written to, and where `store.load` or the scheme does.
     """
     if spec.scheme == WHOLE:
         raise InputError("partition.scheme: whole needs no partition file; each client holds a dataset")
-    path = data_dir / filename(dataset, spec, seed)
+    path = place(dataset, spec, seed, data_dir, folder)
     if path.exists():
-        load(dataset, spec, seed, data_dir)
+        load(dataset, spec, seed, data_dir, folder)
         return path
     data = store.load(dataset, data_dir)
     partition = divide(data.train_labels, data.test_labels, spec, seed)
     arrays = {"parameters": np.array(_parameters(data.source, spec, seed))} | vars(partition)
-    write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
+    try:
+        write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise InputError(
+            f"{path.parent}: partitions cannot be written here ({error.strerror}); give another folder for them by "
+            "--partitions DIR, or `partitions` in a config"
+        ) from None
     return path
 
 
-def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path) -> Partition:
+def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None = None) -> Partition:
     """Read a partition and verify it against the dataset's fingerprint and the parameters asked for.
 
-    Raises InputError where the file is missing, damaged, or made from other data or parameters.
+    `folder`: of partitions, where it is not the data folder's. Raises InputError where the file is missing, damaged, or made
+    from other data or parameters.
     """
-    path = data_dir / filename(dataset, spec, seed)
+    path = place(dataset, spec, seed, data_dir, folder)
     wanted = source(dataset)
     again = "delete it and run `bayesfed partition` again"
     try:

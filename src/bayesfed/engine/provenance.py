@@ -20,14 +20,14 @@ from bayesfed.engine import device
 from bayesfed.runfile import Run
 
 
-def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str) -> dict[str, Any]:
+def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partitions: Path | None) -> dict[str, Any]:
     """What a result depends on beside its key, as `bayesfed verify` compares it, and provenance.json has it; there without
     helpers where there are none."""
     return {
         **by,
         "precision": precision,
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
-        "partition_fingerprint": partition_fingerprint(run, data),
+        "partition_fingerprint": partition_fingerprint(run, data, partitions),
         "helpers": helpers.found(run.part_files) or None,
     }
 
@@ -44,11 +44,11 @@ def machine(on: str, executor: str) -> dict[str, Any]:
     }
 
 
-def partition_fingerprint(run: Run, data: Path) -> str | None:
+def partition_fingerprint(run: Run, data: Path, partitions: Path | None) -> str | None:
     """sha256 of the cached partition's arrays; None where every client holds a whole dataset."""
     if run.multi_task:
         return None
-    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data)
+    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data, partitions)
     return hashlib.sha256(b"".join(array.tobytes() for array in vars(shares).values())).hexdigest()
 
 

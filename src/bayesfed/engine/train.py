@@ -53,6 +53,7 @@ class Place:
     gpu_slots: int = 1  # jobs that may share a GPU
     executor: str = "auto"  # another than the device's own one is for debugging
     weights: Path = parts.WEIGHTS  # with the files of pretrained weights that run files name
+    partitions: Path | None = None  # where they are, unless in the data folder
 
 
 class Process:
@@ -277,7 +278,7 @@ def own_partition(run: Run, place: Place) -> partition.Partition | None:
     """The run's cached partition, made where it is missing; None where every client holds a whole dataset."""
     if run.multi_task:
         return None
-    cell = (run.datasets[0], run.partition, run.budget.seed, place.data)
+    cell = (run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)
     partition.build(*cell)
     return partition.load(*cell)
 
@@ -340,7 +341,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "method_revision": method.revision,
         "engine_revision": ENGINE_REVISION,
         "executor": record.executor,  # where sessions of an earlier version do not say it
-        **facts(run, place.data, by, record.precision),
+        **facts(run, place.data, by, record.precision, place.partitions),
         "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
         "train_seconds": round(record.seconds, 3),
@@ -366,12 +367,13 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "batch_size": budget.batch_size,
         "train_seconds": round(record.seconds, 3),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
-    } | summarise(progress.history, test_images(run, place.data))
+    } | summarise(progress.history, test_images(run, place))
     runfolder.seal(place.out, summary)
 
 
-def test_images(run: Run, data: Path) -> list[int]:
+def test_images(run: Run, place: Place) -> list[int]:
     """How many test images each client has."""
     if run.multi_task:
         return [one.count("test") for one in run.sources]
-    return np.diff(partition.load(run.datasets[0], run.partition, run.budget.seed, data).test_offsets).tolist()
+    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)
+    return np.diff(shares.test_offsets).tolist()  # type: ignore[no-any-return]

@@ -111,10 +111,11 @@ class Verdict:
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
 
-def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path = WEIGHTS) -> Verdict:
+def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path = WEIGHTS,
+           partitions: Path | None = None) -> Verdict:  # fmt: skip
     """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and
     compare; from two rounds on, resume them midway, too. `weights`: the folder with the files that its networks start from,
-    where it has any.
+    where it has any; `partitions`: that of partitions, where it is not the data folder's.
 
     Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
@@ -125,7 +126,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     then |= then.get("sessions", [{"by": {}}])[0]["by"]  # the first rounds are its first session's
     check_key(folder, run, summary, then)
     asked = then["device"] if asked == "auto" and then["device"] == "cpu" else asked
-    place = Place(folder, folder / checkpoint.FILE, data, asked, weights=weights)
+    place = Place(folder, folder / checkpoint.FILE, data, asked, weights=weights, partitions=partitions)
     process.lease(place)
     on = device.choose_device(asked)
     as_then = on == then["device"]
@@ -155,13 +156,25 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         stored = Path(scratch) / checkpoint.FILE
         values, progress = again(stored=stored if middle else None)
         if stored.exists() and progress.round > middle:
-            elsewhere(Task(str(folder), str(data), str(weights), on, precision, executor, str(stored), progress.round))
+            elsewhere(
+                Task(
+                    str(folder),
+                    str(data),
+                    str(weights),
+                    str(partitions or ""),
+                    on,
+                    precision,
+                    executor,
+                    str(stored),
+                    progress.round,
+                )
+            )
             if another := unlike(progress, checkpoint.load(stored, run.key, compute.device)[0]):
                 resumed = (
                     f"stopped after round {middle} and resumed it gives another {another}: its method keeps something outside "
                     "its tensors, or draws by itself"
                 )
-    now = facts(run, data, machine(on, executor), precision)
+    now = facts(run, data, machine(on, executor), precision, partitions)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(round) for round, *_ in values), default=0)
     words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
@@ -185,6 +198,7 @@ class Task:
     folder: str
     data: str
     weights: str
+    partitions: str  # "": where the data are
     device: str
     precision: str
     executor: str
@@ -207,7 +221,8 @@ def resume(task: Task) -> None:
     """Go on from a checkpoint, and write it anew."""
     data, stored = Path(task.data), Path(task.stored)
     run = runfile.load(Path(task.folder) / "run.yaml", data)
-    place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights))
+    partitions = Path(task.partitions) if task.partitions else None
+    place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights), partitions=partitions)
     compute = device.compute(task.device, task.precision)
     with Process() as process:
         federation = assemble(run, place, compute, process.load(run, data))
@@ -280,14 +295,14 @@ def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) ->
 
 
 def verify_all(folders: list[Path], rounds: int, data: Path, asked: str,
-               weights: Path = WEIGHTS) -> tuple[list[Path], list[Path]]:  # fmt: skip
+               weights: Path = WEIGHTS, partitions: Path | None = None) -> tuple[list[Path], list[Path]]:  # fmt: skip
     """Verify runs one after another, saying what was found of each; gives those that do not hold, and those that could not
     be checked."""
     wrong, unchecked = [], []
     with Process() as process:
         for folder in folders:
             try:
-                verdict = verify(folder, rounds, data, asked, process, weights)
+                verdict = verify(folder, rounds, data, asked, process, weights, partitions)
             except InputError as error:
                 print(error, file=sys.stderr)
                 unchecked.append(folder)
