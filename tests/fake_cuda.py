@@ -5,6 +5,7 @@ torch's own graphs, which break a run when they are broken, are kept by assertio
 """
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +65,7 @@ class Graph:
 
     def capture_begin(self, pool: Pool, capture_error_mode: str) -> None:
         assert self.generators, "noise would not follow the generator"
+        assert not gc.isenabled(), "an earlier graph that is freed now spoils the recording"
         assert not pool.ever or pool.graphs, "torch refuses a pool whose last graph has gone"
         self.pool, self.stream = pool, self.cuda.current
         assert self.stream.waits, "the lane's own work is waited for"

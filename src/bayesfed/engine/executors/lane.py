@@ -10,7 +10,8 @@ On a CPU nothing can be recorded: there a step runs each time it would be replay
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
@@ -52,18 +53,31 @@ class Recorder:
         self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
-            try:
-                step()
-            finally:
-                graph.capture_end()
+            with uncollected():
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    step()
+                finally:
+                    graph.capture_end()
         except RuntimeError as error:  # the step's own comes first, and spoils the end of the recording, too
             first = error.__context__ or error
             if out_of_memory(first):
                 raise
             raise Unrecordable(str(first).strip().partition("\n")[0]) from error
         return cast(Callable[[], None], graph.replay)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from freeing an earlier run's graphs inside: CUDA forbids that to a thread that records."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Unrecordable(RuntimeError):
