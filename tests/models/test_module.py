@@ -317,7 +317,8 @@ def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
 )
 def test_what_draws_from_no_generator_of_a_node_is_named(layer: Callable[[], nn.Module], drawn: str) -> None:
     with pytest.raises(
-        InputError, match=rf"in training it draws .* that is not its node's \(by \w*{drawn}\w*\); draw in"
+        InputError,
+        match=rf"in training it draws .* that is not its node's \(by \w*{drawn}\w*, which takes no other\); draw in",
     ):
         ModuleNetwork("bad", lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), layer()), *SHAPE)
 

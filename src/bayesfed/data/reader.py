@@ -58,7 +58,7 @@ def watching() -> Iterator[set[Path]]:
     try:
         yield opened
     finally:
-        _watched.remove(opened)
+        _watched[:] = [one for one in _watched if one is not opened]
 
 
 @functools.cache
