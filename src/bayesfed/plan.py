@@ -229,7 +229,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     if folder != PAPERS and (PAPERS / f"{name}.yaml").exists():
         raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
     published = folder / f"{name}.published.csv"
-    spec |= {"published_file": published.as_posix(), "printed": published.is_file()}
+    spec = {"first_client": 0} | spec | {"published_file": published.as_posix(), "printed": published.is_file()}
     return spec | {key: config[key] for key in ("parts", "weights") if config.get(key)}
 
 

@@ -78,6 +78,7 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
     if len(lines) > 1 and total.difference:
         told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
     told += f"; measured: {in_words(claim['metric'])}"
+    told += f" ({total.of_rounds})" if total.of_rounds else ""
     return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(total.apart))
 
 

@@ -60,6 +60,7 @@ def story(
         },
         "calibration": {
             model: {metric: round(value, 4) for metric, value in values.items() if runs.number(value) is not None}
+            | runs.undefined(folder, model)
             for model, values in summary.get("uncertainty", {}).items()
         },
         "reliability": {
@@ -77,8 +78,8 @@ CLIENT_COLUMNS = (
     "client",
     "model",
     "dataset",
-    *breakdown.ACCURACIES,
-    *map(breakdown.on_shard, breakdown.ACCURACIES),
+    *breakdown.COLUMNS.values(),
+    *map(breakdown.on_shard, breakdown.COLUMNS.values()),
     "note",
 )
 

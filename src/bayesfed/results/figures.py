@@ -154,7 +154,7 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
         if key == "dataset":
             words.append(study.stand_ins([record]) or study.labels(value))
         elif key in ("alpha", "client"):
-            words.append(f"{'alpha =' if key == 'alpha' else 'client'} {value}")
+            words.append(f"{'alpha =' if key == 'alpha' else 'client'} {study.written(key, value)}")
         else:
             words.append(study.labelled(key, value))
     return ", ".join(words)
@@ -191,7 +191,7 @@ def footnote(
     stopped = wording.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
-    none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
+    none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
     if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width with a thousandth of the images or more; dashed: where they are equal."
     budget = study.budget(shown)
@@ -236,13 +236,13 @@ def choices(
     return ["dataset", "model", "method", "alpha", "axes", "chosen"], list(found.values())
 
 
-def without(records: Iterable[cells.Record]) -> list[str]:
+def without(study: cells.Study, records: Iterable[cells.Record]) -> list[str]:
     """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.missing:
             clients = found.setdefault((record.method, record.missing), [])
-            clients += [f"client {record.client}"] if record.client != "global" else []
+            clients += [f"client {study.written('client', record.client)}"] if record.client != "global" else []
     return [f"{', '.join([method, *wording.unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 

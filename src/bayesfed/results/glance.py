@@ -51,7 +51,9 @@ def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
     score = cell.score()
     spread = f" ± {row['published_sd']}" if row["published_sd"] else ""
     here += f" ({row['published']}{spread})" if row["published"] else ""
+    shown = [cell.statistic, *([cell.statistic.last5] if cell.statistic.chosen else [])]
     told = [search.chosen(cell.records), score.count().partition(", ")[2] if score.seeds else ""]
+    told.append(cells.of_rounds(cell.records, *shown))
     return "; ".join([here, *filter(None, told)])
 
 
@@ -60,10 +62,10 @@ def beside(study: cells.Study, keys: Mapping[str, str], cell: tables.Cell) -> st
 
     `keys`: those of its row.
     """
-    of_row = [study.label(value) for key, value in keys.items() if key != "method"]
+    of_row = [study.written(key, value) for key, value in keys.items() if key != "method"]
     if "method" in keys:
         return ", ".join([*of_row, cell.column])
-    of_column = [study.label(value) for key, value in cell.keys.items() if key not in keys and key != "method"]
+    of_column = [study.written(key, value) for key, value in cell.keys.items() if key not in keys and key != "method"]
     return ", ".join([*of_row, *of_column])
 
 
@@ -110,7 +112,7 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         records = [record for cell in of_row for record in cell.records if record.done]
         of_these = {folder: runs.provenance(folder) for folder in sorted({record.folder for record in records})}
         made |= of_these
-        name = ", ".join(study.label(value) for value in keys.values())
+        name = ", ".join(study.written(key, value) for key, value in keys.items())
         scores = [cell.score() for cell in of_row]
         seeds, planned = sorted({each.seeds for each in scores if each.seeds}), max(each.planned for each in scores)
         many = " to ".join(map(str, (seeds[0], seeds[-1]) if len(seeds) > 1 else seeds)) or "0"
