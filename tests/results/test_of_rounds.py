@@ -89,8 +89,10 @@ def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], 
     assert total["of_rounds"] == told
     assert [row["of_rounds"] for row in each] == ["last: its last tested round, 4 to 7", ""]
     shown = glance.write(seldom.plan, tmp_path)[0].read_text()
-    assert f"60.00; {told}" in shown
-    assert "/ 41.67; last5: each client's up to five last tested rounds, 1 to 7" in shown
+    assert "| IID | 60.00‡ | 70.00 |" in shown
+    assert f" ‡ {told}." in shown
+    assert "| IID | 60.00 / 41.67‡ | 70.00 / 50.00 |" in shown
+    assert " ‡ last5: each client's up to five last tested rounds, 1 to 7." in shown
     page = build.write(seldom.plan, tmp_path / "page.html")[0].read_text()
     assert f"measured: client accuracy, last round ({told})" in page.replace("&#39;", "'")
     assert f"<li>{told}; last5: " in page.replace("&#39;", "'")
