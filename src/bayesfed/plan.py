@@ -39,7 +39,7 @@ WORKFLOW_KEYS = (
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
+    "name", "title", "notice", "benchmarks", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
     *OUTPUTS, *WORKFLOW_KEYS,
 )  # fmt: skip
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
@@ -138,6 +138,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         "hash": asked,
         "title": config.get("title", config["name"]),
         "notice": config.get("notice") or "",
+        "benchmarks": config.get("benchmarks", False),
         "runs": [
             {
                 "key": run.key,
@@ -233,7 +234,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     if folder != PAPERS and (PAPERS / f"{name}.yaml").exists():
         raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
     published = folder / f"{name}.published.csv"
-    spec |= {"published_file": published.as_posix(), "printed": published.is_file()}
+    spec = {"first_client": 0} | spec | {"published_file": published.as_posix(), "printed": published.is_file()}
     return spec | {key: config[key] for key in ("parts", "weights") if config.get(key)}
 
 

@@ -7,6 +7,7 @@ mixed with another is noticed by whoever reads it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from bayesfed.errors import InputError
 SUMMARY = "summary.json"
 # Why there is no accuracy of a global model: the server has no whole network, or its model is not tested there.
 NO_GLOBAL, NOT_ON_SHARDS = "no global model", "not tested on shards"
+# Why a metric that was measured is no number.
+INFINITE, NO_NUMBER, NO_FOREIGN = "infinite", "not a number", "no OOD images"
+ONE_KIND = {1.0: "no mistakes", 0.0: "only mistakes"}  # by accuracy: where mistakes cannot be told from the rest
 SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a later call may go on with
 
 
@@ -56,6 +60,16 @@ def finished(folder: Path) -> dict[str, Any]:
 def provenance(folder: Path) -> dict[str, Any]:
     """How and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
     return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def undefined(metric: str, value: float, accuracy: float) -> str:
+    """Why a metric of a model on the full test set is no number, of its value and the model's accuracy there; "" for one
+    that is."""
+    if not math.isnan(value):
+        return INFINITE if math.isinf(value) else ""
+    if metric.startswith("auroc_foreign"):
+        return NO_FOREIGN
+    return ONE_KIND.get(accuracy, NO_NUMBER) if metric.startswith("auroc_mistakes") else NO_NUMBER
 
 
 def refused(path: Path, why: str) -> InputError:

@@ -36,6 +36,7 @@ class Lab:
         content = {
             "config": "test",
             "notice": self.notice,
+            "benchmarks": False,
             "runs": list(runs.values()),
             "cells": self.cells,
             "logs": logs,
@@ -82,7 +83,7 @@ def finish(
     server: list[float] | None = None,
     clients: Sequence[Sequence[float | None]] | None = None,
     uncertainty: Mapping[str, Mapping[str, float]] | None = None,
-    on_shards: list[list[float]] | None = None,
+    on_shards: Sequence[Sequence[float | None]] | None = None,
     mean: list[float] | None = None,
     **more: Any,
 ) -> None:
@@ -118,9 +119,12 @@ def finish(
                     writer.writerow([round, k, model, "shard_accuracy", value - less])
                     writer.writerow([round, k, model, "test_accuracy", 0.999])
         for k, curve in enumerate(on_shards or []):
-            writer.writerows([round, k, "global", "shard_accuracy", value] for round, value in enumerate(curve, 1))
+            tested = ((round, value) for round, value in enumerate(curve, 1) if value is not None)
+            writer.writerows([round, k, "global", "shard_accuracy", value] for round, value in tested)
+    curves = [server or [], mean or [], *(clients or []), *(on_shards or [])]
     summary = {
         "seed": 0,
+        "rounds": max(map(len, curves)),
         "global": dict(zip(names, summed(server), strict=True)) if server else {},
         "clients": block(clients or []),
         "uncertainty": uncertainty or {},

@@ -50,8 +50,8 @@ def of_kind(spec: Spec, kind: str, **change: Any) -> None:
          "hbfl.yaml, table1: no cell has setting 'Non-IDD'; did you mean 'Non-IID'?"),
         (lambda s: s["tables"]["table1"]["rows"].update(datset=["cifar10"]),
          "hbfl.yaml, table1: no field 'datset' of a cell; did you mean 'dataset'?"),
-        (lambda s: s["tables"]["table4"]["columns"].append({"client": 1, "dataset": "cifar100"}),
-         "hbfl.yaml, table4: no cell of experiment 'multitask' has method Independent, client 1, dataset cifar100"),
+        (lambda s: s["tables"]["table4"]["columns"].append({"client": 0, "dataset": "cifar100"}),
+         "hbfl.yaml, table4: no cell of experiment 'multitask' has method Independent, client 0, dataset cifar100"),
         (lambda s: s["tables"]["table1"].update(colums=[]),
          "hbfl.yaml, table1: colums: unknown key; did you mean 'columns'?"),
         (lambda s: s["tables"]["table1"].pop("rows"), "hbfl.yaml, table1: rows: this key is missing"),
@@ -118,7 +118,7 @@ def test_a_mistake_in_a_paper_is_refused_at_planning(config: Path, edit: Callabl
     spec = yaml.safe_load(path.read_text())
     edit(spec)
     if words == "no cell of table2 has":  # the item of printed numbers that no table takes any more
-        spec["tables"]["table2"]["rows"]["client"] = [1, 2]
+        spec["tables"]["table2"]["rows"]["client"] = [0, 1]
         spec["tables"]["client_means"]["published"] = ["table3"]
     path.write_text(yaml.safe_dump(spec))
     with pytest.raises(InputError) as error:

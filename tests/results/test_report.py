@@ -187,7 +187,7 @@ def test_a_run_is_told_whole(some_runs, tmp_path):
     run = next(one for one in data["runs"].values() if one["columns"]["method"] == "FML" and one["server"])
     assert run["server"] == {"best": 51, "last": 51, "last5": 45.5}
     assert run["curves"]["global"] == [[1, 40], [2, 51]]
-    assert run["clients"][0][:4] == ["1", "MLP", "CIFAR10", "85.00"]
+    assert run["clients"][0][:4] == ["0", "MLP", "CIFAR10", "85.00"]
     assert run["diagnostics"] == {"log_precision_spread": [[1, 0.1], [2, 0.1]]}
     assert "bayesfed train" in run["command"]
 
@@ -233,8 +233,8 @@ def test_figures_hold_the_curves_of_the_seeds_that_all_have(some_runs, tmp_path)
 
 
 OF_RUN = {
-    "heat": "client,class,images\n1,0,5\n",
-    "clients": "client,model,images,value\n1,cnn,5,80\n",
+    "heat": "client,class,images\n0,0,5\n",
+    "clients": "client,model,images,value\n0,cnn,5,80\n",
     **dict.fromkeys(("curve", "reliability", "logged"), "curve,x,value,colour,width\na,1,5,#000,1\na,2,6,#000,1\n"),
 }
 
@@ -281,7 +281,7 @@ def test_partitions_are_drawn_from_their_tables(some_runs, tmp_path):
     shown = Page(out.read_text())
     data = json.loads(shown.scripts[0])
     assert data["partitions"] == {f"{name}.npz": {"train": [[5, 0], [3, 4]]}}
-    assert data["charts"]["hbfl-partitions-cifar10"]["panels"][0]["csv"] == "client,class,images\n1,0,5\n2,0,3\n2,1,4\n"
+    assert data["charts"]["hbfl-partitions-cifar10"]["panels"][0]["csv"] == "client,class,images\n0,0,5\n1,0,3\n1,1,4\n"
     assert "2 clients with 5 to 7 training images, of 1 to 2 classes each" in out.read_text()
 
 

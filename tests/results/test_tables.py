@@ -108,10 +108,11 @@ def test_clients_are_broken_down_and_a_shared_run_stands_once(lab, stored, rows,
     stored(shared, [0.6, 0.55], [[0.2, 0.1], [0.4, 0.4], [0.9, 0.1]])
     tables.write(lab.plan, tmp_path)
     found = rows(tmp_path / "hbfl/clients.csv")
-    assert [(row["client"], row["best"], row["last"], row["last5"]) for row in found] == [
-        ("1", "20.00", "10.00", "15.00"),
-        ("2", "40.00", "40.00", "40.00"),
-        ("3", "90.00", "10.00", "50.00"),
+    columns = ("client", *(f"accuracy_{name}_percent" for name in ("best", "last", "last5")))
+    assert [tuple(row[column] for column in columns) for row in found] == [
+        ("0", "20.00", "10.00", "15.00"),
+        ("1", "40.00", "40.00", "40.00"),
+        ("2", "90.00", "10.00", "50.00"),
         ("mean", "50.00", "20.00", "35.00"),
         ("global", "60.00", "55.00", "57.50"),
     ]
@@ -150,7 +151,7 @@ def on_shard(lab, **more):
     common = {"title": "", "experiment": "heterogeneous", "metric": "global_on_shard_accuracy_best", **more}
     columns = [{"method": "FML"}, {"method": "HBFL"}]
     lab.spec["tables"] = {
-        "each": {**common, "rows": {"setting": ["IID"], "client": [1, 2]}, "columns": columns},
+        "each": {**common, "rows": {"setting": ["IID"], "client": [0, 1]}, "columns": columns},
         "mean": {**common, "rows": {"setting": ["IID"]}, "columns": columns},
     }
 
@@ -169,12 +170,13 @@ def test_the_servers_model_on_every_clients_shard(lab, stored, rows, tmp_path):
     (mean,) = rows(tmp_path / "hbfl/mean.csv")
     assert (mean["FML"], mean["HBFL"]) == ("not in its record", "45.00")
     found = {(row["method"], row["client"]): row for row in rows(tmp_path / "hbfl/clients.csv")}
-    names = ("best", "last", "global_best", "global_last", "global_last5", "note")
-    assert [found["HBFL", "2"][name] for name in names] == ["80.00", "70.00", "60.00", "60.00", "50.00", ""]
+    names = ["accuracy_best", "accuracy_last", *(f"global_accuracy_{name}" for name in ("best", "last", "last5"))]
+    names = [*(f"{name}_percent" for name in names), "note"]
+    assert [found["HBFL", "1"][name] for name in names] == ["80.00", "70.00", "60.00", "60.00", "50.00", ""]
     assert [found["HBFL", "mean"][name] for name in names] == ["85.00", "80.00", "45.00", "45.00", "37.50", ""]
     assert [found["HBFL", "global"][name] for name in names] == ["50.00", "10.00", "", "", "", ""]
     older = ["80.00", "80.00", "", "", "", "global: not in its record"]
-    assert [found["FML", "2"][name] for name in names] == older
+    assert [found["FML", "1"][name] for name in names] == older
 
 
 def test_an_empty_cell_says_why(lab, stored, rows, tmp_path):
@@ -210,9 +212,10 @@ def test_an_empty_cell_says_why(lab, stored, rows, tmp_path):
     verdicts = {row["client"]: row["verdict"] for row in rows(tmp_path / "hbfl/claims.csv")}
     assert verdicts["1"] == "no client predictors or never took part"
     found = {(row["method"], row["seed"], row["client"]): row for row in rows(tmp_path / "hbfl/clients.csv")}
-    assert found["HBFL", "0", "1"]["note"] == "never took part; global: no global model"
+    assert found["HBFL", "0", "0"]["note"] == "never took part; global: no global model"
     assert found["HBFL", "0", "mean"]["note"] == "without 1 client: never took part; global: no global model"
-    assert (found["FML", "0", "1"]["best"], found["FML", "0", "1"]["global_best"]) == ("", "20.00")
+    first = found["FML", "0", "0"]
+    assert (first["accuracy_best_percent"], first["global_accuracy_best_percent"]) == ("", "20.00")
     assert found["FML", "0", "mean"]["note"] == "no client predictors"
     assert found["HBFL", "0", "global"]["note"] == "no global model"
 
@@ -233,7 +236,10 @@ def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
     assert (fml["verdict"], fml["mean"], fml["difference"]) == ("diverged", "", "")
     assert "1 of 2, 1 diverged seeds finished" in hbfl["note"]
     assert rows(tmp_path / "hbfl/claims.csv")[0]["verdict"] == "diverged"
-    assert [row["best"] for row in rows(tmp_path / "hbfl/clients.csv")[:11]] == [*["diverged"] * 10, ""]
+    assert [row["accuracy_best_percent"] for row in rows(tmp_path / "hbfl/clients.csv")[:11]] == [
+        *["diverged"] * 10,
+        "",
+    ]
 
 
 def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
@@ -288,13 +294,13 @@ def test_curves_agree_with_the_engines_summary(tmp_path):
     ]
     lines = [f"{row.round},{row.client},{row.model},{row.metric},{row.value}" for row in history]
     (tmp_path / "metrics.csv").write_text("\n".join(["round,client,model,metric,value", *lines]))
-    read, summary = runs.curves(tmp_path), summarise(history, test_images=[5])
-    assert read == {"global": {1: 0.3, 2: 0.2}, "1": {1: 0.55, 2: 0.4}, "global on 1": {2: 0.7}}
+    read, summary = runs.curves(tmp_path), summarise(history, test_images=[5], rounds=2)
+    assert read == {"global": {1: 0.3, 2: 0.2}, "0": {1: 0.55, 2: 0.4}, "global on 0": {2: 0.7}}
     assert summary["global_on_shards"]["accuracy_best"] == [0.7]
     # The best is over epochs too, where a run tests after each; what stands beside it is not chosen by any test.
     assert summary["clients"]["accuracy_best"] == [0.6]
     assert summary["clients"]["accuracy_last"] == [0.4]
-    assert summary["clients"]["accuracy_last5"] == [pytest.approx(sum(read["1"].values()) / 2)]
+    assert summary["clients"]["accuracy_last5"] == [pytest.approx(sum(read["0"].values()) / 2)]
     assert max(read["global"].values()) == summary["global"]["accuracy_best"]
 
 
@@ -326,3 +332,28 @@ def test_networks_are_those_of_the_run(lab, stored):
         ("global", "mlp"),
         ("client", "lenet5"),
     }
+
+
+def test_clients_count_from_0_and_a_paper_may_call_them_otherwise(lab, stored, rows, tmp_path):
+    """In rows, columns and printed numbers; the record of a run and clients.csv have the one count."""
+    curves = [[0.1 * k] for k in range(10)]
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves)
+    for first in (0, 1):
+        lab.spec["first_client"] = first
+        tables.write(lab.plan, tmp_path)
+        found = rows(tmp_path / "hbfl/table2.csv")
+        assert [(row["client"], row["HBFL"]) for row in found[:2]] == [(str(first), "0.00"), (str(first + 1), "10.00")]
+        assert [row["client"] for row in rows(tmp_path / "hbfl/clients.csv")][:3] == ["0", "1", "2"]
+        compare.write(lab.plan, tmp_path)
+        printed = {row["client"]: row["published"] for row in rows(tmp_path / "hbfl/table2.compare.csv")[1:10:2]}
+        assert list(printed) == [str(k + first) for k in range(5)]
+        assert (printed["1"], printed.get("0", "")) == ("80.88", "")
+        (study,) = join.studies(lab.plan)
+        assert tables.title(study, {"client": 1, "model": "lenet5"}) == f"client {first + 1}: LeNet5"
+
+
+def test_a_plan_that_counts_clients_from_1_is_refused(lab, tmp_path):
+    lab.cell("heterogeneous", "HBFL")
+    del lab.spec["first_client"]
+    with pytest.raises(InputError, match=r"a plan of another version \(no 'first_client'\); make it anew"):
+        tables.write(lab.plan, tmp_path)

@@ -10,8 +10,8 @@ import pytest
 
 from bayesfed import runfolder
 from bayesfed.errors import InputError
-from bayesfed.report import charts
-from bayesfed.results import breakdown, cells, check, compare, drawing, figures, join, tables
+from bayesfed.report import build, charts
+from bayesfed.results import breakdown, cells, check, claims, compare, drawing, figures, join, tables
 
 TABLE = {
     "title": "uncertainty",
@@ -189,3 +189,71 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     columns = [{"title": "height", "metric": "global_accuracy_labelled"}]
     _, (hbfl, fml) = tables.layout(study, {**TABLE, "columns": columns})
     assert (hbfl["height"], fml["height"]) == (f"{(40 + 45 + 60) / 3:.2f}", "no active learning")
+
+
+MISTAKES = {
+    "title": "AUROC of mistakes", "experiment": "heterogeneous", "metric": "global_auroc_mistakes_last",
+    "rows": {"setting": ["IID"]}, "columns": [{"method": "HBFL"}, {"method": "FML"}, {"method": "ABAVG"}],
+}  # fmt: skip
+AUROC = "test_auroc_mistakes"
+
+
+@pytest.fixture
+def faultless(lab: Any, stored: Callable[..., None]) -> Any:
+    """HBFL makes no mistake in the last round, FML in that of one seed of two; ABAVG's record is from before."""
+    for method, seed, value in (("HBFL", 0, "nan"), ("FML", 0, "nan"), ("FML", 1, 0.9)):
+        folder = lab.cell("heterogeneous", method, seed=seed)
+        accuracy = 1.0 if value == "nan" else 0.5
+        shown = {"ece": 0.1, "auroc_mistakes": None if value == "nan" else value}
+        stored(folder, [0.5, accuracy], uncertainty={"global": shown})
+        measure(folder, [(1, AUROC, 0.8), (2, AUROC, value), (2, "test_ece", 0.1)])
+    stored(lab.cell("heterogeneous", "ABAVG"), [0.5, 0.5], uncertainty={"global": {"ece": 0.1}})
+    claim = {"by": "us", "kind": "higher", "experiments": ["heterogeneous"], "metric": "global_auroc_mistakes_last"}
+    lab.spec["claims"] = [
+        {**claim, "claim": "none", "method": "FML", "than": ["HBFL"]},
+        {**claim, "claim": "one", "method": "FML", "than": ["ABAVG"]},
+    ]
+    lab.spec["tables"], lab.spec["figures"], lab.spec["glance"] = {"mistakes": MISTAKES}, {}, ["mistakes"]
+    return lab
+
+
+def test_a_model_without_mistakes_says_so_in_tables(faultless: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
+    tables.write(faultless.plan, tmp_path)
+    (row,) = rows(tmp_path / "hbfl/mistakes.csv")
+    assert (row["HBFL"], row["FML"], row["ABAVG"]) == ("no mistakes", "0.900", "not in its record")
+    assert (row["HBFL last5"], row["FML last5"]) == ("no mistakes", "0.850")
+    assert row["seeds"] == "no mistakes (HBFL); 1 of 2, 1 no mistakes (FML); not in its record (ABAVG)"
+    compare.write(faultless.plan, tmp_path)
+    found = rows(tmp_path / "hbfl/mistakes.compare.csv")
+    assert [one["verdict"] for one in found] == ["no mistakes", "not printed", "not in its record"]
+    assert "1 of 2, 1 no mistakes" in found[1]["note"]
+    apart = {(one["method"], one["seed"]): one["auroc_mistakes"] for one in rows(tmp_path / "hbfl/uncertainty.csv")}
+    assert apart == {
+        ("HBFL", "0"): "no mistakes", ("FML", "0"): "no mistakes", ("FML", "1"): "0.9000", ("ABAVG", "0"): "",
+    }  # fmt: skip
+
+
+def test_claims_and_the_report_say_so(faultless: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
+    claims.write(faultless.plan, tmp_path)
+    found = {one["claim"]: one["verdict"] for one in rows(tmp_path / "hbfl/claims.csv") if one["dataset"] == "all"}
+    assert found == {"none": "no mistakes", "one": "no mistakes or not in its record"}
+    page = build.write(faultless.plan, tmp_path / "page.html")[0].read_text()
+    assert "<td>no mistakes</td>" in page
+    assert "<td>0.9000 (without 1 of 2: no mistakes)</td>" in page
+    data = json.loads(page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    told = {(one["columns"]["method"], one["columns"]["seed"]): one["calibration"] for one in data["runs"].values()}
+    assert told["HBFL", "0"] == {"global": {"ece": 0.1, "auroc_mistakes": "no mistakes"}}
+    assert told["FML", "1"] == {"global": {"ece": 0.1, "auroc_mistakes": 0.9}}
+
+
+def test_a_claim_says_which_seeds_it_lacks(lab: Any, stored: Callable[..., None]) -> None:
+    for seed in (0, 1):
+        for method, value in (("HBFL", 0.9), ("FML", "nan" if seed else 0.8)):
+            folder = lab.cell("heterogeneous", method, seed=seed)
+            stored(folder, [0.5, 0.0 if value == "nan" else 0.5])
+            measure(folder, [(2, AUROC, value)])
+    (study,) = join.studies(lab.plan)
+    claim = {"claim": "", "by": "us", "kind": "higher", "experiments": ["heterogeneous"], "method": "HBFL"}
+    asked = {**claim, "metric": "global_auroc_mistakes_last", "than": ["FML"]}
+    total = claims.tested(study, asked).total
+    assert (total.told, total.of, total.planned) == ("holds (no value in some: only mistakes)", 1, 2)

@@ -17,6 +17,7 @@ from bayesfed.metrics.detection import detection, entropy
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
+LAST = 5  # rounds at the end in which the server's model is tested on every client's shard
 MEAN = "mean"  # stands for a client in rows of all clients of a round together
 
 
@@ -52,6 +53,7 @@ class Evaluation:
         self.federation, self.participants = federation, participants
         budget = federation.run.budget
         self.detailed = round == budget.rounds or round % DETAILED_EVERY == 0
+        self.late = round > budget.rounds - LAST
         self.every = budget.clients_on_test == "round"
         sparse = 1 if self.every else -(-len(participants) // DETAILED_CLIENTS)
         self.on_all = set(participants[::sparse] if self.detailed or self.every else [])  # the test images
@@ -87,12 +89,20 @@ class Evaluation:
         if not server.predicts:
             return []
         method = self.federation.method
-        on = range(self.federation.clients) if self.detailed else self.participants
         predictors = contract.server_predictors(method, method.server_predictors(server))
         whole = (
             not self.federation.run.multi_task
         )  # else clients' tests are of several sets, and their shards are these
-        return self.of_predictors(server, predictors, whole, on)
+        return self.of_predictors(server, predictors, whole, self.shards())
+
+    def shards(self) -> Sequence[int]:
+        """The clients on whose shards the server's model is tested: those of the round, and in detailed rounds and the last
+        ones all."""
+        everyone = range(self.federation.clients)
+        if self.detailed or not self.late:
+            return everyone if self.detailed else self.participants
+        # Those of the round first: what is drawn for their predictions does not depend on the others.
+        return [*self.participants, *(k for k in everyone if k not in self.participants)]
 
     def of_predictors(
         self, node: Node, predictors: Sequence[Predictor], on_all: bool, on: Sequence[int] = ()

@@ -367,7 +367,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "batch_size": budget.batch_size,
         "train_seconds": round(record.seconds, 3),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
-    } | summarise(progress.history, test_images(run, place))
+    } | summarise(progress.history, test_images(run, place), progress.round)
     runfolder.seal(place.out, summary)
 
 

@@ -12,11 +12,11 @@ import pandas as pd
 from bayesfed.report import charts, stories
 from bayesfed.report.charts import Chart, Panel
 from bayesfed.report.tables import Plain, Table, plain, run_id
-from bayesfed.results import breakdown, cells, claims, hardware, wording
+from bayesfed.results import breakdown, cells, hardware, wording
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
-                 "level", "of", "planned", "difference", "verdict", "budget", "precision"]  # fmt: skip
+                 "level", "of", "planned", "difference", "verdict", "budget", "precision", "of_rounds"]  # fmt: skip
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 
@@ -26,6 +26,16 @@ def mean_and_sd(values: pd.Series, form: str = ".4f") -> str:
     return "" if pd.isna(mean) else f"{mean:{form}}" + ("" if pd.isna(sd) else f" ± {sd:{form}}")
 
 
+def measure(texts: pd.Series) -> str:
+    """`mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
+    numbers = pd.to_numeric(texts, errors="coerce")
+    others = texts[numbers.isna() & (texts != "")]
+    why = " or ".join(wording.unique(others))
+    if not why or len(others) == len(texts):
+        return why or mean_and_sd(numbers)
+    return f"{mean_and_sd(numbers)} (without {len(others)} of {len(texts)}: {why})"
+
+
 def link_to(names: Collection[str]) -> str:
     """Where the page tells of these runs."""
     return f"#runs={','.join(dict.fromkeys(names))}"
@@ -33,7 +43,7 @@ def link_to(names: Collection[str]) -> str:
 
 def claim_table(study: cells.Study, rows: Sequence[Mapping[str, str]]) -> Plain:
     """Every claim, over all its cells and in each, as in claims.csv."""
-    frame = pd.DataFrame([[row.get(name, "") for name in claims.COLUMNS] for row in rows], columns=list(claims.COLUMNS))
+    frame = pd.DataFrame([[row.get(name, "") for name in CLAIM_COLUMNS] for row in rows], columns=CLAIM_COLUMNS)
     kept = [name for name in CLAIM_COLUMNS if name in ("claim", "holds", "of") or frame[name].any()]
     return plain(f"{study.paper}-claims", f"{study.paper}: claims", frame[kept])
 
@@ -106,14 +116,13 @@ def calibration(study: cells.Study) -> Plain | None:
         return None
     where = [name for name in (*breakdown.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
     measured = [name for name in HEADS if name in frame]
-    frame[measured] = frame[measured].apply(pd.to_numeric, errors="coerce")
     rows, links = [], []
     for keys, own in frame.groupby(where, sort=False):
-        row = dict(zip(where, keys, strict=True)) | {name: mean_and_sd(own[name]) for name in measured}
+        row = dict(zip(where, keys, strict=True)) | {name: measure(own[name]) for name in measured}
         rows.append(row | {"experiment": wording.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
         links.append(link_to(own["run"]))
     table = pd.DataFrame(rows)
-    plain_values = {"stragglers": "0", "budget": cells.AS_PAPER}  # where all have these, they need no column
+    plain_values = {"stragglers": "0", "budget": study.unchanged}  # where all have these, they need no column
     shown = [name for name in [*where[:-1], *measured, "budget", "seeds"] if table[name].any()]
     kept = [name for name in shown if (table[name] != plain_values.get(name, "")).any()]
     title = f"{study.paper}: calibration after the last round"
@@ -189,7 +198,7 @@ def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, 
         sizes, classes = [sum(row) for row in clients], [sum(count > 0 for count in row) for row in clients]
         text = "client,class,images\n" + "".join(
             f"{client},{number},{count}\n"
-            for client, row in enumerate(clients, 1)
+            for client, row in enumerate(clients)
             for number, count in enumerate(row)
             if count
         )

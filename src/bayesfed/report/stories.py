@@ -45,6 +45,8 @@ def story(
         "columns": {key: value for key, value in columns.items() if value and key != "run"},
         "folder": folder.as_posix(),
         "partition": entries.get(name, {}).get("partition") or "",
+        "reproduces": study.reproduces,
+        "changes": study.changes(records),
         "diverged": first.diverged,
         "file": (folder / "run.yaml").read_text(encoding="utf-8"),
         "provenance": provenance,
@@ -60,6 +62,7 @@ def story(
         },
         "calibration": {
             model: {metric: round(value, 4) for metric, value in values.items() if runs.number(value) is not None}
+            | runs.undefined(folder, model)
             for model, values in summary.get("uncertainty", {}).items()
         },
         "reliability": {
@@ -77,8 +80,8 @@ CLIENT_COLUMNS = (
     "client",
     "model",
     "dataset",
-    *breakdown.ACCURACIES,
-    *map(breakdown.on_shard, breakdown.ACCURACIES),
+    *breakdown.COLUMNS.values(),
+    *map(breakdown.on_shard, breakdown.COLUMNS.values()),
     "note",
 )
 

@@ -138,7 +138,7 @@ def of_paper(
             shown.append(Cell(row, kind, seeds, runs_of(cell.records), notes, cell.statistic.scale == 100))
             found.append(cell)
             compared.append(row)
-        rows.append(([study.label(value) for value in keys.values()], shown))
+        rows.append(([study.written(key, value) for key, value in keys.items()], shown))
     columns = [tables.title(study, column) for column in table["columns"]]
     heads = [wording.spoken(key) for key in table["rows"]]
     frame = pd.DataFrame(

@@ -1,12 +1,13 @@
 """Every run taken apart: accuracy per client, and the uncertainty metrics of each evaluated predictor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bayesfed.results import cells, runs, wording
-from bayesfed.results.statistic import FOREIGN, Statistic
+from bayesfed.results.statistic import BEST, FOREIGN, Statistic
 
-ACCURACIES = ("best", "last", "last5")
+COLUMNS = {Statistic(name): f"accuracy_{name}_percent" for name in ("best", "last", "last5")}
+"""The accuracies of a client, and their columns."""
 METRICS = ("nll", "brier", "ece", "mce")
 TASKS = ("auroc_mistakes", "auroc_mistakes_sd", "foreign", "auroc_foreign", "auroc_foreign_sd")
 RUN = ("experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "method", "seed")
@@ -42,24 +43,24 @@ def by_run(study: cells.Study) -> Iterator[tuple[dict[str, str], list[cells.Reco
 
 
 def clients(study: cells.Study) -> Rows:
-    """One row a finished run and client (counted from 1), then their `mean`, then the server's model (`global`).
+    """One row a finished run and client (counted from 0), then their `mean`, then the server's model (`global`).
 
-    Accuracy in percent: a client on its own test shard, and in `global_best`, ... the server's model there; `global` on
-    the full test set; `diverged` for a run that was stopped since a value in it was no longer finite. An empty cell has
-    its reason in `note`.
+    Accuracy in percent: a client on its own test shard, and in `global_accuracy_best_percent`, ... the server's model there;
+    `global` on the full test set; `diverged` for a run that was stopped since a value in it was no longer finite. An empty
+    cell has its reason in `note`, and a last or last five that is not of the run's last rounds has its rounds there.
     """
-    header = [*RUN, "client", "model", *ACCURACIES, *map(on_shard, ACCURACIES), "note", *cells.BUDGET, "budget", "run"]
+    header = [*RUN, "client", "model", *COLUMNS.values(), *map(on_shard, COLUMNS.values()), "note", *cells.BUDGET]
+    header += ["budget", "run"]
     found = []
     for columns, records in by_run(study):
         own = {record.client: record for record in records if record.level == "client"}
         shards = {record.client: record for record in records if record.level == "global_on_shard"}
         for client, record in own.items():
             found.append({**columns, **_identity(study, record), **_accuracies(record, shards[client])})
-        means = {name: cells.score(own.values(), Statistic(name)) for name in ACCURACIES}
-        means |= {on_shard(name): cells.score(shards.values(), Statistic(name)) for name in ACCURACIES}
-        own_mean, on_shards = means["best"], means[on_shard("best")]
-        why = [*own_mean.missing, *own_mean.without()]
-        why += [f"global: {why}" for why in (*on_shards.missing, *on_shards.without())]
+        means = {column: cells.score(own.values(), one) for one, column in COLUMNS.items()}
+        means |= {on_shard(column): cells.score(shards.values(), one) for one, column in COLUMNS.items()}
+        why = notes(own.values(), means[COLUMNS[BEST]])
+        why += [f"global: {why}" for why in notes(shards.values(), means[on_shard(COLUMNS[BEST])])]
         written = {name: "" if one.mean is None else one.shown() for name, one in means.items()}
         found.append({**columns, "client": "mean", **written, "note": "; ".join(why)})
         found += [
@@ -70,9 +71,15 @@ def clients(study: cells.Study) -> Rows:
     return header, found
 
 
-def on_shard(name: str) -> str:
+def on_shard(column: str) -> str:
     """The column of the server's model on a client's shard."""
-    return f"global_{name}"
+    return f"global_{column}"
+
+
+def notes(records: Iterable[cells.Record], best: cells.Score) -> list[str]:
+    """Why clients have no accuracy, or no part in a mean, and of which rounds their last ones are."""
+    told = cells.of_rounds(records, *COLUMNS)
+    return [*best.missing, *best.without(), *([told] if told else [])]
 
 
 def _identity(study: cells.Study, record: cells.Record) -> dict[str, str]:
@@ -87,34 +94,36 @@ def _identity(study: cells.Study, record: cells.Record) -> dict[str, str]:
 
 def _accuracies(record: cells.Record, shard: cells.Record | None = None) -> dict[str, str]:
     """The accuracies of a row in percent, those of the server's model on the shard too, and why there are none."""
-    found = {name: _percent(record, name) for name in ACCURACIES}
+    found = {column: _percent(record, one) for one, column in COLUMNS.items()}
+    why = [record.missing, cells.of_rounds([record], *COLUMNS)]
     if shard is not None:
-        found |= {on_shard(name): _percent(shard, name) for name in ACCURACIES}
-    why = [record.missing, f"global: {shard.missing}" if shard and shard.missing else ""]
+        found |= {on_shard(column): _percent(shard, one) for one, column in COLUMNS.items()}
+        why += [f"global: {told}" for told in (shard.missing, cells.of_rounds([shard], *COLUMNS)) if told]
     return found | {"note": "; ".join(filter(None, why))}
 
 
-def _percent(record: cells.Record, statistic: str) -> str:
-    value = record.value(Statistic(statistic))
+def _percent(record: cells.Record, statistic: Statistic) -> str:
+    value = record.value(statistic)
     return cells.DIVERGED if record.diverged else "" if value is None else f"{100 * value:.2f}"
 
 
 def uncertainty(study: cells.Study) -> Rows:
     """One row a finished run and predictor: NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round, and where the
     run was asked, AUROC of entropy for mistakes and foreign data, mean and sd over resamplings; with several foreign
-    datasets, joined by `+`."""
+    datasets, joined by `+`. In the place of what is no number stands why."""
     found, tasks = [], False
     for columns, records in by_run(study):
-        summary = runs.summary(records[0].folder)
+        folder = records[0].folder
+        summary = runs.summary(folder)
         assert summary is not None  # these are finished runs
         foreign = list(records[0].foreign.values())
         tasks |= any(name.startswith("auroc") for values in summary["uncertainty"].values() for name in values)
         for predictor, values in summary["uncertainty"].items():
-            written = {name: _fraction(values.get(name)) for name in (*METRICS, *TASKS[:2])}
+            measured = {name: _fraction(value) for name, value in values.items()} | runs.undefined(folder, predictor)
+            written = {name: measured.get(name, "") for name in (*METRICS, *TASKS[:2])}
             written["foreign"] = "+".join(study.label(name) for name in foreign)
             for column, end in zip(TASKS[3:], ("", "_sd"), strict=True):
-                each = [_fraction(values.get(f"{FOREIGN}{name}{end}")) for name in foreign]
-                written[column] = "+".join(each)
+                written[column] = "+".join(measured.get(f"{FOREIGN}{name}{end}", "") for name in foreign)
             found.append({**columns, "predictor": predictor, **written})
     header = [*RUN, "predictor", *METRICS, *(TASKS if tasks else ()), *cells.BUDGET, "budget", "run"]
     return header, [{name: row[name] for name in header} for row in found]

@@ -21,6 +21,7 @@ from bayesfed.results.statistic import (
     LEVELS,
     MEASURES,
     STATISTICS,
+    TAILS,
     Statistic,
     read_statistic,
 )
@@ -29,6 +30,7 @@ from bayesfed.results.wording import spoken, text, unique
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
+AS_ASKED = "as asked"  # the same of a comparison of one's own
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 WITHOUT = {  # what a run says that has no value of such a statistic
@@ -42,7 +44,7 @@ WITHOUT = {  # what a run says that has no value of such a statistic
 
 @dataclass(frozen=True)
 class Record:
-    """An accuracy in a run that the plan asks for: of the server's model (`client` is "global") or at a client ("1", "2",
+    """An accuracy in a run that the plan asks for: of the server's model (`client` is "global") or at a client ("0", "1",
     ...), by its own models or by the server's (see LEVELS).
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
@@ -100,11 +102,11 @@ class Record:
         if not self.done or self.diverged:
             return None
         if statistic.of != "accuracy":
-            values = list(self.measured(statistic.of).values())[-5 if statistic.name == "last5" else -1 :]
+            values = list(self.measured(statistic.of).values())[-TAILS[statistic.name] :]
             return statistics.fmean(values) if values and all(map(math.isfinite, values)) else None
         if statistic.name == "labelled":
             return statistics.fmean(found) if (found := self.along_labelled().values()) else None
-        if statistic.name in ("best", "last", "last5") and not statistic.kind and self.level not in CURVES_ALONE:
+        if statistic.name in ("best", *TAILS) and not statistic.kind and self.level not in CURVES_ALONE:
             return self.summary.get(statistic.name)
         curve = self.curve()
         if statistic.kind:
@@ -114,8 +116,8 @@ class Record:
             return None
         if statistic.name == "best":
             return max(values)
-        if statistic.name in ("last", "last5"):
-            return statistics.fmean(values[-1 if statistic.name == "last" else -5 :])
+        if statistic.name in TAILS:
+            return statistics.fmean(values[-TAILS[statistic.name] :])
         if statistic.name == "early":
             first = [value for round, value in curve.items() if round <= max(1, self.rounds // 10)]
             return statistics.fmean(first) if first else None
@@ -128,8 +130,23 @@ class Record:
         if not self.done or self.diverged:
             return self.missing
         if statistic.of != "accuracy":
-            return UNRECORDED
+            undefined = runs.undefined(self.folder, last=TAILS[statistic.name])
+            return undefined.get(self.recorded(statistic.of)) or self.missing or UNRECORDED
         return self.missing or WITHOUT.get(statistic.kind or statistic.name, "")
+
+    def tail(self, statistic: Statistic) -> list[int]:
+        """The rounds that a `last` or `last5` is of; nothing for another statistic, or where there is no value."""
+        if statistic.name not in TAILS or statistic.of != "accuracy" or self.value(statistic) is None:
+            return []
+        rounds = list(self.curve())[-TAILS[statistic.name] :]
+        if self.level != "personal":
+            return rounds
+        return list(range(runs.together(self.folder)[1][rounds[0]], rounds[-1] + 1))
+
+    def at_the_end(self, statistic: Statistic) -> bool:
+        """Whether its `tail` is the last rounds of the run."""
+        had = runs.had(self.folder)
+        return self.tail(statistic) == list(range(max(1, had + 1 - TAILS[statistic.name]), had + 1))
 
     def own(self, statistic: Statistic, curve: Mapping[int, float]) -> float | None:
         """A statistic of a paper's own; None where a run never reaches the value, or has none of these rounds."""
@@ -147,10 +164,12 @@ class Record:
 
     def measured(self, metric: str) -> dict[int, float]:
         """Another metric than accuracy by round, in order, NaN where it has no value; nothing for an unfinished run."""
-        if metric.startswith(FOREIGN):  # the record has the name of the dataset used
-            asked = metric.removeprefix(FOREIGN).removesuffix("_sd")
-            metric = metric.replace(asked, self.foreign.get(asked, asked))
-        return dict(sorted(runs.measured(self.folder).get(metric, {}).items())) if self.done else {}
+        return dict(sorted(runs.measured(self.folder).get(self.recorded(metric), {}).items())) if self.done else {}
+
+    def recorded(self, metric: str) -> str:
+        """What a metric is called in the record, which has the names of the datasets used."""
+        asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
+        return metric.replace(asked, self.foreign.get(asked, asked)) if asked else metric
 
     def reliability(self, model: str = "global") -> dict[float, float]:
         """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of
@@ -175,7 +194,7 @@ class Record:
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
         if self.level == "personal":
-            return runs.together(self.folder) if self.done else {}
+            return runs.together(self.folder)[0] if self.done else {}
         of_level = {"global": "global", "local": "mean", "global_on_shard": f"global on {self.client}"}
         series = of_level.get(self.level, self.client)
         return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
@@ -188,12 +207,14 @@ FIELDS = ("experiment", "dataset", "used", "setting", "alpha", "stragglers", "mo
 
 @dataclass(frozen=True)
 class Study:
-    """One paper as one config runs it: the paper's YAML, the config's notice, and the records."""
+    """One paper as one config runs it: the paper's YAML, the config's notice, the records, and what the paper calls client
+    0."""
 
     paper: str
     spec: Mapping[str, Any]
     notice: str
     records: Sequence[Record]
+    first_client: int
 
     @property
     def own_method(self) -> str:
@@ -219,13 +240,22 @@ class Study:
             )
         return path
 
+    @property
+    def reproduces(self) -> bool:
+        """Whether it is of a paper that claims or publishes something, and no comparison of one's own."""
+        return bool(self.spec.get("printed")) or any(claim["by"] == "paper" for claim in self.spec.get("claims", []))
+
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
         return str(self.spec.get("labels", {}).get(str(name), name))
 
+    def written(self, field: str, value: str) -> str:
+        """How the paper writes the value of a field: a client by its own count, all else by its label."""
+        return str(int(value) + self.first_client) if field == "client" and value.isdigit() else self.label(value)
+
     def labelled(self, field: str, value: str) -> str:
         """A value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
-        label = self.label(value)
+        label = self.written(field, value)
         plain = field in FIELDS and field not in BUDGET
         return label if label != value or plain else f"{spoken(field)} {value}"
 
@@ -247,12 +277,21 @@ class Study:
         }
         return ", ".join(pairs)
 
-    def budget(self, records: Sequence[Record]) -> str:
-        """Everything in which the records' runs and data differ from the paper's, in words; `paper's` without any."""
+    @property
+    def unchanged(self) -> str:
+        """What is said of runs that are as the paper's file asks for."""
+        return AS_PAPER if self.reproduces else AS_ASKED
+
+    def changes(self, records: Sequence[Record]) -> str:
+        """Everything in which the records' runs and data differ from the paper's, in words; "" without any."""
         if not records:
             return "not in this plan"
         changes = unique(change for record in records for change in record.changes)
-        return ", ".join(part for part in (self.stand_ins(records), *changes) if part) or AS_PAPER
+        return ", ".join(part for part in (self.stand_ins(records), *changes) if part)
+
+    def budget(self, records: Sequence[Record]) -> str:
+        """`changes`, or what is said where there are none."""
+        return self.changes(records) or self.unchanged
 
 
 @dataclass(frozen=True)
@@ -329,6 +368,30 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         ),
         statistic=statistic,
     )
+
+
+def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
+    """Of which rounds the records have each statistic that is a `last` or `last5`, in words, where these are not the last of
+    their runs: `last: each client's last tested round, 8 to 40`."""
+    records = list(records)
+    told = []
+    for statistic in {one.name: one for one in asked}.values():
+        having = [record for record in records if record.tail(statistic)]
+        if not all(record.at_the_end(statistic) for record in having):
+            told.append(f"{statistic.name}: {in_tails(having, statistic)}")
+    return "; ".join(told)
+
+
+def in_tails(records: Sequence[Record], statistic: Statistic) -> str:
+    """The rounds that records have a statistic of, in words: of one record each, of several from first to last."""
+    rounds = unique(str(round) for round in sorted(round for record in records for round in record.tail(statistic)))
+    span = " to ".join(unique((rounds[0], rounds[-1])))
+    if records[0].level == "personal":
+        return f"each client as last tested, in rounds {span}"
+    if len(records) == 1:
+        return f"its last tested round{'s' * (len(rounds) > 1)}, {', '.join(rounds)}"
+    who = "each client's" if len({record.client for record in records}) > 1 else "its"
+    return f"{who} {'last tested round' if statistic.name == 'last' else 'up to five last tested rounds'}, {span}"
 
 
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:

@@ -173,7 +173,7 @@ def check_table(study: cells.Study, table: object) -> None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
         values(of_level(records, metric, own), tables.keys_of(column))
     titles = [tables.title(study, column) for column in table["columns"]]
-    taken = [*table["rows"], *tables.BESIDE, *(f"{title} last5" for title in titles)]
+    taken = [*table["rows"], *tables.BESIDE, *tables.ALSO, *(f"{title} last5" for title in titles)]
     for title in titles:
         if title in taken or titles.count(title) > 1:
             raise InputError(f"columns: two columns would be called '{title}'; give one of them another title")
@@ -375,7 +375,7 @@ def check_row(study: cells.Study, row: Mapping[str, str], cell: tables.Cell) -> 
     """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
     left = [key for key in (*compare.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)]
     for key in left:
-        found = wording.unique(filter(None, (study.label(record.field(key)) for record in cell.records)))
+        found = wording.unique(filter(None, (study.written(key, record.field(key)) for record in cell.records)))
         if found and row[key] not in found:
             raise InputError(
                 f"{row['item']}: no run of the cell with {row['value']} has {key} '{row[key]}'; {nearest(row[key], found)}"

@@ -68,7 +68,8 @@ class Outcome:
     `difference` is the mean over the tested seeds, in points of a percentage, or as else the metric is shown, "" without
     any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller
     gain` on `dataset` minus on the other. `apart`: why the verdict is none on the paper, and `part`: in how few of the
-    paper's cells it could be reached, or "". `used`, `budget` and `precision` are those of the runs.
+    paper's cells it could be reached, or "". `used`, `budget` and `precision` are those of the runs; `of_rounds`: of which
+    rounds the compared values are, where not of the runs' last.
     """
 
     holds: int
@@ -82,6 +83,7 @@ class Outcome:
     used: str
     budget: str
     precision: str
+    of_rounds: str
 
     @property
     def told(self) -> str:
@@ -292,6 +294,7 @@ def _columns(outcome: Outcome) -> dict[str, str]:
         "dataset_used": outcome.used,
         "budget": outcome.budget,
         "precision": outcome.precision,
+        "of_rounds": outcome.of_rounds,
     }
 
 
@@ -309,7 +312,7 @@ def _cell(study: cells.Study, test: Test) -> dict[str, str]:
         values = wording.unique(axes(r) if field == "axes" else r.field(field) for r in test.records)
         row[field] = study.labels(values[0]) if len(values) == 1 else ""
     row["dataset"] = " and ".join(wording.unique(study.labels(record.dataset) for record in test.records))
-    row["client"] = row["client"].replace("global", "")
+    row["client"] = study.written("client", row["client"].replace("global", ""))
     return row
 
 
@@ -328,9 +331,8 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False, part
     differences = [value for test in found for value in test.differences if value is not None]
     finite = [value for value in differences if math.isfinite(value)]
     holds, level, of = sum(sum(test.holds) for test in found), sum(test.level for test in found), len(differences)
+    why = wording.unique(reason for test in found for reason in _without(test))
     if not of:
-        scores = [cells.score(test.records, test.statistic) for test in found]
-        why = wording.unique(reason for score in scores for reason in score.missing)
         verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of or level == of:
         verdict = "holds" if holds else "level"
@@ -351,11 +353,18 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False, part
         difference=shown(statistics.fmean(finite), found[0].statistic) if finite else "",
         verdict=verdict,
         apart=apart,
-        part=part if of else "",
+        part="; ".join(filter(None, [part, *(f"no value in some: {reason}" for reason in why)])) if of else "",
         used=tables.used(study, records),
         budget=study.budget(records),
         precision=_precision(counted),
+        of_rounds=cells.of_rounds(records, found[0].statistic) if found else "",
     )
+
+
+def _without(test: Test) -> list[str]:
+    """Why finished runs of a test have no value to compare; one that never reaches a value is worse than any."""
+    records = test.records if test.statistic.kind != "first" else []
+    return [why for record in records if record.value(test.statistic) is None and (why := record.why(test.statistic))]
 
 
 def _precision(counted: Sequence[Test]) -> str:
@@ -382,11 +391,15 @@ def amount(difference: str, statistic: Statistic, signed: bool = False) -> str:
 
 def write(plan: Path, out: Path) -> list[Path]:
     """Write `<out>/<paper>/claims.csv` for each paper of the plan; arguments, errors as in `tables.write`."""
-    return [
-        csvfile.write(
-            out / study.paper / "claims.csv",
-            [*COLUMNS, *(["chosen"] if any("search" in claim for claim in study.spec.get("claims", [])) else [])],
-            [row for claim in study.spec.get("claims", []) for row in rows(study, tested(study, claim))],
-        )
-        for study in join.studies(plan)
-    ]
+    written = []
+    for study in join.studies(plan):
+        asked = study.spec.get("claims", [])
+        found = [row for claim in asked for row in rows(study, tested(study, claim))]
+        said = {
+            "of_rounds": any(row["of_rounds"] for row in found),
+            "chosen": any("search" in claim for claim in asked),
+        }
+        header = [*COLUMNS, *(name for name, shown in said.items() if shown)]
+        kept = [{name: row.get(name, "") for name in header} for row in found]
+        written.append(csvfile.write(out / study.paper / "claims.csv", header, kept))
+    return written

@@ -73,7 +73,7 @@ def read_published(path: Path) -> list[dict[str, str]]:
 
 def prints(study: cells.Study, cell: tables.Cell, row: Mapping[str, str]) -> bool:
     """Whether a row of printed numbers belongs to a cell of a table: its metric, and its keys as labels."""
-    labels = {key: study.label(value) for key, value in cell.keys.items()}
+    labels = {key: study.written(key, value) for key, value in cell.keys.items()}
     return row["metric"] == cell.metric and all(row.get(key) == value for key, value in labels.items())
 
 
@@ -127,7 +127,7 @@ def beside(
         f"seeds: {score.count()}" if score.missing else seeds,
         table.get("note", ""),
     ]
-    own = {"metric": cell.metric, **{key: study.label(value) for key, value in cell.keys.items()}}
+    own = {"metric": cell.metric, **{key: study.written(key, value) for key, value in cell.keys.items()}}
     keys = {key: wording.unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     return {
@@ -154,10 +154,11 @@ def beside(
 def remarks(study: cells.Study, cell: tables.Cell, published: Sequence[Mapping[str, str]]) -> list[str]:
     """What is to be said of a cell beside how many seeds it has; `published` are the printed numbers of its table."""
     printed = [row for row in published if prints(study, cell, row)]
-    score, budget = cell.score(), study.budget(cell.records)
+    score = cell.score()
     notes = [
         search.chosen(cell.records),
-        "" if budget == cells.AS_PAPER else budget,
+        cell.of_rounds(),
+        study.changes(cell.records),
         "" if score.missing else ", ".join(score.without()),
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
     ]

@@ -154,7 +154,7 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
         if key == "dataset":
             words.append(study.stand_ins([record]) or study.labels(value))
         elif key in ("alpha", "client"):
-            words.append(f"{'alpha =' if key == 'alpha' else 'client'} {value}")
+            words.append(f"{'alpha =' if key == 'alpha' else 'client'} {study.written(key, value)}")
         else:
             words.append(study.labelled(key, value))
     return ", ".join(words)
@@ -191,13 +191,15 @@ def footnote(
     stopped = wording.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
-    none = f"Without a curve: {'; '.join(without(records))}." if without(records) else ""
+    none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
     if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width with a thousandth of the images or more; dashed: where they are equal."
-    budget = study.budget(shown)
+    changes = study.changes(shown)
     local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
-    own = f"{rounds} round{'s' * (rounds != '1')}{local}, batch size {batch}, the paper's budget."
-    told = own if budget == cells.AS_PAPER else f"Not the paper's run or data: {budget}."
+    own = f"{rounds} round{'s' * (rounds != '1')}{local}, batch size {batch}"
+    told = f"Not the paper's run or data: {changes}." if changes else f"{own}, the paper's budget."
+    if not study.reproduces:
+        told = f"{own}{f'; other than its file asks for: {changes}' if changes else ''}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
 
@@ -236,13 +238,13 @@ def choices(
     return ["dataset", "model", "method", "alpha", "axes", "chosen"], list(found.values())
 
 
-def without(records: Iterable[cells.Record]) -> list[str]:
+def without(study: cells.Study, records: Iterable[cells.Record]) -> list[str]:
     """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.missing:
             clients = found.setdefault((record.method, record.missing), [])
-            clients += [f"client {record.client}"] if record.client != "global" else []
+            clients += [f"client {study.written('client', record.client)}"] if record.client != "global" else []
     return [f"{', '.join([method, *wording.unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
@@ -298,6 +300,11 @@ def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
     return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(
         "_", " "
     ), upright
+
+
+def is_over_rounds(figure: Mapping[str, Any]) -> bool:
+    """Whether rounds stand below the panels of a figure."""
+    return "x" not in figure and figure.get("shows", {}).keys() <= {"diagnostic", "label"}
 
 
 def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:

@@ -46,7 +46,8 @@ def study(
     paper: str, spec: Mapping[str, Any], notice: str, planned: Iterable[Mapping[str, Any]], runs_folder: Path
 ) -> Study:
     """A paper with the records of its planned cells, from the run folders below `runs_folder`."""
-    return Study(paper, spec, notice, [record for cell in planned for record in _records(cell, spec, runs_folder)])
+    records = [record for cell in planned for record in _records(cell, spec, runs_folder)]
+    return Study(paper, spec, notice, records, spec["first_client"])
 
 
 def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path) -> list[Record]:
@@ -95,9 +96,9 @@ def _records(cell: Mapping[str, Any], spec: Mapping[str, Any], runs_folder: Path
     if not several:
         found.append(record("global", "global", shared, datasets[0], used[0], "global", None))
     for k in range(clients if summary or "client" in levels else 0):
-        found.append(record("client", str(k + 1), local[k], datasets[k], used[k], "clients", k))
+        found.append(record("client", str(k), local[k], datasets[k], used[k], "clients", k))
     for k in range(clients if summary or "global_on_shard" in levels else 0):
-        found.append(record("global_on_shard", str(k + 1), shared, datasets[k], used[k], "global_on_shards", k))
+        found.append(record("global_on_shard", str(k), shared, datasets[k], used[k], "global_on_shards", k))
     whole = slice(None if several else 1)
     together = record("personal", "all", shared, "+".join(datasets[whole]), "+".join(used[whole]), "", None)
     found.append(replace(together, missing=_why_not_together(summary)))

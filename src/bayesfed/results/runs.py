@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import runfolder
+from bayesfed.results.wording import unique
 
 Curves = dict[str, dict[int, float]]
-"""Per series (`global`, `mean` of the clients, a client's number from 1, or `global on` that number): round -> accuracy in
+"""Per series (`global`, `mean` of the clients, a client's number from 0, or `global on` that number): round -> accuracy in
 [0, 1]."""
 
 
@@ -38,21 +39,30 @@ def number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
+def had(folder: Path) -> int:
+    """How many rounds a finished run has had."""
+    content = summary(folder) or {}
+    return int((content.get("diverged") or {}).get("round", content["rounds"]))
+
+
 @cache
-def together(folder: Path) -> dict[int, float]:
-    """Per round the accuracy of all clients' own models on their own test images together: right ones among all of them. A
-    client who sits a round out counts as when last tested; so a round has a value once every
-    client with test images has been tested. Nothing where the record does not say how many images each has."""
+def together(folder: Path) -> tuple[dict[int, float], dict[int, int]]:
+    """Per round the accuracy of all clients' own models on their own test images together, right ones among all of them, and
+    the round in which the first of them was tested. A client who sits a round out counts as when last tested; so a round has
+    a value once every client with test images has been tested. Nothing where the record does not say how many images each
+    has."""
     images: list[int] = (summary(folder) or {}).get("test_images", [])
-    counts = {k + 1: count for k, count in enumerate(images) if count}
+    counts = {k: count for k, count in enumerate(images) if count}
     tested = {k: curves(folder).get(str(k), {}) for k in counts}
-    latest: dict[int, float] = {}
-    found: dict[int, float] = {}
-    for round in sorted({round for curve in tested.values() for round in curve}):
-        latest |= {k: curve[round] for k, curve in tested.items() if round in curve}
+    latest: dict[int, int] = {}
+    values: dict[int, float] = {}
+    oldest: dict[int, int] = {}
+    for round in range(1, had(folder) + 1 if counts else 1):
+        latest |= {k: round for k, curve in tested.items() if round in curve}
         if len(latest) == len(counts):
-            found[round] = sum(counts[k] * value for k, value in latest.items()) / sum(counts.values())
-    return found
+            right = sum(counts[k] * tested[k][at] for k, at in latest.items())
+            values[round], oldest[round] = right / sum(counts.values()), min(latest.values())
+    return values, oldest
 
 
 @cache
@@ -85,8 +95,8 @@ def series_of(client: str, model: str, metric: str) -> str:
     if client == "mean":
         return client if metric == "test_accuracy" and not model.endswith("_sampled") else ""
     if model == "global":
-        return f"global on {int(client) + 1}" if metric == "shard_accuracy" else ""
-    return str(int(client) + 1) if metric == "shard_accuracy" and not model.endswith("_sampled") else ""
+        return f"global on {client}" if metric == "shard_accuracy" else ""
+    return client if metric == "shard_accuracy" and not model.endswith("_sampled") else ""
 
 
 def of_server(folder: Path) -> OfServer:
@@ -140,6 +150,19 @@ def measured(folder: Path, model: str = "global") -> dict[str, dict[int, float]]
     """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
     diagram: metric -> round -> value, for the rounds in which it was. The run must be finished, as for `curves`."""
     return {metric.removeprefix("test_"): values for (of, metric), values in of_server(folder).items() if of == model}
+
+
+def undefined(folder: Path, model: str = "global", last: int = 1) -> dict[str, str]:
+    """Why a metric of a model of the server is no number in some of the last rounds in which it was measured, by metric;
+    nothing of those that are."""
+    of_model = measured(folder, model)
+    accuracy, found = of_model.get("accuracy", {}), {}
+    for metric, values in of_model.items():
+        tail = sorted(values)[-last:]
+        why = unique(runfolder.undefined(metric, values[at], accuracy.get(at, math.nan)) for at in tail)
+        if told := " or ".join(filter(None, why)):
+            found[metric] = told
+    return found
 
 
 def forget_changed(folders: Iterable[Path]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from bayesfed.results import breakdown, cells, csvfile, join, search, wording
 from bayesfed.results.statistic import Statistic
 
-BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget", "chosen")  # columns beside those of a table's YAML
+BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget")  # columns beside those of a table's YAML
+ALSO = ("of_rounds", "chosen")  # and these, where there is something to say
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,17 @@ class Cell:
         """The cell's value over seeds, in [0, 1]; another statistic than the table's on request."""
         return cells.score(self.records, statistic or self.statistic)
 
+    def of_rounds(self) -> str:
+        """Of which rounds its last values are, and those of the last five beside it, where not of the run's last."""
+        return cells.of_rounds(self.records, self.statistic, self.statistic.last5)
+
 
 def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
     """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
     if "title" in keys:
         return str(keys["title"])
     words = [study.labelled(key, wording.text(value)) for key, value in keys_of(keys).items() if key != "client"]
-    client = f"client {keys['client']}" if "client" in keys else ""
+    client = f"client {study.written('client', str(keys['client']))}" if "client" in keys else ""
     return ": ".join(part for part in (client, ", ".join(words)) if part)
 
 
@@ -67,21 +72,15 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
     """A table's columns and rows as text: percent with two decimals, fractions with three, `mean ± sd` over several seeds.
 
     Beside each column but those of rounds `... last5` gives the mean of the last five rounds, since the best round is chosen
-    on the test set; of what is not measured every round, of the last five in which it is. A cell without a finished run is
-    empty.
+    on the test set; of what is not measured every round, of the last five in which it is. Where a last round, or the last
+    five, are not those of the run, `of_rounds` says which they are. A cell without a finished run is empty.
     """
     whole = list(rows(study, table))
     titles = [title(study, column) for column in table["columns"]]
     scored = wording.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
-    header = [
-        *table["rows"],
-        *titles,
-        *(f"{each} last5" for each in scored),
-        *(BESIDE if "search" in table else BESIDE[:-1]),
-    ]
     found = []
     for keys, of_row in whole:
-        row = {key: study.label(value) for key, value in keys.items()}
+        row = {key: study.written(key, value) for key, value in keys.items()}
         for cell in of_row:
             row[cell.column] = cell.score().shown()
             if cell.column in scored:
@@ -91,10 +90,13 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
             row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})
         row["dataset_used"] = _common({cell.column: used(study, cell.records) for cell in of_row})
         row["budget"] = study.budget([record for cell in of_row for record in cell.records])
-        if "search" in table:
-            row["chosen"] = _common({cell.column: search.chosen(cell.records) for cell in of_row})
+        row["of_rounds"] = _where({cell.column: cell.of_rounds() for cell in of_row})
+        row["chosen"] = _common({cell.column: search.chosen(cell.records) for cell in of_row})
         found.append(row)
-    return header, found
+    said = {"of_rounds": any(row["of_rounds"] for row in found), "chosen": "search" in table}
+    also = [name for name in ALSO if said[name]]
+    header = [*table["rows"], *titles, *(f"{each} last5" for each in scored), *BESIDE, *also]
+    return header, [{name: row[name] for name in header} for row in found]
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -117,6 +119,18 @@ def _common(values: Mapping[str, str]) -> str:
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return "; ".join(f"{value or 'none'} ({column})" for column, value in values.items())
+
+
+def _where(values: Mapping[str, str]) -> str:
+    """The one value of a row's cells, or each that is not empty with the titles of its columns behind it."""
+    columns: dict[str, list[str]] = {}
+    for column, value in values.items():
+        columns.setdefault(value, []).append(column)
+    return (
+        next(iter(columns))
+        if len(columns) == 1
+        else "; ".join(f"{value} ({', '.join(of)})" for value, of in columns.items() if value)
+    )
 
 
 def write(plan: Path, out: Path) -> list[Path]:

@@ -177,7 +177,7 @@ function clientsOf(run) {
   const sizes = held ? held.train.map((row) => row.reduce((a, b) => a + b, 0)) : [];
   const extra = held ? ["training images", "classes"] : [];
   const rows = run.clients.map((row) => {
-    const k = Number(row[0]) - 1;
+    const k = Number(row[0]); // none of their mean
     const own = held ? (k >= 0 ? [sizes[k], held.train[k].filter(Boolean).length] : ["", ""]) : [];
     return [...row.slice(0, 3), ...own, ...row.slice(3)];
   });
@@ -190,7 +190,7 @@ function story(name) {
     ...["experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "rounds", "local_epochs", "batch_size"]
       .filter((key) => !(key === "dataset_used" && columns.dataset === columns.dataset_used) && !(key === "local_epochs" && columns[key] === "0"))
       .map((key) => [key.replaceAll("_", " "), columns[key]]),
-    ["differs from the paper's run in", columns.budget === "paper's" ? "nothing" : columns.budget],
+    run.reproduces ? ["differs from the paper's run in", run.changes || "nothing"] : ["other than its file asks for", run.changes],
     ["diverged", run.diverged ? `in round ${run.diverged}` : ""],
     ["server's model on the full test set (%)", Object.entries(run.server).map(([key, value]) => `${key} ${value.toFixed(2)}`).join(", ")],
     ["run folder", run.folder],
@@ -205,11 +205,11 @@ function story(name) {
   for (const [key, values] of Object.entries(run.diagnostics)) if (values.length > 1) split.append(runChart(`Server: ${key.replaceAll("_", " ")}`, "logged", { [key]: values }, () => 2));
   const { held, sizes, head, rows } = clientsOf(run);
   if (held) {
-    const heat = element("div", { class: "plot", role: "img", "aria-label": `Images of each class at each client: ${sizes.map((size, k) => `client ${k + 1} has ${size}`).join(", ")}` });
-    const counts = held.train.flatMap((row, k) => row.map((count, i) => [k + 1, i, count]).filter(([, , count]) => count).map((one) => one.join(",")));
+    const heat = element("div", { class: "plot", role: "img", "aria-label": `Images of each class at each client: ${sizes.map((size, k) => `client ${k} has ${size}`).join(", ")}` });
+    const counts = held.train.flatMap((row, k) => row.map((count, i) => [k, i, count]).filter(([, , count]) => count).map((one) => one.join(",")));
     later.push(() => draw(heat, data.specs.heat, ["client,class,images", ...counts].join("\n")));
     split.append(element("div", {}, element("h4", {}, "Training images by class and client"), heat));
-    const points = run.clients.filter((row) => Number(row[0]) && Number.isFinite(parseFloat(row[3]))).map((row) => `${row[0]},${quoted(row[1])},${sizes[row[0] - 1]},${row[3]}`);
+    const points = run.clients.filter((row) => Number(row[0]) >= 0 && Number.isFinite(parseFloat(row[3]))).map((row) => `${row[0]},${quoted(row[1])},${sizes[row[0]]},${row[3]}`);
     if (points.length > 1) {
       const place = element("div", { class: "plot", role: "img", "aria-label": "Each client's best accuracy over its number of training images; the same numbers stand in the table below" });
       later.push(() => draw(place, data.specs.clients, ["client,model,images,value", ...points].join("\n")));
@@ -217,7 +217,7 @@ function story(name) {
     }
   }
   made.append(split);
-  if (rows.length) made.append(element("details", { open: "" }, element("summary", {}, `Each client: accuracy (%)${held ? ", images" : ""}`), plainTable("Each client", head, rows)));
+  if (rows.length) made.append(element("details", { open: "" }, element("summary", {}, `Each client, counted from 0: accuracy (%)${held ? ", images" : ""}`), plainTable("Each client", head, rows)));
   const measured = Object.entries(run.calibration);
   if (measured.length) {
     const names = [...new Set(measured.flatMap(([, values]) => Object.keys(values)))];
