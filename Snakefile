@@ -109,6 +109,11 @@ onstart:
             raise WorkflowError(
                 f"no Slurm answers here ({' '.join(answer.split())}); start it on a login node of the cluster"
             )
+    remember(FOUND)
+
+
+onsuccess:
+    remember(records_digest())
 
 
 # Quiet about rules, Snakemake keeps to itself why one failed: say it, from the logs that have come since.
