@@ -126,7 +126,7 @@ onerror:
                         print(line, file=sys.stderr)
 
 
-# Which datasets a config has, and which contents: what DVC goes by.
+# Which datasets a config has, and which contents, and where its own parts are: what DVC goes by.
 rule datasets:
     input:
         data=DATASETS,
@@ -135,8 +135,11 @@ rule datasets:
         "<results>/datasets.txt",
     log:
         "<logs>/datasets.log",
+    params:
+        parts=lambda wildcards, output: parts_from(Path(output[0]).parent),
+        link=f"results/{config['name']}/parts",
     shell:
-        "sha256sum {input.data} > {output} 2> {log}"
+        "(sha256sum {input.data} > {output} && ln -sfn {params.parts:q} {params.link:q}) 2> {log}"
 
 
 rule runs:

@@ -76,6 +76,12 @@ DATA_OF_RUN = {
 }
 
 
+def parts_from(folder):
+    """What a link in a folder leads to: the own parts, or the list of datasets beside the link where there are none."""
+    parts = Path(config.get("parts") or folder / "datasets.txt")
+    return parts if parts.is_absolute() else os.path.relpath(parts, folder.resolve())
+
+
 CORES = workflow.resource_settings.cores or 1
 
 # Short runs that are open, in batches. A node of a cluster that reads this file anew finds other runs open and would form
