@@ -109,6 +109,11 @@ onstart:
             raise WorkflowError(
                 f"no Slurm answers here ({' '.join(answer.split())}); start it on a login node of the cluster"
             )
+    remember(FOUND)
+
+
+onsuccess:
+    remember(records_digest())
 
 
 # Quiet about rules, Snakemake keeps to itself why one failed: say it, from the logs that have come since.
@@ -121,7 +126,7 @@ onerror:
                         print(line, file=sys.stderr)
 
 
-# Which datasets a config has, and which contents: what DVC goes by.
+# Which datasets a config has, and which contents, and where its own parts are: what DVC goes by.
 rule datasets:
     input:
         data=DATASETS,
@@ -130,8 +135,11 @@ rule datasets:
         "<results>/datasets.txt",
     log:
         "<logs>/datasets.log",
+    params:
+        parts=lambda wildcards, output: parts_from(Path(output[0]).parent),
+        link=f"results/{config['name']}/parts",
     shell:
-        "sha256sum {input.data} > {output} 2> {log}"
+        "(sha256sum {input.data} > {output} && ln -sfn {params.parts:q} {params.link:q}) 2> {log}"
 
 
 rule runs:

@@ -263,11 +263,12 @@ def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> N
     [
         ({"seed": 5}, "run.seed: seeds stand under `seeds`"),
         ({"method": {"lr": 0.1}}, "run.method: a method's options stand under `methods`"),
-        ({"dataset": "digits"}, "run.dataset: the experiment has an axis 'dataset'"),
     ],
 )
 @pytest.mark.parametrize("place", ["of all experiments", "of one"])
-def test_a_key_of_run_without_effect_is_refused(config: dict[str, Any], place: str, changed: Any, message: str) -> None:
+def test_a_key_of_run_that_has_another_place_is_refused(
+    config: dict[str, Any], place: str, changed: Any, message: str
+) -> None:
     there = {"run": changed} if place == "of all experiments" else {"experiments": {"first": {"run": changed}}}
     with pytest.raises(InputError, match=re.escape(message)):
         made(config | there)
@@ -275,15 +276,87 @@ def test_a_key_of_run_without_effect_is_refused(config: dict[str, Any], place: s
 
 @pytest.mark.parametrize("place", ["config", "config.experiments.first"])
 def test_a_stand_in_for_no_dataset_is_refused(config: dict[str, Any], place: str) -> None:
-    """One for a dataset that this config does not ask for is none the worse."""
-
-    def there(name: str) -> dict[str, Any]:
-        wanted = {"datasets": config["datasets"] | {name: "digits"}}
-        return config | (wanted if place == "config" else {"experiments": {"first": wanted}})
-
-    made(there("fashion-mnist"))
+    wanted = {"datasets": config["datasets"] | {"cifar1O": "digits"}}
     with pytest.raises(InputError, match=f"{place}.datasets: no dataset is named 'cifar1O'; did you mean 'cifar10'"):
-        made(there("cifar1O"))
+        made(config | (wanted if place == "config" else {"experiments": {"first": wanted}}))
+
+
+SKIPPED: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
+CASE = {"dataset": "cifar10", "model": "mlp", "method": "Mine"}
+OWN = {"title": "Mine", "experiment": "tasks", "columns": [{"method": "FML"}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"run": {"partition": {"alpha": 0.5, "min_train": 5}}}, "run.partition.alpha"),
+        ({"run": {"partition": {"alpha": "banana"}}}, "run.partition.alpha"),
+        ({"run": {"dataset": "digits"}}, "run.dataset"),
+        ({"run": {"models": {"global": "mlp"}}}, "run.models.global"),
+        ({"run": {"models": {"student": "mlp"}}}, "run.models.student"),
+        ({"run": {"stragglers": 2}, "experiments": SKIPPED | {"second": {}}}, "run.stragglers"),
+        ({"methods": {"FML": {"lr": 1}}, "experiments": SKIPPED | {"second": {}}}, "methods.FML.lr"),
+        ({"methods": {"FML": {"lr": "x", "alpha": 0.1}}, "experiments": SKIPPED | {"second": {}}},
+         "methods.FML.lr, config.methods.FML.alpha"),
+        ({"methods": {"Mine": {"name": "fedavg", "lr": 1}},
+          "experiments": SKIPPED | {"mine": {"cases": [CASE], "axes": {"alpha": [1], "lr": [0.1]}}}}, "methods.Mine.lr"),
+        ({"methods": {"Mine": {"name": "fedavg"}}, "experiments": SKIPPED | {"mine": {
+            "partition": {"alpha": 3, "clients": 2}, "cases": [CASE | {"alpha": 1}]}}}, "experiments.mine.partition.alpha"),
+        ({"datasets": {"cifar10": "digits", "fashion-mnist": "digits"}}, "datasets.fashion-mnist"),
+        ({"experiments": SKIPPED | {"second": {"datasets": {"cifar10": "digits-parity"}}}}, "datasets.cifar10"),
+        ({"experiments": {"first": {"datasets": {"mnist": "digits"}}}}, "experiments.first.datasets.mnist"),
+        ({"experiments": SKIPPED | {"first": {"seeds": [3]}}}, "seeds"),
+        ({"experiments": SKIPPED | {"first": {"run": {"models": {"student": "mlp"}}}}},
+         "experiments.first.run.models.student"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_run_takes_is_refused(config: dict[str, Any], change: dict[str, Any], place: str) -> None:
+    with pytest.raises(InputError) as error:
+        made(config | change)
+    assert str(error.value).startswith(f"config.{place}: no run takes this, since ")
+
+
+def test_a_value_that_one_run_takes_is_none_the_worse(config: dict[str, Any]) -> None:
+    """And it is checked there."""
+    run = {"stragglers": 0.5, "partition": {"min_train": 5}}
+    made(config | {"run": run, "experiments": SKIPPED | {"first": {"axes": {"method": ["FedAvg"]}}, "second": {}}})
+    with pytest.raises(InputError, match=r"first .*config\.run\.stragglers: 2\.0 is out of range"):
+        made(config | {"run": {"stragglers": 2}})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experiments": {"first": {"skip": True, "run": {"rounds": 3}}}}, "experiments.first.run: the experiment is skipped"),
+        ({"experiments": {"mine": {"seed": 1, "axes": {"method": ["FML"]}}}}, "experiments.mine.seed: seeds stand under"),
+        ({"tables": {"mine": OWN | {"rows": {}, "metric": "client_accuracy_best"}}}, "tables.mine: no planned run is in it"),
+        ({"figures": {"mine": OWN | {"rows": [], "columns": [], "accuracy": "client", "methods": ["FML"]}}},
+         "figures.mine: no planned run is in it"),
+        ({"papers": ["small", "other"]}, "papers: all experiments of 'other' are skipped"),
+        ({"parts": "own"}, "parts: no run takes anything of own"),
+        ({"weights": "own"}, "weights: no run takes anything of own"),
+        ({"short_runs": {"below": 0, "together": 3}}, "short_runs.together: no run is short"),
+    ],
+)  # fmt: skip
+def test_what_is_in_no_run_is_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:
+    Path("own", "papers").mkdir(parents=True)
+    other = PAPER.replace("mnist]", "cifar10]")
+    for old, new in {"small": "other", "first:": "third:", "tasks:": "fourth:", "second:": "fifth:"}.items():
+        other = other.replace(old, new)
+    Path("config", "papers", "other.yaml").write_text(other)
+    skipped = {"second": {"skip": True}, "tasks": {"skip": True}}
+    if "papers" in change:
+        skipped |= {name: {"skip": True} for name in ("third", "fourth", "fifth")}
+    with pytest.raises(InputError, match=f"^config.{words}"):
+        made(config | change | {"experiments": skipped | change.get("experiments", {})})
+
+
+def test_seeds_are_given_where_they_are_wanted(config: dict[str, Any]) -> None:
+    del config["seeds"]
+    with pytest.raises(InputError, match=r"^config\.seeds: this key is missing"):
+        made(config)
+    cells = made(config | {"experiments": SKIPPED | {"first": {"seeds": [3]}}})["cells"]
+    assert {cell["seed"] for cell in cells} == {3}
 
 
 def test_an_axis_wins_over_the_run_of_all_experiments_and_forbids_the_key_in_its_own(config: dict[str, Any]) -> None:
@@ -719,6 +792,7 @@ def test_foreign_data_are_planned_fetched_and_stood_in_for(config: dict[str, Any
         "tasks": {"skip": True},
         "foreign": stand_ins,
     }
+    del config["datasets"]
     planned = made(config | {"seeds": [0]})
     assert [run["datasets"] for run in planned["runs"]] == [["digits", "digits-turned"], ["cifar10", "cifar100"]]
     digits, cifar = planned["cells"]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bayesfed import files
+from bayesfed.account import plain, taken
 from bayesfed.errors import InputError, nearest
 from bayesfed.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, unprinted
 from bayesfed.options import check_keys, check_mapping, flat
@@ -33,7 +34,8 @@ PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every
 def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterator[tuple[dict[str, Any], Run]]:
     """Every cell of a paper's experiments under a config, once a seed, with the run that fills it.
 
-    `counted`: runs must be possible with as many images as their datasets have.
+    `counted`: runs must be possible with as many images as their datasets have. Where the config's values are entries of an
+    account, those that come into a run are taken.
     """
     from bayesfed import runfile
 
@@ -42,6 +44,8 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
         where = f"config.experiments.{name}"
         check_keys(change, CHANGES, where)
         if change.get("skip"):
+            if beside := [key for key in change if key != "skip"]:
+                raise InputError(f"{where}.{beside[0]}: the experiment is skipped; leave this out, or `skip`")
             continue
         every = {frozen(point): point for point in grid(experiment, {}, where)}
         shipped = is_shipped(paper, name, spec)
@@ -49,21 +53,22 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
             with naming(paper, name, point):
                 mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
                 printed = printed_point(point, every)
-                theirs = run_mapping(spec, {}, experiment, printed or point)[0] | {"dataset": asked}
-                if not config.get("weights") and mapping.get("weights") == theirs.get("weights"):
+                theirs = plain(run_mapping(spec, {}, experiment, printed or point)[0]) | {"dataset": asked}
+                if not config.get("weights") and plain(mapping.get("weights")) == theirs.get("weights"):
                     mapping.pop("weights", None)  # nobody has the paper's: from scratch, which is told as a difference
+            mapping = taken(mapping)
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
-            used = [stand_ins.get(dataset, dataset) for dataset in listed(asked)]
+            used = [taken(stand_ins.get(dataset, dataset)) for dataset in listed(asked)]
             mapping["dataset"] = used if isinstance(asked, list) else used[0]
             foreign = foreign_of(mapping)
             if foreign:
-                mapping["tasks"] = {**mapping["tasks"], "foreign": [stand_ins.get(one, one) for one in foreign]}
+                mapping["tasks"] = {**mapping["tasks"], "foreign": [taken(stand_ins.get(one, one)) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             changes += [experiment["departs"]] if "departs" in experiment else []
             if printed is None:
                 changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
-                run = resolved(paper, name, point, mapping | {"seed": seed}, config.get("run", {}))
+                run = resolved(paper, name, point, mapping | {"seed": seed}, plain(config.get("run", {})))
                 if counted:
                     with naming(paper, name, point):
                         runfile.check_counts(run)
@@ -85,8 +90,10 @@ def foreign_of(mapping: Tree) -> list[str]:
 
 def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
     """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
-    own = experiment.get("seeds", config["seeds"])
-    return change.get("seeds", range(own) if isinstance(own, int) else own)
+    found = taken(change.get("seeds", experiment.get("seeds", config.get("seeds"))))
+    if found is None:
+        raise InputError("config.seeds: this key is missing")
+    return range(found) if isinstance(found, int) else found
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tree = types.MappingProxyType({})) -> Run:
@@ -183,27 +190,30 @@ def run_mapping(
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
     mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
-    method = methods.get(mapping["method"]["name"])
-    check_change(budget, [axis for axis in point if axis in NAMED], method, "config.run")
+    method = methods.get(plain(mapping["method"]["name"]))
+    check_change(budget, (), method, "config.run")
     check_change(change, point, method, "run")
+    if "dataset" in point:
+        mapping["dataset"] = point["dataset"]
     if "model" in point:
-        others = {key: value for key, value in mapping.get("models", {}).items() if key in method.networks}
+        given_so = check_mapping(mapping.get("models", {}), "models")
+        others = {key: value for key, value in given_so.items() if key in method.networks}
         mapping["models"] = {"global": point["model"]} | others
     for axis, value in point.items():
         if axis not in NAMED:
             put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
     for axis, known in (("dataset", "dataset" in mapping), ("model", "models" in mapping)):
-        if axis not in point and not known:
+        if not known:
             raise InputError(f"{axis}: no case and no axis names one")
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
     for block in ("models", "weights"):
         if block in mapping:
             mapping[block] = {key: value for key, value in check_mapping(mapping[block], block).items() if key in had}
-    return mapping, point.get("dataset", mapping.get("dataset"))
+    return mapping, plain(mapping["dataset"])
 
 
 def check_change(run: Tree, axes: Iterable[str], method: type[Method], where: str) -> None:
-    """Refuse keys under a config's `run` that would have no effect, since something else decides them."""
+    """Refuse keys under a config's `run` that have another place, or that one of these axes decides."""
     for key, stand in ELSEWHERE.items():
         if key in run:
             raise InputError(f"{where}.{key}: {stand}")

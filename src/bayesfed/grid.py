@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bayesfed.errors import InputError
-from bayesfed.options import check_keys
+from bayesfed.options import check_keys, check_mapping
 
 Tree = Mapping[str, Any]  # what a YAML file holds
 
@@ -79,7 +79,7 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
     if len(place) == 1:
         mapping[place[0]] = value
     else:
-        mapping[place[0]] = {**mapping.get(place[0], {}), place[1]: value}
+        mapping[place[0]] = {**check_mapping(mapping.get(place[0], {}), place[0]), place[1]: value}
 
 
 def listed(value: Any) -> list[Any]:

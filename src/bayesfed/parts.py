@@ -286,6 +286,12 @@ def own_files(folder: Path | None) -> list[Path]:
     return [path for kind in (*KINDS, PAPERS) for path in files_in(folder / kind)] if folder else []
 
 
+def lies_in_folder(name: str) -> bool:
+    """Whether a part of a run, `methods/mine`, lies in the folder in use, and not in an installed package."""
+    kind, _, name = name.partition("/")
+    return in_use.folder is not None and Path(in_use.found[kind][name].origin).is_relative_to(in_use.folder)
+
+
 @functools.cache
 def top_level(entry: EntryPoint) -> Path:
     """The top-level package, or module, of an entry point, found without importing it."""

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed import experiments, files, helpers, parts, schema
+from bayesfed import account, experiments, files, helpers, parts, schema
 from bayesfed.data.sources import SOURCES
 from bayesfed.errors import InputError, nearest
 from bayesfed.grid import Tree, frozen, grid, listed
@@ -35,12 +35,11 @@ WORKFLOW_KEYS = (
     "partitions",
     "precision",
     "runs",
-    "short_runs",
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
     "name", "title", "notice", "benchmarks", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
-    *OUTPUTS, *WORKFLOW_KEYS,
+    "short_runs", *OUTPUTS, *WORKFLOW_KEYS,
 )  # fmt: skip
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 SHORT, TOGETHER = 1e11, 20
@@ -48,6 +47,7 @@ OF_CHANGE = {  # what has no place in an experiment of a config's own
     "run": "keys of a run file, such as rounds, stand in an experiment of your own itself",
     "datasets": "stand-ins for an experiment of your own stand under the config's `datasets`",
     "skip": "leave an experiment of your own out, or delete its lines",
+    "seed": experiments.ELSEWHERE["seed"],
 }
 
 
@@ -116,23 +116,24 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     parts.use(config.get("parts"))
     experiments.run_of.cache_clear()
     experiments.place_of.cache_clear()
-    papers = {name: read_paper(name, config) for name in config["papers"]}
-    papers, config = with_additions(papers, config)
+    read = {name: read_paper(name, config) for name in config["papers"]}
+    papers, changes = with_additions(read, config)
     cells: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
+    entered, entries = account.entered(config)
+    papers_entered, changes_entered = with_additions(read, entered)
     for paper, spec in papers.items():
-        check_paper(paper, spec, config)
-        for cell, run in experiments.cells(paper, spec, config):
+        check_paper(paper, spec, changes)
+        for cell, run in experiments.cells(paper, papers_entered[paper], changes_entered):
             runs.setdefault(run.folder, run)
             cells.append(cell)
-    if not runs:
-        raise InputError(
-            "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
-        )
+    check_papers(papers, cells)
     check_methods(papers, cells)
     check_means(papers, cells)
-    check_stand_ins(config, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
+    check_stand_ins(changes, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
     check_weights(runs.values(), config)
+    account.check(entries)
+    check_settings(config, papers, runs.values())
     plan: dict[str, Any] = {
         "config": config["name"],
         "hash": asked,
@@ -177,6 +178,32 @@ def check_config(config: Tree) -> None:
         raise InputError("config: this is a paper's file; a config names it, `papers: [NAME]`")
     check_keys(config, CONFIG_KEYS, "config")
     schema.check(config, "config", "config")
+
+
+def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
+    """Refuse a paper of which nothing is run."""
+    run = {cell["paper"] for cell in cells}
+    if not run:
+        raise InputError(
+            "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
+        )
+    for paper in papers:
+        if paper not in run:
+            raise InputError(f"config.papers: all experiments of '{paper}' are skipped; leave the paper out")
+
+
+def check_settings(config: Tree, papers: Tree, runs: Iterable[Run]) -> None:
+    """Refuse a folder of own parts or of weights, and a size of batches, that no run is for."""
+    short = config.get("short_runs", {})
+    own = any(Path(spec["published_file"]).parent != PAPERS for spec in papers.values())
+    for key, used in (
+        ("parts", own or any(parts.lies_in_folder(one) for run in runs for one in run.own_parts)),
+        ("weights", any(run.weights for run in runs)),
+    ):
+        if config.get(key) and not used:
+            raise InputError(f"config.{key}: no run takes anything of {config[key]}; leave it out, or name what it has")
+    if "together" in short and not any(run.cost < short.get("below", SHORT) for run in runs):
+        raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
 
 
 def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
@@ -327,11 +354,14 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
 
 
 def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
-    """Refuse tables and figures that would average runs of a seed which differ in what they do not name."""
+    """Refuse tables and figures that would average runs of a seed which differ in what they do not name, and those of the
+    config that no run fills."""
     from bayesfed.results import check, join
 
     for paper, spec in papers.items():
-        check.means(join.study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path()))
+        study = join.study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path())
+        check.means(study)
+        check.filled(study)
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:

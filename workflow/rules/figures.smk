@@ -42,7 +42,7 @@ rule figures:
     params:
         plan=PLAN_FILE,
         old=f"{MADE}/figures-*",
-        out=lambda wildcards, output: Path(output[0]).parents[1],
+        out=lambda wildcards, output: f"results/{config['name']}/figures",  # also where there are none
     shell:
         "rm -f {params.old} && "
         "bayesfed figures {params.plan} --out {params.out} > {log} 2>&1"

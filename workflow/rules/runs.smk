@@ -29,18 +29,37 @@ PRODUCTS = files.digest(
     " ".join([PLAN["products"], *WANTED]), [] if TRAINING else RECORDS
 )
 
-# Where runs are trained their records come later than that name: what was made is forgotten where a record is gone, or another
-# one than when this was last looked at.
+# Where runs are trained their records come later than that name, and a number is behind it: a higher one, and so no mark
+# that is there, where a record is gone, or another one than when this was last remembered. Dry runs read this file, too,
+# and leave the folder alone: it is for `remember` to write.
 MADE = f"results/{config['name']}/made"
-if TRAINING and workflow.is_main_process:
-    seen = Path(MADE, f"records-{PRODUCTS}")
-    records = files.digest("", RECORDS) if len(STANDING) == len(WANTED) else ""
-    before = seen.read_text(encoding="utf-8") if seen.exists() else ""
-    if not records or (before and before != records):
-        for made in Path(MADE).glob(f"*-{PRODUCTS}*"):
-            made.unlink(missing_ok=True)
-    if records and before != records:
-        files.write_text(seen, records)
+REMEMBERED = Path(MADE, f"remembered-{PRODUCTS}.json")
+
+
+def records_digest():
+    """What all records that are wanted are told by; "" where one is missing."""
+    whole = all(record.exists() for record in RECORDS)
+    return files.digest("", RECORDS) if whole else ""
+
+
+FOUND = records_digest() if TRAINING else ""
+if TRAINING:
+    NUMBER, KNOWN = 0, ""
+    if REMEMBERED.exists():
+        NUMBER, KNOWN = json.loads(REMEMBERED.read_text(encoding="utf-8"))
+    # A node of a cluster finds the number of the process that submitted it.
+    if workflow.is_main_process and (not FOUND or KNOWN not in ("", FOUND)):
+        NUMBER += 1
+    PRODUCTS = f"{PRODUCTS}-{NUMBER}"
+
+
+def remember(records):
+    """Write what the next process finds: the records that results are made from, and the batches that are trained."""
+    if TRAINING:
+        files.write_json(REMEMBERED, (NUMBER, records))
+    if BATCHES:
+        files.write_json(batch_file(FORMED), BATCHES)
+
 
 # A run is done when its summary exists, and then it is a file like any other, not a job: no time, record or input
 # (data that a clone does not have) can make it run again. Only a report, which runs nothing, tells of all of them.
@@ -57,16 +76,40 @@ DATA_OF_RUN = {
 }
 
 
+def parts_from(folder):
+    """What a link in a folder leads to: the own parts, or the list of datasets beside the link where there are none."""
+    parts = Path(config.get("parts") or folder / "datasets.txt")
+    return parts if parts.is_absolute() else os.path.relpath(parts, folder.resolve())
+
+
 CORES = workflow.resource_settings.cores or 1
 
 # Short runs that are open, in batches. A node of a cluster that reads this file anew finds other runs open and would form
-# others: so they are in a file, named after what it holds, written by the process that submits the jobs.
+# others: so they are in a file, named after what it holds, written by the process that submits the jobs when it starts.
 BATCHES = planning.batches(
     [] if REPORTING else [RUNS[run] for run in OPEN],
     CORES,
     config.get("short_runs", {}),
 )
-FORMED = files.digest(json.dumps(BATCHES), [])
+
+
+def batch_file(formed):
+    return planning.folder(config["name"]) / "batches" / f"{formed}.json"
+
+
+# A finished batch leaves a mark. One that is there while its runs are open is of an earlier time: another name is taken.
+def mark(batch):
+    return batch_file(batch).with_suffix(".trained").as_posix()
+
+
+def is_free(formed):
+    """Whether no batch of this name has been trained."""
+    marks = (mark(f"{formed}-{number}") for number in range(len(BATCHES)))
+    return not any(Path(one).exists() for one in marks)
+
+
+names = (files.digest(json.dumps([BATCHES, count]), []) for count in itertools.count())
+FORMED = next(filter(is_free, names))
 BATCH_OF = {
     run: f"{FORMED}-{number}"
     for number, folders in enumerate(BATCHES)
@@ -74,27 +117,13 @@ BATCH_OF = {
 }
 
 
-def batch_file(formed):
-    return planning.folder(config["name"]) / "batches" / f"{formed}.json"
-
-
 def batch(wildcards):
     """The runs of a batch."""
     formed, _, number = wildcards.batch.partition("-")
+    if formed == FORMED:
+        return BATCHES[int(number)]
     return json.loads(batch_file(formed).read_text(encoding="utf-8"))[int(number)]
 
-
-if BATCHES and workflow.is_main_process:
-    files.write_json(batch_file(FORMED), BATCHES)
-
-
-# A finished batch leaves a mark. One that stands while its runs are open is of an earlier time.
-def mark(batch):
-    return batch_file(batch).with_suffix(".trained").as_posix()
-
-
-for number in range(len(BATCHES)):
-    Path(mark(f"{FORMED}-{number}")).unlink(missing_ok=True)
 
 # What waits for runs waits for the marks of those that are trained in batches.
 SUMMARIES = list(

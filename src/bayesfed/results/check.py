@@ -235,6 +235,43 @@ def means(study: cells.Study) -> None:
         naming(f"{study.paper}.yaml, claim '{claim['claim']}'", claim_means, study, claim)
 
 
+def filled(study: cells.Study) -> None:
+    """Check that the study's records, those of a config, fill each table and figure that the config adds.
+
+    Raises InputError that names the first one without any.
+    """
+    for kind in ("tables", "figures"):
+        for name in study.spec["added"][kind]:
+            item = study.spec[kind][name]
+            shown = shown_in_table(study, item) if kind == "tables" else shown_in_figure(study, item)
+            if not any(shown):
+                place_of = place(study, kind, name)
+                raise InputError(
+                    f"{place_of}: no planned run is in it; leave it out, or name an experiment that is run"
+                )
+
+
+def shown_in_table(study: cells.Study, table: Mapping[str, Any]) -> list[list[cells.Record]]:
+    """The records of each cell of a table."""
+    return [cell.records for _, of_row in tables.rows(study, table) for cell in of_row]
+
+
+def shown_in_figure(study: cells.Study, figure: Mapping[str, Any]) -> list[list[cells.Record]]:
+    """The records of each line of a figure."""
+    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
+    named = [
+        *figure["rows"],
+        *figure["columns"],
+        figure.get("curves", "method"),
+        *([figure["x"]] if "x" in figure else []),
+    ]
+    lines: dict[tuple[str, ...], list[cells.Record]] = {}
+    for record in cells.select(study.records, where):
+        if record.level == figure["accuracy"]:
+            lines.setdefault(tuple(map(record.field, named)), []).append(record)
+    return list(lines.values())
+
+
 def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
     """`means` of a claim; a gain is one over several models."""
     for test in claims.tests(study, claim) if claim["kind"] != "smaller gain" else []:
@@ -248,27 +285,15 @@ def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
 
 def table_means(study: cells.Study, table: Mapping[str, Any]) -> None:
     """`means` of a table."""
-    for _, of_row in tables.rows(study, table):
-        for cell in of_row:
-            one_run_a_seed(cell.records, table, "rows or columns")
+    for records in shown_in_table(study, table):
+        one_run_a_seed(records, table, "rows or columns")
 
 
 def figure_means(study: cells.Study, figure: Mapping[str, Any]) -> None:
     """`means` of a figure; where runs are points there is nothing to average."""
     if not POINTS.isdisjoint(figure.get("shows", {})):
         return
-    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    named = [
-        *figure["rows"],
-        *figure["columns"],
-        figure.get("curves", "method"),
-        *([figure["x"]] if "x" in figure else []),
-    ]
-    lines: dict[tuple[str, ...], list[cells.Record]] = {}
-    for record in cells.select(study.records, where):
-        if record.level == figure["accuracy"]:
-            lines.setdefault(tuple(map(record.field, named)), []).append(record)
-    for records in lines.values():
+    for records in shown_in_figure(study, figure):
         one_run_a_seed(records, figure, "rows, columns, curves or where")
 
 

@@ -1,0 +1,104 @@
+"""DVC's stages see what Snakemake sees, whatever a config has and wherever its folders are."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clone import PROJECT, Clone
+
+METHOD = """
+from bayesfed.methods.fedavg import METHOD
+
+
+class Mine(METHOD):
+    name, label = "mine", "Mine"
+
+
+METHOD = Mine
+"""
+PAPER = """
+paper: minepaper
+title: A paper with a table and no figure
+reference: an example
+run: {partition: {scheme: dirichlet_class_shared, clients: 4}, rounds: 1, local_epochs: 1, batch_size: 64}
+methods: {Mine: {name: mine}}
+experiments:
+  first: {axes: {dataset: [digits], model: [mlp], alpha: [1], method: [Mine]}}
+tables:
+  table1: {title: Accuracy, experiment: first, metric: global_accuracy_best, rows: {alpha: [1]}, columns: [{method: Mine}]}
+"""
+READER = "datasets/mine/readers/one/reader.py"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Clone:
+    """A project with a config of own parts, in a folder outside of it, whose data are behind a link."""
+    clone = Clone(tmp_path / "project")
+    for path, text in (("methods/mine.py", METHOD), ("papers/minepaper.yaml", PAPER), (READER, "")):
+        (tmp_path / "my parts" / path).parent.mkdir(parents=True)
+        (tmp_path / "my parts" / path).write_text(text)
+    config = "name: own\nparts: ../my parts\npapers: [minepaper]\nseeds: [0]\n"
+    (clone.folder / "config" / "own.yaml").write_text(config)
+    (tmp_path / "scratch").mkdir()
+    (clone.folder / "data").symlink_to(tmp_path / "scratch")
+    clone.track()
+    clone.edit("dvc.yaml", "configs: [test, paper, all]", "configs: [own]")
+    return clone
+
+
+def test_own_parts_are_dependencies(own: Clone) -> None:
+    """A name in dvc.yaml is all: each change in the folder is seen, and undone it is none."""
+    told = own.run("dvc", "repro", "tables@own")
+    assert "data/digits: DVC takes nothing from behind a link, and leaves it out" in told
+    assert [path.name for path in (own.folder / "results/own/figures").iterdir()] == [".gitkeep"]
+    stages = [f"{stage}@own" for stage in ("data", "train", "tables")]
+    assert "up to date" in own.run("dvc", "status", *stages)
+    assert "Running stage" not in own.run("dvc", "repro", "--dry", "tables@own")
+    parts = own.folder.parent / "my parts"
+    changes: list[tuple[str, Callable[[Path], object]]] = [
+        ("methods/mine.py", lambda path: path.write_text(f"{METHOD}# A comment.\n")),
+        ("papers/minepaper.yaml", lambda path: path.write_text(PAPER.replace("rounds: 1", "rounds: 2"))),
+        ("papers/minepaper.published.csv", lambda path: path.write_text("item\n")),
+        ("preparations/mine/__init__.py", lambda path: (path.parent.mkdir(parents=True), path.touch())),
+        (READER, lambda path: path.unlink()),
+    ]
+    for name, change in changes:
+        before = (parts / name).read_text() if (parts / name).exists() else None
+        change(parts / name)
+        assert own.run("dvc", "status", *stages).count("results/own/parts") == len(stages), name
+        if before is None:
+            (parts / name).unlink()
+        else:
+            (parts / name).write_text(before)
+        assert "up to date" in own.run("dvc", "status", *stages), name
+    (parts / "methods" / "mine.py").write_text(f"{METHOD}# A comment.\n")
+    (before,) = own.summaries("own")
+    own.run("dvc", "repro", "train@own")
+    assert len(own.summaries("own")) == 2
+    assert before.exists()
+
+
+def test_what_is_behind_a_link_is_left_out_by_name(tmp_path: Path) -> None:
+    """The folder itself and what is in it; others are added."""
+    clone = Clone(tmp_path / "project")
+    clone.track()
+    (tmp_path / "far" / "two").mkdir(parents=True)
+    (clone.folder / "data" / "one").mkdir(parents=True)
+    for folder in (tmp_path / "far" / "two", clone.folder / "data" / "one"):
+        (folder / "file").write_text("1")
+    (clone.folder / "data" / "two").symlink_to(tmp_path / "far" / "two")
+    (clone.folder / "results").symlink_to(tmp_path / "far")
+    done = subprocess.run(
+        ["sh", PROJECT / "workflow" / "keep.sh", "data/two", "data/one", "results/two"],
+        cwd=clone.folder,
+        env=clone.environment | {"PATH": f"{clone.folder}/.venv/bin:{clone.environment['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["data/two", "results/two"]
+    assert (clone.folder / "data" / "one.dvc").exists()
+    assert not (clone.folder / "data" / "two.dvc").exists()
