@@ -181,8 +181,8 @@ class ModuleNetwork:
         for key, value in self.statistics.items():
             if torch.equal(value, state[key]):
                 raise InputError(f"training replaces its buffer '{key}'; change it in place, by copy_")
-        other = torch.cat([images[:-1], images[-1:] + 1])
-        self.batchwise = not alike(logits[:-1], run(other, True)[0][:-1])
+        changed = torch.cat([images[:-1], images[-1:] + 1])
+        self.batchwise = not alike(logits[:-1], run(changed, True)[0][:-1])
 
     def _copy(self, like: Tensor, training: bool) -> nn.Module:
         """This thread's own module for tensors like that one: a call changes it for a while."""
