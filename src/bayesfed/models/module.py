@@ -168,8 +168,8 @@ class ModuleNetwork:
             if drew or not alike(logits, again):
                 with Culprit() as culprit:
                     run(images, training)
-                other = ", which takes no other" if training else ""
-                by = f" (by {culprit.name}{other})" if culprit.name else ""
+                none = ", which takes no other" if training else ""
+                by = f" (by {culprit.name}{none})" if culprit.name else ""
                 what = f"draws random numbers from a generator that is not its node's{by}"
                 what = what if drew else "gives other logits when it sees the same images again"
                 raise InputError(
