@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from bayesfed import cli, parts, runfolder
-from bayesfed.engine import verify
+from bayesfed.engine import halfway, verify
 from bayesfed.engine.device import hardware
 
 Make = Callable[..., dict[str, Any]]
@@ -34,7 +34,7 @@ def run(mapping: Make, data_dir: Path, tmp_path: Path) -> Path:
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another process is asked for is done in this one, which alone knows the small datasets of tests."""
     if "elsewhere" not in request.fixturenames:
-        monkeypatch.setattr(verify, "elsewhere", verify.resume)
+        monkeypatch.setattr(halfway, "elsewhere", halfway.resume)
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_first_rounds_are_trained_by_the_executor_of_their_device(
 
     edit(run, "provenance.json", went_on)
     assert "values are the recorded ones" in verified(str(run))
-    assert found == ["threads", "threads"]  # straight, and resumed
+    assert found == ["threads"]
 
 
 def test_what_only_one_of_the_two_has_is_told(run: Path, verified: Callable[..., str]) -> None:

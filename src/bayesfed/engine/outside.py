@@ -33,11 +33,12 @@ class Watch:
     @contextmanager
     def watching(self, what: str, closely: bool = False) -> Iterator[None]:
         """Raise InputError where `what`, in words, is done inside and keeps something, or draws from a generator that the
-        process shares: no seed of a run sets it, and for each there is one of its node (`Learner.noise`). `closely`: modules
-        are looked at, too."""
+        process shares: no seed of a run sets it, and for each there is one of its node (`Learner.noise`). `closely`: midway,
+        too, and at modules."""
         generators = shared_generators()
         self.before = self.before or reach.held(self.roots)
-        self.closely, self.midway, self.federation.look = closely, True, self.look
+        self.closely = self.midway = closely
+        self.federation.look = self.look
         yield
         for owner, state in shared_generators().items():
             if state != generators.get(owner, state):
@@ -49,7 +50,7 @@ class Watch:
         self.look_at_modules(*range(len(self.networks)))
 
     def look_midway(self, client: int) -> None:
-        """Look when the first client of a round has trained: what is only there within a round is shared all the same."""
+        """Look when the first client has trained: what is only there within a round is shared all the same."""
         if self.midway:
             self.midway = False
             self.look()

@@ -9,9 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
-import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +21,10 @@ import numpy as np
 import torch
 
 from bayesfed import runfile, runfolder
-from bayesfed.engine import checkpoint, device
+from bayesfed.engine import checkpoint, device, halfway
 from bayesfed.engine.executors import DEFAULT
+from bayesfed.engine.halfway import Values
 from bayesfed.engine.provenance import facts, machine
-from bayesfed.engine.repeat import differing
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.train import Place, Process, assemble, written
 from bayesfed.errors import InputError
@@ -37,8 +35,6 @@ from bayesfed.runfile import Run
 CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
 ROUNDING = ("code", "versions", "device", "hardware", "precision", "executor", "threads")  # what may round otherwise
-Key = tuple[str, ...]  # round, client, model, metric
-Values = Mapping[Key, str]  # as metrics.csv has them
 
 
 @dataclass(frozen=True)
@@ -149,31 +145,23 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
             if stored and progress.round == middle:
                 record = checkpoint.Record(run.key, precision, executor, run=written(run))
                 checkpoint.save(stored, progress, record)
-        return values_of(progress), progress
+        return halfway.values_of(progress), progress
 
-    resumed = ""
     with tempfile.TemporaryDirectory() as scratch:
         stored = Path(scratch) / checkpoint.FILE
         values, progress = again(stored=stored if middle else None)
-        if stored.exists() and progress.round > middle:
-            elsewhere(
-                Task(
-                    str(folder),
-                    str(data),
-                    str(weights),
-                    str(partitions or ""),
-                    on,
-                    precision,
-                    executor,
-                    str(stored),
-                    progress.round,
-                )
-            )
-            if another := unlike(progress, checkpoint.load(stored, run.key, compute.device)[0]):
-                resumed = (
-                    f"stopped after round {middle} and resumed it gives another {another}: its method keeps something outside "
-                    "its tensors, or draws by itself"
-                )
+        task = halfway.Task(
+            str(folder),
+            str(data),
+            str(weights),
+            str(partitions or ""),
+            on,
+            precision,
+            executor,
+            str(stored),
+            progress.round,
+        )
+        resumed = halfway.otherwise(task, progress, middle) if stored.exists() and progress.round > middle else ""
     now = facts(run, data, machine(on, executor), precision, partitions)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(round) for round, *_ in values), default=0)
@@ -184,62 +172,6 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         runs = [values, *(again(functools.partial(moved, unit, twin))[0] for twin in range(TWINS))]
         verdict = replace(verdict, twins=widest([apart(one, two) for one, two in itertools.combinations(runs, 2)]))
     return verdict
-
-
-def values_of(progress: Progress) -> Values:
-    """What has been measured so far."""
-    return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
-
-
-@dataclass(frozen=True)
-class Task:
-    """What another process is to resume: the run of a folder, how, from which checkpoint, and up to which round."""
-
-    folder: str
-    data: str
-    weights: str
-    partitions: str  # "": where the data are
-    device: str
-    precision: str
-    executor: str
-    stored: str
-    rounds: int
-
-
-def elsewhere(task: Task) -> None:
-    """Resume in another process, which writes the checkpoint anew. Raises InputError with what it says where it fails."""
-    code = "import json, sys; from bayesfed.engine import verify; verify.resume(verify.Task(**json.loads(sys.argv[1])))"
-    threads = f"import torch; torch.set_num_threads({torch.get_num_threads()}); "
-    command = [sys.executable, "-c", threads + code, json.dumps(vars(task))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise InputError(f"{task.folder}: another process could not resume it: {said[-1]}")
-
-
-def resume(task: Task) -> None:
-    """Go on from a checkpoint, and write it anew."""
-    data, stored = Path(task.data), Path(task.stored)
-    run = runfile.load(Path(task.folder) / "run.yaml", data)
-    partitions = Path(task.partitions) if task.partitions else None
-    place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights), partitions=partitions)
-    compute = device.compute(task.device, task.precision)
-    with Process() as process:
-        federation = assemble(run, place, compute, process.load(run, data))
-    progress, record = checkpoint.load(stored, run.key, compute.device)
-    trainer = Trainer(federation, task.executor)
-    while progress.round < task.rounds:
-        progress = trainer.play(progress)
-    checkpoint.save(stored, progress, record)
-
-
-def unlike(one: Progress, other: Progress) -> str | None:
-    """The first tensor, by its owner and name, or value that is another one in the other of two; None where all are the
-    same."""
-    if name := differing(one.tensors(), other.tensors(), {}):
-        return name
-    values, others = values_of(one), values_of(other)
-    return next((", ".join(key) for key in values if others.get(key) != values[key]), None)
 
 
 def moved(unit: float, twin: int, theta: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@ A method is written for one client at a time, with the paper's symbols as named 
 and how its steps run: one after another, side by side, or recorded once and replayed. For that a step
 
 * changes the tensors of its `Learner` in place and keeps no tensor of its own between steps,
-* is ordinary PyTorch without Python branches on tensor values or transfers to the host,
+* is ordinary PyTorch without Python branches on tensor values or transfers to the host, and reads no number or flag of
+  Python's that changes: it would be recorded as it was (the engine finds out, and refuses it),
 * takes means over a mini-batch by `batch.mean`, counts its images by `batch.size`, and knows of its client only what
   a `Learner` shows: a number that changes from round to round goes into the state, in `start`,
 * moves by the optimisers of `bayesfed.methods.steps`, or takes its learning rate from `c.rate(lr)`: schedules need it.
@@ -346,7 +347,8 @@ class Method:
     What lives how long: the server's state, all of it, from round to round, with whatever `aggregate` and
     `server_phases` put in, take out or change in shape. Of a client's state the names that `init_client` gave, with the
     values that they have after `finish`; what `start` adds under other names is gone when the round is over. Clients
-    that do not take part keep what they had. Nothing is kept on the method itself: a checkpoint holds these states alone.
+    that do not take part keep what they had. Nothing is kept elsewhere, on the method, its class or its module: a checkpoint
+    holds these states alone, and the engine refuses a round that has changed anything else.
     """
 
     name: ClassVar[str]

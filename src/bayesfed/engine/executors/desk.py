@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.engine.executors.base import layout_of
-from bayesfed.engine.executors.proof import Proofs, Tried
+from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.executors.tape import Tape
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
@@ -37,12 +38,13 @@ class Recorded:
 @dataclass
 class Kind:
     """Memory for states of the same names and shapes on the same networks, and the steps recorded on it: by step, shape
-    of the images and whether they are indexed. None for what cannot be recorded. `tried`: their proofs."""
+    of the images and whether they are indexed. None for what cannot be recorded. `replays`: how many there have been, by
+    step."""
 
     n: Tensor
     state: State
     steps: dict[Any, Recorded | None] = field(default_factory=dict)
-    tried: dict[Any, Tried] = field(default_factory=dict)
+    replays: Counter[Any] = field(default_factory=Counter)
 
 
 class Desk:
@@ -83,19 +85,19 @@ class Desk:
         if not self.undisturbed():
             phase.train(self.learner, batch)
         elif key not in steps and len({phase.step, *(step for step, *_ in steps)}) <= STEPS:
-            steps[key], self.kind.tried[key] = self.record(phase, batch), Tried()
+            steps[key] = self.record(phase, batch)
         elif key not in steps:
             phase.train(self.learner, batch)
         else:
-            self.again(phase, batch, steps[key], self.kind.tried[key])
+            self.again(phase, batch, steps[key])
 
-    def again(self, phase: Phase, batch: Batch, recorded: Recorded | None, tried: Tried) -> None:
+    def again(self, phase: Phase, batch: Batch, recorded: Recorded | None) -> None:
         """A mini-batch by a step that was done before."""
         if recorded:
             fill(recorded.batch, batch)
             batch = recorded.batch
         replay = recorded.tape.replay if recorded else functools.partial(phase.train, self.learner, batch)
-        if self.proofs.due(tried):
+        if self.proofs.due(phase, self.kind.replays):
             step = functools.partial(phase.train, self.learner, batch)
             self.proofs.prove(phase, self.kind.state, self.generator, replay, step)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.engine.executors.base import Chunk, Job, chunk_size, last_batch, layout_of, phase_shard, trained_on
-from bayesfed.engine.executors.proof import Proofs, Tried
+from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.errors import InputError, out_of_memory
 from bayesfed.methods.base import Batch, Learner, Node, Phase, State
@@ -91,22 +92,22 @@ def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -
 
 @dataclass
 class Recorded:
-    """A step's replay, the step as it is, and its proofs."""
+    """A step's replay, and the step as it is."""
 
     replay: Callable[[], None]
     step: Callable[[], None]
-    tried: Tried = field(default_factory=Tried)
 
 
 @dataclass
 class Kind:
     """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
 
-    `recorded`: by step, then by size and whether the batch is filled up.
+    `recorded`: by step, then by size and whether the batch is filled up. `replays`: how many there have been, by step.
     """
 
     learner: Learner
     recorded: dict[Any, dict[tuple[int, bool], Recorded]] = field(default_factory=dict)
+    replays: Counter[Any] = field(default_factory=Counter)
 
 
 class Lane:
@@ -233,7 +234,7 @@ class Lane:
         if size < self.size:
             self.tail.fill_(size)
         recorded = self.kind.recorded[phase.step][self.form(size)]
-        if not self.proofs.due(recorded.tried):
+        if not self.proofs.due(phase, self.kind.replays):
             recorded.replay()
             return
         rows = self.rows.clone()

@@ -7,8 +7,9 @@ is done twice in the same way: what it draws by itself, or keeps between steps, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -19,24 +20,16 @@ from bayesfed.engine.repeat import chosen, differing
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Node, Phase, State
 
-EVERY = 256  # replays of a recording, one of which is proved
+EVERY = 2048  # replays of a step, one of which is proved
 CLIENTS = 64  # so many are proved when they first come; in a federation of thousands not all
-
-
-@dataclass
-class Tried:
-    """How often a step has been replayed, and at which moment it was last proved."""
-
-    replays: int = 0
-    moment: int = -1
 
 
 class Proofs:
     """The proofs of the steps that clients take at one place, one client after another.
 
-    Proved are the first replay, the first of each client that is new here, and one in EVERY. Of the client that opens a
-    round it is the first at its start and after each hook, in the first round here, the second, the fourth and so on, and in
-    the last of the run.
+    Proved are the first replay of each step, the first of each client that is new here, and one in EVERY; and of the client
+    that opens a round the first at its start and after each hook: in the first round here, the second, the fourth and so on,
+    and in the last of the run.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -44,8 +37,8 @@ class Proofs:
         self.clients: set[int] = set()
         self.node: Node  # who is here
         self.round = self.rounds = 0  # the last one, and how many there have been
-        self.moment = 0  # how many times what a step may read has changed: a client came, or a hook ran
-        self.closely = self.trying = False  # at each moment of this client; at this moment
+        self.closely = False  # of who is here, all that follows a hook
+        self.trying = False  # the next replay
 
     def arrive(self, node: Node) -> None:
         """A client has begun its round here."""
@@ -55,20 +48,18 @@ class Proofs:
         self.closely = opens and chosen(self.rounds, node.round == node.rounds)
         new = node.client not in self.clients and len(self.clients) < CLIENTS
         self.clients |= {node.client} if new else set()
-        self.moment += 1
         self.trying = self.closely or new
 
     def hooked(self) -> None:
-        """A hook has run."""
-        self.moment += 1
+        """A hook may have run."""
         self.trying = self.closely
 
-    def due(self, tried: Tried) -> bool:
-        """Whether the replay that comes next is to be proved."""
-        tried.replays += 1
-        if tried.replays > 1 and tried.replays % EVERY and not (self.trying and tried.moment != self.moment):
+    def due(self, phase: Phase, replays: Counter[Any]) -> bool:
+        """Whether the replay that comes next is to be proved, which is counted."""
+        replays[phase.step] += 1
+        if not self.trying and replays[phase.step] > 1 and replays[phase.step] % EVERY:
             return False
-        tried.moment = self.moment
+        self.trying = False
         return True
 
     def prove(self, phase: Phase, state: State, generator: torch.Generator,
@@ -81,10 +72,12 @@ class Proofs:
         for name, tensor in before.items():
             state[name].copy_(tensor)
         generator.set_state(seed)
-        held = reach.held({"self": phase.step})
+        # What can be reached from the method is looked at after each round; a step that is made anew is gone by then.
+        made = {} if getattr(phase.step, "__self__", None) is self.federation.method else {"self": phase.step}
+        held = reach.held(made)
         step()
         method, node = self.federation.method.name, self.node
-        if path := reach.held({"self": phase.step}).changed(held):
+        if path := reach.held(made).changed(held):
             raise kept(method, "a step", path)
         if other := differing(replayed, state, before):
             self.federation.look()
