@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayesfed.report import build
-from bayesfed.results import cells, claims, compare, glance, join, tables
+from bayesfed.results import claims, compare, glance, join, tables, tails
 from bayesfed.results.statistic import Statistic
 
 LAST, LAST5 = Statistic("last"), Statistic("last5")
@@ -79,7 +79,7 @@ def test_a_record_of_before_says_so_too(lab: Any, stored: Callable[..., None]) -
     stored(lab.cell("heterogeneous", "FML", clients=1), [0.1] * 10, [[0.1] * 10], on_shards=[seldom])
     (study,) = join.studies(lab.plan)
     on_shard = [record for record in study.records if record.level == "global_on_shard"]
-    assert cells.of_rounds(on_shard, LAST, LAST5) == "last5: its last tested rounds, 5, 10"
+    assert tails.of_rounds(on_shard, LAST, LAST5) == "last5: its last tested rounds, 5, 10"
 
 
 def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:

@@ -307,13 +307,13 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
     tip = ["curve:N", alt.Tooltip("x:Q", title=below), alt.Tooltip("value:Q", title=upright, format=".4~g")]
     base = alt.Chart().transform_filter("indexof(hidden, datum.curve) < 0")
     line = base.mark_line().encode(x, y, colour, alt.StrokeWidth("width:Q").scale(None), detail="curve:N")
-    alone = base.transform_joinaggregate(points="count()", groupby=["curve"]).transform_filter("datum.points == 1")
-    alone = alone.mark_point(filled=True, size=34).encode(x, y, colour)
-    seen = alt.condition(hover, alt.value(1), alt.value(0))
-    points = base.mark_point(filled=True, size=50).encode(x, y, colour, tooltip=tip, opacity=seen)
+    # A line of a single round is none, and its point is all there is to see.
+    seen = alt.when(hover).then(alt.value(1)).when("datum.points == 1").then(alt.value(1)).otherwise(alt.value(0))
+    points = base.transform_joinaggregate(points="count()", groupby=["curve"]).mark_point(filled=True, size=50)
+    points = points.encode(x, y, colour, tooltip=tip, opacity=seen)
     layers: list[Any] = [diagonal(x, y)] if diagonal_line else []
     params = [alt.param("hidden", value=[]), *(ends_of_axes() if diagonal_line else [])]
-    return finished(alt.layer(*layers, line, alone, points.add_params(hover)).add_params(*params))
+    return finished(alt.layer(*layers, line, points.add_params(hover)).add_params(*params))
 
 
 def beside_print() -> Json:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import files
-from bayesfed.results import agreement, cells, claims, compare, hardware, join, runs, search, tables, wording
+from bayesfed.results import agreement, cells, claims, compare, hardware, join, runs, search, tables, tails, wording
 
 APART = "†"
 """Behind a number that is not of the paper's run."""
@@ -61,7 +61,7 @@ def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
 def of_rounds(cell: tables.Cell) -> str:
     """Of which rounds a cell's last numbers are, as far as it shows them; "" where they are of the run's last rounds."""
     shown = [cell.statistic, *([cell.statistic.last5] if cell.statistic.chosen else [])]
-    return cells.of_rounds(cell.records, *shown)
+    return tails.of_rounds(cell.records, *shown)
 
 
 def beside(study: cells.Study, keys: Mapping[str, str], cell: tables.Cell) -> str:
