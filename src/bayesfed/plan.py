@@ -38,7 +38,7 @@ WORKFLOW_KEYS = (
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
-    "name", "title", "notice", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
+    "name", "title", "notice", "benchmarks", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
     *OUTPUTS, *WORKFLOW_KEYS,
 )  # fmt: skip
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
@@ -134,6 +134,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         "hash": asked,
         "title": config.get("title", config["name"]),
         "notice": config.get("notice") or "",
+        "benchmarks": config.get("benchmarks", False),
         "runs": [
             {
                 "key": run.key,

@@ -36,6 +36,7 @@ class Lab:
         content = {
             "config": "test",
             "notice": self.notice,
+            "benchmarks": False,
             "runs": list(runs.values()),
             "cells": self.cells,
             "logs": logs,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayesfed.report import build
-from bayesfed.results import cells, claims, compare, glance, join, tables
+from bayesfed.results import claims, compare, glance, join, tables, tails
 from bayesfed.results.statistic import Statistic
 
 LAST, LAST5 = Statistic("last"), Statistic("last5")
@@ -79,7 +79,7 @@ def test_a_record_of_before_says_so_too(lab: Any, stored: Callable[..., None]) -
     stored(lab.cell("heterogeneous", "FML", clients=1), [0.1] * 10, [[0.1] * 10], on_shards=[seldom])
     (study,) = join.studies(lab.plan)
     on_shard = [record for record in study.records if record.level == "global_on_shard"]
-    assert cells.of_rounds(on_shard, LAST, LAST5) == "last5: its last tested rounds, 5, 10"
+    assert tails.of_rounds(on_shard, LAST, LAST5) == "last5: its last tested rounds, 5, 10"
 
 
 def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
@@ -89,8 +89,10 @@ def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], 
     assert total["of_rounds"] == told
     assert [row["of_rounds"] for row in each] == ["last: its last tested round, 4 to 7", ""]
     shown = glance.write(seldom.plan, tmp_path)[0].read_text()
-    assert f"60.00; {told}" in shown
-    assert "/ 41.67; last5: each client's up to five last tested rounds, 1 to 7" in shown
+    assert "| IID | 60.00‡ | 70.00 |" in shown
+    assert f" ‡ {told}." in shown
+    assert "| IID | 60.00 / 41.67‡ | 70.00 / 50.00 |" in shown
+    assert " ‡ last5: each client's up to five last tested rounds, 1 to 7." in shown
     page = build.write(seldom.plan, tmp_path / "page.html")[0].read_text()
     assert f"measured: client accuracy, last round ({told})" in page.replace("&#39;", "'")
     assert f"<li>{told}; last5: " in page.replace("&#39;", "'")

@@ -332,3 +332,28 @@ def test_networks_are_those_of_the_run(lab, stored):
         ("global", "mlp"),
         ("client", "lenet5"),
     }
+
+
+def test_clients_count_from_0_and_a_paper_may_call_them_otherwise(lab, stored, rows, tmp_path):
+    """In rows, columns and printed numbers; the record of a run and clients.csv have the one count."""
+    curves = [[0.1 * k] for k in range(10)]
+    stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves)
+    for first in (0, 1):
+        lab.spec["first_client"] = first
+        tables.write(lab.plan, tmp_path)
+        found = rows(tmp_path / "hbfl/table2.csv")
+        assert [(row["client"], row["HBFL"]) for row in found[:2]] == [(str(first), "0.00"), (str(first + 1), "10.00")]
+        assert [row["client"] for row in rows(tmp_path / "hbfl/clients.csv")][:3] == ["0", "1", "2"]
+        compare.write(lab.plan, tmp_path)
+        printed = {row["client"]: row["published"] for row in rows(tmp_path / "hbfl/table2.compare.csv")[1:10:2]}
+        assert list(printed) == [str(k + first) for k in range(5)]
+        assert (printed["1"], printed.get("0", "")) == ("80.88", "")
+        (study,) = join.studies(lab.plan)
+        assert tables.title(study, {"client": 1, "model": "lenet5"}) == f"client {first + 1}: LeNet5"
+
+
+def test_a_plan_that_counts_clients_from_1_is_refused(lab, tmp_path):
+    lab.cell("heterogeneous", "HBFL")
+    del lab.spec["first_client"]
+    with pytest.raises(InputError, match=r"a plan of another version \(no 'first_client'\); make it anew"):
+        tables.write(lab.plan, tmp_path)

@@ -1,4 +1,4 @@
-"""The tables of speed, as they stand in the repository, for the report.
+"""The tables of speed, as they stand in the repository, for the report of a config with `benchmarks: true`.
 
 Needs   benchmarks/{*-cpu,*-cuda,kernels}.csv, written by `make bench`; others there are about results and data
 Gives   results/<config>/speed/*.csv
@@ -8,6 +8,7 @@ BENCHMARKS = {
     path.name: path
     for pattern in ("*-cpu.csv", "*-cuda.csv", "kernels.csv")
     for path in sorted(Path("benchmarks").glob(pattern))
+    if config.get("benchmarks")
 }
 
 

@@ -98,8 +98,10 @@ class Evaluation:
         """The clients on whose shards the server's model is tested: those of the round, and in detailed rounds and the last
         ones all."""
         everyone = range(self.federation.clients)
-        if self.detailed or not self.late:
-            return everyone if self.detailed else self.participants
+        if self.detailed:
+            return everyone
+        if not self.late:
+            return self.participants
         # Those of the round first: what is drawn for their predictions does not depend on the others.
         return [*self.participants, *(k for k in everyone if k not in self.participants)]
 

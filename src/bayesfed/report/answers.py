@@ -180,10 +180,11 @@ def closeness(shown: Iterable[tuple[tables.Table, Sequence[Cell]]]) -> Closeness
 def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
     """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests
     on."""
-    own = [one for one in found if one.by == "paper"]
-    run = [one for one in own if one.run]
+    own = [one for one in found if one.by == "paper"] or found
+    run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:
-        return [f"None of the {planned} planned runs stands yet, so nothing is said of {label}'s claims or numbers."]
+        about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
+        return [f"None of the {planned} planned runs stands yet{about}."]
     outcomes = (
         ("yes", "holds", "hold"),
         ("part", "holds in part", "hold in part"),
@@ -200,18 +201,18 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
         words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
     rest = f"{done} of {planned} planned runs stand"
-    words.append(f"{rest}: a first word, no verdict." if done < planned else f"All {planned} planned runs stand.")
+    verdict = ": a first word, no verdict" if own or numbers.printed else ""
+    words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs stand.")
     others = sum(one.apart for one in run)
     told = f"{'has' if len(run) == 1 else 'have'} been tested"
     if others:
         told += (
             f"{f', {others} of them' if others < len(run) else ''} on other data, or by other runs, than the paper's"
         )
-    words.append(
-        f"Of the paper's {len(own)} claims {len(run)} {told}: {', '.join(counts)}."
-        if run
-        else f"None of the paper's {len(own)} claims has been tested yet."
-    )
+    if run:
+        words.append(f"Of {of} {len(own)} claims {len(run)} {told}: {', '.join(counts)}.")
+    elif own:
+        words.append(f"None of {of} {len(own)} claims has been tested yet.")
     if numbers.printed:
         told = f"{numbers.run} of its {numbers.printed} printed numbers have a run beside them"
         if numbers.compared:

@@ -32,6 +32,9 @@ class Paper:
     label: str
     title: str
     reference: str
+    reproduces: bool
+    printed: bool
+    first_client: int
     lead: list[str]
     done: int
     planned: int
@@ -65,8 +68,8 @@ class Paper:
 def write(plan: Path, out: Path) -> list[Path]:
     """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns both files.
 
-    Reads the plan's results folder: runs, and where they stand, tables of partitions
-    and benchmarks. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
+    Reads the plan's results folder: runs, and where they stand, tables of partitions, and of benchmarks where the config
+    asks for them. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
     InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
     """
     if out.is_dir():
@@ -86,7 +89,7 @@ def write(plan: Path, out: Path) -> list[Path]:
             notice=content["notice"],
             version=__version__,
             papers=shown,
-            speed=sections.speed(results / "speed"),
+            speed=sections.speed(results / "speed") if content["benchmarks"] else [],
             data={
                 "charts": {chart.name: chart.data() for one in shown for chart in one.charts},
                 "papers": {study.paper: list(own) for study, own in zip(studies, runs, strict=True)},
@@ -142,11 +145,14 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
         label=study.heading,
         title=spec.get("title", study.paper),
         reference=spec.get("reference", ""),
+        reproduces=study.reproduces,
+        printed=any(cell.row["published"] for table, _ in pairs for cell in table.cells),
+        first_client=study.first_client,
         lead=answers.lead(study.heading, found, numbers, done, planned),
         done=done,
         planned=planned,
         seeds=", ".join(wording.unique(record.seed for record in finished)),
-        budget=wording.unique(study.budget([record]) for record in finished),
+        budget=wording.unique(study.changes([record]) for record in finished),
         hours=" ".join(wording.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values()))),
         hardware=hardware.places(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,

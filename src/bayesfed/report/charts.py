@@ -30,6 +30,12 @@ HEIGHT = 190
 Json = dict[str, Any]
 Ends = tuple[float, float]
 
+# Of few rounds each has a tick: Vega would have ticks between them, whatever their least step.
+OF_ROUNDS: Json = {
+    "values": alt.ExprRef("span(domain('x')) < 5 ? sequence(ceil(domain('x')[0]), floor(domain('x')[1]) + 1) : null"),
+    "format": "d",
+}
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -102,7 +108,13 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
     small = f"{figures.footnote(study, data.records, shows, data.left_out)}{figures.notes(figure, data.records)}"
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figures.has_few(figure, frame["x"])
-    kind = Kind(few=few, logarithmic=logarithmic, diagonal="reliability" in shows, scatter=figures.is_scatter(figure))
+    kind = Kind(
+        few=few,
+        logarithmic=logarithmic,
+        diagonal="reliability" in shows,
+        scatter=figures.is_scatter(figure),
+        rounds=figures.is_over_rounds(figure),
+    )
     spec, choices = lines(curves, below, upright, kind), ""
     if "search" in figure:
         header, rows = figures.choices(study, figure, data.records)
@@ -126,7 +138,7 @@ def by_experiment(
             text, words = csv(of_cell.drop(columns=["experiment", "panel"])), in_words(of_cell, names, below)
             limits = (0.0, 100.0) if diagonal else bounds(of_cell["value"], False)
             panels.append(Panel(str(cell), text, words, limits if diagonal else ends(own["x"]), limits))
-        kind = Kind(few=bool(own["x"].nunique() <= 20), diagonal=diagonal)
+        kind = Kind(few=bool(own["x"].nunique() <= 20), diagonal=diagonal, rounds=not diagonal)
         small = f"Every {every}th point is drawn." if every > 1 else ""
         place = f"{study.paper}-{name}-{experiment}"
         spec = lines(curves, below, upright, kind)
@@ -184,7 +196,7 @@ def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
     first, last = float(places.min()), float(places.max())
     if first < last:
         return first, last
-    return (first / 2, first * 2) if logarithmic else (first - 1, first + 1)
+    return (first / 2, first * 2) if logarithmic else (first - 0.5, first + 0.5)
 
 
 def csv(frame: pd.DataFrame) -> str:
@@ -211,12 +223,14 @@ def in_words(frame: pd.DataFrame, names: Mapping[str, str], below: str) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """How curves are drawn: points marked where there are few, a logarithmic axis, the diagonal, or points alone."""
+    """How curves are drawn: points marked where there are few, a logarithmic axis, the diagonal, points alone, or over
+    rounds, which are whole numbers."""
 
     few: bool = False
     logarithmic: bool = False
     diagonal: bool = False
     scatter: bool = False
+    rounds: bool = False
 
 
 def lines(curves: Sequence[Curve], below: str, upright: str, kind: Kind) -> Json:
@@ -244,7 +258,7 @@ def frame_of(kind: Kind, form: str) -> str:
     seed, x, value, run.
     """
     x = alt.X("x:Q").scale(between("left", "right", "log" if kind.logarithmic else "linear"))
-    x = x.title("@below").axis(grid=False, tickCount=5)
+    x = x.title("@below").axis(grid=False, tickCount=5, **OF_ROUNDS if kind.rounds else {})
     y = alt.Y("value:Q").scale(between("low", "high")).title("@upright").axis(tickCount=5)
     colour = alt.Color("curve:N").scale(domain=["@names"], range=["@colours"]).legend(None)
     dash = alt.StrokeDash("curve:N").scale(domain=["@names"], range=["@dashes"]).legend(None)
@@ -284,16 +298,19 @@ def frame_of(kind: Kind, form: str) -> str:
 
 
 def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
-    """Curves of one run. Data: curve, x, value, colour, width."""
+    """Curves of one run, over rounds or, with the diagonal, over confidence. Data: curve, x, value, colour, width."""
     hover = nearest()
-    x = alt.X("x:Q").title(below).scale(zero=False, nice=False).axis(grid=False, tickCount=5)
+    x = alt.X("x:Q").title(below).scale(zero=False, nice=False)
+    x = x.axis(grid=False, tickCount=5, **{} if diagonal_line else OF_ROUNDS)
     y = alt.Y("value:Q").title(upright).scale(zero=False).axis(tickCount=5)
     colour = alt.Color("colour:N").scale(None)
     tip = ["curve:N", alt.Tooltip("x:Q", title=below), alt.Tooltip("value:Q", title=upright, format=".4~g")]
     base = alt.Chart().transform_filter("indexof(hidden, datum.curve) < 0")
     line = base.mark_line().encode(x, y, colour, alt.StrokeWidth("width:Q").scale(None), detail="curve:N")
-    seen = alt.condition(hover, alt.value(1), alt.value(0))
-    points = base.mark_point(filled=True, size=50).encode(x, y, colour, tooltip=tip, opacity=seen)
+    # A line of a single round is none, and its point is all there is to see.
+    seen = alt.when(hover).then(alt.value(1)).when("datum.points == 1").then(alt.value(1)).otherwise(alt.value(0))
+    points = base.transform_joinaggregate(points="count()", groupby=["curve"]).mark_point(filled=True, size=50)
+    points = points.encode(x, y, colour, tooltip=tip, opacity=seen)
     layers: list[Any] = [diagonal(x, y)] if diagonal_line else []
     params = [alt.param("hidden", value=[]), *(ends_of_axes() if diagonal_line else [])]
     return finished(alt.layer(*layers, line, points.add_params(hover)).add_params(*params))

@@ -122,7 +122,7 @@ def calibration(study: cells.Study) -> Plain | None:
         rows.append(row | {"experiment": wording.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
         links.append(link_to(own["run"]))
     table = pd.DataFrame(rows)
-    plain_values = {"stragglers": "0", "budget": cells.AS_PAPER}  # where all have these, they need no column
+    plain_values = {"stragglers": "0", "budget": study.unchanged}  # where all have these, they need no column
     shown = [name for name in [*where[:-1], *measured, "budget", "seeds"] if table[name].any()]
     kept = [name for name in shown if (table[name] != plain_values.get(name, "")).any()]
     title = f"{study.paper}: calibration after the last round"

@@ -45,6 +45,8 @@ def story(
         "columns": {key: value for key, value in columns.items() if value and key != "run"},
         "folder": folder.as_posix(),
         "partition": entries.get(name, {}).get("partition") or "",
+        "reproduces": study.reproduces,
+        "changes": study.changes(records),
         "diverged": first.diverged,
         "file": (folder / "run.yaml").read_text(encoding="utf-8"),
         "provenance": provenance,

@@ -118,7 +118,8 @@ def of_far(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
 
 
 def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], found: Sequence[claims.Tested]) -> str:
-    """How many printed cells are run and how near they come, and what became of the paper's claims, in two sentences."""
+    """How many printed cells are run and how near they come, and what became of the paper's claims, in a sentence each; ""
+    where it has neither."""
     printed, away = 0, []
     for name, spec in printing(study):
         beside = in_percent(study, name, spec, published)
@@ -135,7 +136,8 @@ def in_words(study: cells.Study, published: Sequence[Mapping[str, str]], found: 
     many["without a number in the runs that stand"] = len(own) - sum(many.values())
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
     counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
-    return f"{out} The paper's {len(own)} claims: {counts}." if own else out
+    said = [out if printed else "", f"The paper's {len(own)} claims: {counts}." if own else ""]
+    return " ".join(filter(None, said))
 
 
 def of_claims(study: cells.Study) -> str:
@@ -217,8 +219,8 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
 
 def notice(study: cells.Study) -> str:
     """What the config says of all its numbers, and how its finished runs differ from the paper's, a paragraph each."""
-    budget = study.budget([record for record in study.records if record.done] or list(study.records))
-    told = [study.notice, "" if not study.notice or budget == cells.AS_PAPER else f"Its runs: {budget}."]
+    changes = study.changes([record for record in study.records if record.done] or list(study.records))
+    told = [study.notice, f"Its runs: {changes}." if study.notice and changes else ""]
     return "".join(f"**{words}**\n\n" for words in told if words)
 
 

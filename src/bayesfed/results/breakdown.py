@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bayesfed.results import cells, runs, wording
+from bayesfed.results import cells, runs, tails, wording
 from bayesfed.results.statistic import BEST, FOREIGN, Statistic
 
 COLUMNS = {Statistic(name): f"accuracy_{name}_percent" for name in ("best", "last", "last5")}
@@ -78,7 +78,7 @@ def on_shard(column: str) -> str:
 
 def notes(records: Iterable[cells.Record], best: cells.Score) -> list[str]:
     """Why clients have no accuracy, or no part in a mean, and of which rounds their last ones are."""
-    told = cells.of_rounds(records, *COLUMNS)
+    told = tails.of_rounds(records, *COLUMNS)
     return [*best.missing, *best.without(), *([told] if told else [])]
 
 
@@ -95,10 +95,10 @@ def _identity(study: cells.Study, record: cells.Record) -> dict[str, str]:
 def _accuracies(record: cells.Record, shard: cells.Record | None = None) -> dict[str, str]:
     """The accuracies of a row in percent, those of the server's model on the shard too, and why there are none."""
     found = {column: _percent(record, one) for one, column in COLUMNS.items()}
-    why = [record.missing, cells.of_rounds([record], *COLUMNS)]
+    why = [record.missing, tails.of_rounds([record], *COLUMNS)]
     if shard is not None:
         found |= {on_shard(column): _percent(shard, one) for one, column in COLUMNS.items()}
-        why += [f"global: {told}" for told in (shard.missing, cells.of_rounds([shard], *COLUMNS)) if told]
+        why += [f"global: {told}" for told in (shard.missing, tails.of_rounds([shard], *COLUMNS)) if told]
     return found | {"note": "; ".join(filter(None, why))}
 
 

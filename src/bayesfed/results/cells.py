@@ -30,6 +30,7 @@ from bayesfed.results.wording import spoken, text, unique
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
+AS_ASKED = "as asked"  # the same of a comparison of one's own
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 WITHOUT = {  # what a run says that has no value of such a statistic
@@ -239,6 +240,11 @@ class Study:
             )
         return path
 
+    @property
+    def reproduces(self) -> bool:
+        """Whether it is of a paper that claims or publishes something, and no comparison of one's own."""
+        return bool(self.spec.get("printed")) or any(claim["by"] == "paper" for claim in self.spec.get("claims", []))
+
     def label(self, name: object) -> str:
         """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
         return str(self.spec.get("labels", {}).get(str(name), name))
@@ -271,12 +277,21 @@ class Study:
         }
         return ", ".join(pairs)
 
-    def budget(self, records: Sequence[Record]) -> str:
-        """Everything in which the records' runs and data differ from the paper's, in words; `paper's` without any."""
+    @property
+    def unchanged(self) -> str:
+        """What is said of runs that are as the paper's file asks for."""
+        return AS_PAPER if self.reproduces else AS_ASKED
+
+    def changes(self, records: Sequence[Record]) -> str:
+        """Everything in which the records' runs and data differ from the paper's, in words; "" without any."""
         if not records:
             return "not in this plan"
         changes = unique(change for record in records for change in record.changes)
-        return ", ".join(part for part in (self.stand_ins(records), *changes) if part) or AS_PAPER
+        return ", ".join(part for part in (self.stand_ins(records), *changes) if part)
+
+    def budget(self, records: Sequence[Record]) -> str:
+        """`changes`, or what is said where there are none."""
+        return self.changes(records) or self.unchanged
 
 
 @dataclass(frozen=True)
@@ -353,30 +368,6 @@ def score(records: Iterable[Record], statistic: Statistic) -> Score:
         ),
         statistic=statistic,
     )
-
-
-def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
-    """Of which rounds the records have each statistic that is a `last` or `last5`, in words, where these are not the last of
-    their runs: `last: each client's last tested round, 8 to 40`."""
-    records = list(records)
-    told = []
-    for statistic in {one.name: one for one in asked}.values():
-        having = [record for record in records if record.tail(statistic)]
-        if not all(record.at_the_end(statistic) for record in having):
-            told.append(f"{statistic.name}: {in_tails(having, statistic)}")
-    return "; ".join(told)
-
-
-def in_tails(records: Sequence[Record], statistic: Statistic) -> str:
-    """The rounds that records have a statistic of, in words: of one record each, of several from first to last."""
-    rounds = unique(str(round) for round in sorted(round for record in records for round in record.tail(statistic)))
-    span = " to ".join(unique((rounds[0], rounds[-1])))
-    if records[0].level == "personal":
-        return f"each client as last tested, in rounds {span}"
-    if len(records) == 1:
-        return f"its last tested round{'s' * (len(rounds) > 1)}, {', '.join(rounds)}"
-    who = "each client's" if len({record.client for record in records}) > 1 else "its"
-    return f"{who} {'last tested round' if statistic.name == 'last' else 'up to five last tested rounds'}, {span}"
 
 
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import cells, csvfile, join, runs, search, tables, wording
+from bayesfed.results import cells, csvfile, join, runs, search, tables, tails, wording
 from bayesfed.results.statistic import Statistic
 
 MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
@@ -357,7 +357,7 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False, part
         used=tables.used(study, records),
         budget=study.budget(records),
         precision=_precision(counted),
-        of_rounds=cells.of_rounds(records, found[0].statistic) if found else "",
+        of_rounds=tails.of_rounds(records, found[0].statistic) if found else "",
     )
 
 

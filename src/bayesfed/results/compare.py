@@ -154,11 +154,11 @@ def beside(
 def remarks(study: cells.Study, cell: tables.Cell, published: Sequence[Mapping[str, str]]) -> list[str]:
     """What is to be said of a cell beside how many seeds it has; `published` are the printed numbers of its table."""
     printed = [row for row in published if prints(study, cell, row)]
-    score, budget = cell.score(), study.budget(cell.records)
+    score = cell.score()
     notes = [
         search.chosen(cell.records),
         cell.of_rounds(),
-        "" if budget == cells.AS_PAPER else budget,
+        study.changes(cell.records),
         "" if score.missing else ", ".join(score.without()),
         f"printed value: mean of {len(printed)} printed cells" if len(printed) > 1 else "",
     ]

@@ -295,7 +295,9 @@ def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
             low, high = (low.clip(0), high.clip(upper=100)) if percent else (low, high)
             axes.fill_between(curve["round"], low, high, color=palette[name], alpha=0.16, linewidth=0, zorder=1.5)
     axes.set(xlabel="", ylabel="")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=whole))
+    # Of a single round its own tick alone, where matplotlib wants two and would find the second between rounds.
+    least = 1 if whole and data["round"].nunique() == 1 else 2
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=whole, min_n_ticks=least))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
 
 

@@ -194,10 +194,12 @@ def footnote(
     none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
     if "reliability" in shows:
         line += " Accuracy of the last round by confidence, in bins of equal width with a thousandth of the images or more; dashed: where they are equal."
-    budget = study.budget(shown)
+    changes = study.changes(shown)
     local = "" if epochs == "0" else f", local epochs {epochs}"  # 0 where a round is so many mini-batches
-    own = f"{rounds} round{'s' * (rounds != '1')}{local}, batch size {batch}, the paper's budget."
-    told = own if budget == cells.AS_PAPER else f"Not the paper's run or data: {budget}."
+    own = f"{rounds} round{'s' * (rounds != '1')}{local}, batch size {batch}"
+    told = f"Not the paper's run or data: {changes}." if changes else f"{own}, the paper's budget."
+    if not study.reproduces:
+        told = f"{own}{f'; other than its file asks for: {changes}' if changes else ''}."
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
 
@@ -298,6 +300,11 @@ def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
     return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(
         "_", " "
     ), upright
+
+
+def is_over_rounds(figure: Mapping[str, Any]) -> bool:
+    """Whether rounds stand below the panels of a figure."""
+    return "x" not in figure and figure.get("shows", {}).keys() <= {"diagnostic", "label"}
 
 
 def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:

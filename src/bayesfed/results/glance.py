@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import files
-from bayesfed.results import agreement, cells, claims, compare, hardware, join, runs, search, tables, wording
+from bayesfed.results import agreement, cells, claims, compare, hardware, join, runs, search, tables, tails, wording
 
 APART = "†"
 """Behind a number that is not of the paper's run."""
 
-LEGEND = "Means over seeds ± standard deviation, print in brackets with its own where it has one."
-LAST = (
-    " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set, as in "
-    "print."
-)
+OTHER_ROUNDS = "‡"
+"""Behind a cell with a number that is not of the run's last rounds, but of the last in which a model was tested."""
+
+LEGEND = "Means over seeds ± standard deviation"
+IN_BRACKETS = ", print in brackets with its own where it has one"
+LAST = " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set"
+AS_IN_PRINT = ", as in print"
 CLAIMS = "Claims that have been tested"
 
 
@@ -51,10 +53,15 @@ def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
     score = cell.score()
     spread = f" ± {row['published_sd']}" if row["published_sd"] else ""
     here += f" ({row['published']}{spread})" if row["published"] else ""
-    shown = [cell.statistic, *([cell.statistic.last5] if cell.statistic.chosen else [])]
+    here += OTHER_ROUNDS if of_rounds(cell) else ""
     told = [search.chosen(cell.records), score.count().partition(", ")[2] if score.seeds else ""]
-    told.append(cells.of_rounds(cell.records, *shown))
     return "; ".join([here, *filter(None, told)])
+
+
+def of_rounds(cell: tables.Cell) -> str:
+    """Of which rounds a cell's last numbers are, as far as it shows them; "" where they are of the run's last rounds."""
+    shown = [cell.statistic, *([cell.statistic.last5] if cell.statistic.chosen else [])]
+    return tails.of_rounds(cell.records, *shown)
 
 
 def beside(study: cells.Study, keys: Mapping[str, str], cell: tables.Cell) -> str:
@@ -127,8 +134,17 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         )
     head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
     under = f"On {hardware.places(made.values())}."
-    under += f" {APART} not the paper's run." if any(APART in text for found in texts for text in found) else ""
+    other = "not the paper's run" if study.reproduces else "other than its file asks for"
+    under += f" {APART} {other}." if any(APART in text for found in texts for text in found) else ""
+    told = wording.unique(filter(None, (of_rounds(cell) for _, of_row in own for cell in of_row)))
+    under += f" {OTHER_ROUNDS} {' or '.join(told)}." if told else ""
     return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
+
+
+def legend(shown: str, printed: bool) -> str:
+    """What is to be known of the tables shown; `printed`: whether there are numbers in print."""
+    last = f"{LAST}{AS_IN_PRINT * printed}." if " / " in shown else ""
+    return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
 
 
 def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
@@ -140,12 +156,13 @@ def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
     if not done:
         return f"{out}\n\n"
     tested = [claims.tested(study, claim) for claim in study.spec.get("claims", [])]
-    out += f" {agreement.in_words(study, published, tested)}\n\n"
+    said = agreement.in_words(study, published, tested)
+    out += f"{said and f' {said}'}\n\n"
     shown = ""
     for name in study.spec.get("glance", []):
         spec = study.spec["tables"][name]
         shown += table(study, spec, compare.compare(study, spec, spec.get("published", [name]), published))
-    out += f"{LEGEND}{LAST if ' / ' in shown else ''}\n\n{shown}"
+    out += f"{legend(shown, bool(published))}\n\n{shown}"
     if touched := [agreement.claim_line(one) for one in tested if one.total.of]:
         out += f"**{CLAIMS}**\n\n{tables.markdown(agreement.CLAIM_HEAD, touched)}\n"
     return out

@@ -32,7 +32,7 @@ IN_WORDS = {
 
 TAILS = {"last": 1, "last5": 5}
 """Statistics of the end of a run, and of how many rounds each is: the run's last ones, or those in which a model was tested
-last, where it was not in these (`cells.of_rounds` says so). Of what is not measured every round they are of the rounds in
+last, where it was not in these (`tails.of_rounds` says so). Of what is not measured every round they are of the rounds in
 which it is."""
 
 CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics of

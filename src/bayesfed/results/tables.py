@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import breakdown, cells, csvfile, join, search, wording
+from bayesfed.results import breakdown, cells, csvfile, join, search, tails, wording
 from bayesfed.results.statistic import Statistic
 
 BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget")  # columns beside those of a table's YAML
@@ -29,7 +29,7 @@ class Cell:
 
     def of_rounds(self) -> str:
         """Of which rounds its last values are, and those of the last five beside it, where not of the run's last."""
-        return cells.of_rounds(self.records, self.statistic, self.statistic.last5)
+        return tails.of_rounds(self.records, self.statistic, self.statistic.last5)
 
 
 def title(study: cells.Study, keys: Mapping[str, Any]) -> str:

@@ -190,7 +190,7 @@ function story(name) {
     ...["experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "rounds", "local_epochs", "batch_size"]
       .filter((key) => !(key === "dataset_used" && columns.dataset === columns.dataset_used) && !(key === "local_epochs" && columns[key] === "0"))
       .map((key) => [key.replaceAll("_", " "), columns[key]]),
-    ["differs from the paper's run in", columns.budget === "paper's" ? "nothing" : columns.budget],
+    run.reproduces ? ["differs from the paper's run in", run.changes || "nothing"] : ["other than its file asks for", run.changes],
     ["diverged", run.diverged ? `in round ${run.diverged}` : ""],
     ["server's model on the full test set (%)", Object.entries(run.server).map(([key, value]) => `${key} ${value.toFixed(2)}`).join(", ")],
     ["run folder", run.folder],
