@@ -63,25 +63,33 @@ rule compare:
     output:
         update(
             [
-                report(
-                    f"<results>/tables/{paper}/{item}.compare.csv",
-                    caption="../report/compare.rst",
-                    category="Comparison with print",
-                    labels={"Paper": paper, "Table": item, "Shows": shows},
+                (
+                    report(
+                        f"<results>/tables/{paper}/{item}.compare.csv",
+                        caption="../report/compare.rst",
+                        category="Comparison with print",
+                        labels={"Paper": paper, "Table": item, "Shows": shows},
+                    )
+                    if PLAN["papers"][paper]["printed"]
+                    else f"<results>/tables/{paper}/{item}.compare.csv"
                 )
                 for paper, item, shows in planning.items(PLAN, "tables")
             ]
         ),
         update(
             [
-                report(
-                    f"<results>/tables/{paper}/claims.csv",
-                    caption="../report/claims.rst",
-                    category="Claims",
-                    labels={
-                        "Paper": paper,
-                        "Shows": "the paper's claims, and where they hold",
-                    },
+                (
+                    report(
+                        f"<results>/tables/{paper}/claims.csv",
+                        caption="../report/claims.rst",
+                        category="Claims",
+                        labels={
+                            "Paper": paper,
+                            "Shows": "claims, and where they hold",
+                        },
+                    )
+                    if PLAN["papers"][paper].get("claims")
+                    else f"<results>/tables/{paper}/claims.csv"
                 )
                 for paper in PLAN["papers"]
             ]
