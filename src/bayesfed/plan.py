@@ -39,11 +39,7 @@ WORKFLOW_KEYS = (
 OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
 CONFIG_KEYS = (
     "name", "title", "notice", "benchmarks", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
-<<<<<<< HEAD
     "short_runs", *OUTPUTS, *WORKFLOW_KEYS,
-=======
-    *OUTPUTS, *WORKFLOW_KEYS,
->>>>>>> w-d
 )  # fmt: skip
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 SHORT, TOGETHER = 1e11, 20

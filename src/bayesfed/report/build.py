@@ -33,10 +33,7 @@ class Paper:
     title: str
     reference: str
     reproduces: bool
-<<<<<<< HEAD
-=======
     printed: bool
->>>>>>> w-d
     first_client: int
     lead: list[str]
     done: int
@@ -149,10 +146,7 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
         title=spec.get("title", study.paper),
         reference=spec.get("reference", ""),
         reproduces=study.reproduces,
-<<<<<<< HEAD
-=======
         printed=any(cell.row["published"] for table, _ in pairs for cell in table.cells),
->>>>>>> w-d
         first_client=study.first_client,
         lead=answers.lead(study.heading, found, numbers, done, planned),
         done=done,
