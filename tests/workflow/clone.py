@@ -1,4 +1,4 @@
-"""The real pipeline, small: copies of the project, in which Snakemake and DVC run as a user runs them."""
+"""The real pipeline, small: copies of the project, in which Snakemake and DVC run."""
 
 from __future__ import annotations
 
