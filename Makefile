@@ -31,7 +31,7 @@ demo: $(STAMP)
 	@echo "The report: reports/demo.html (tables and figures alone: results/demo/)"
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 test-long: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_fuzz.py --hypothesis-profile=long

@@ -1,6 +1,7 @@
 """Bytes with one bit that is another."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def flip(whole: bytes, at: int, bit: int | None = None) -> bytes:
@@ -8,6 +9,12 @@ def flip(whole: bytes, at: int, bit: int | None = None) -> bytes:
     changed = bytearray(whole)
     changed[at] ^= 1 << (at % 8 if bit is None else bit)
     return bytes(changed)
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file anew: where another is cut to nothing first, some file systems wait for the disk each time."""
+    path.unlink()
+    path.write_bytes(content)
 
 
 def flips(whole: bytes) -> Iterator[bytes]:

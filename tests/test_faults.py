@@ -28,7 +28,7 @@ from bayesfed.engine import train as training
 from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
-FAULTS = {"a full disk": errno.ENOSPC, "no inodes left": errno.EDQUOT, "a disk that is read only": errno.EROFS}
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # a full disk, no inodes left, a disk that is read only
 
 
 class Disk:
@@ -85,15 +85,10 @@ def digest(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("metrics.csv", "run.yaml")}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
 def test_a_write_that_fails_anywhere_in_a_run_loses_nothing(
-    fault: str,
-    mapping: Make,
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By each fault in turn."""
     quick_checkpoints(monkeypatch)
     runfile = tmp_path / "run.yaml"
     runfile.write_text(yaml.safe_dump(mapping("fedavg", rounds=2)))
@@ -105,9 +100,9 @@ def test_a_write_that_fails_anywhere_in_a_run_loses_nothing(
     wanted = digest(tmp_path / "whole")
     tried = 0
     for at in range(1, 100):
-        out = tmp_path / f"out{at}"
+        out, fault = tmp_path / f"out{at}", FAULTS[at % len(FAULTS)]
         capsys.readouterr()
-        with failing(out, at, FAULTS[fault]) as disk:
+        with failing(out, at, fault) as disk:
             code = train(out)
         if not disk.failed:
             assert code == 0
@@ -115,7 +110,7 @@ def test_a_write_that_fails_anywhere_in_a_run_loses_nothing(
         tried += 1
         lines = capsys.readouterr().err.splitlines()
         assert code == 1
-        assert os.strerror(FAULTS[fault]) in lines[-1]
+        assert os.strerror(fault) in lines[-1]
         assert "start the same command again" in lines[-1]
         assert not any("Traceback" in line for line in lines)
         assert not [path for path in out.rglob(".*") if path.is_file() and path.name != ".lock"]
@@ -129,6 +124,7 @@ def test_a_write_that_fails_anywhere_in_a_run_loses_nothing(
 def test_a_write_that_fails_anywhere_in_other_commands_loses_nothing(
     command: str, mapping: Make, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The first writes, one in the middle, and the last ones."""
     runfile = tmp_path / "run.yaml"
     runfile.write_text(yaml.safe_dump(mapping("fedavg", seed=77)))
     config = Path(__file__).parents[1] / "config/test.yaml"
@@ -145,17 +141,16 @@ def test_a_write_that_fails_anywhere_in_other_commands_loses_nothing(
             return cli.main(["partition", str(runfile), "--data", str(to)])
         return cli.main(["plan", str(config), "--out", str(to)])
 
-    for at in range(1, 12):
-        with failing(tmp_path / f"to{at}", at, errno.ENOSPC) as disk:
+    with failing(tmp_path / "to0", 0, errno.ENOSPC) as whole:
+        assert call(0) == 0
+    assert whole.count > 1
+    for at in {1, 2, whole.count // 2, whole.count - 1, whole.count} - {0}:
+        with failing(tmp_path / f"to{at}", at, errno.ENOSPC):
             code = call(at)
         printed = capsys.readouterr()
-        if not disk.failed:
-            break
         assert (code, "No space left on device" in printed.err) == (1, True), printed
         assert "Traceback" not in printed.err
         assert call(at) == 0
-    assert disk.count > 1
-    assert code == 0 or at == 11
 
 
 def test_memory_that_runs_out_is_told_of_and_the_run_goes_on(
@@ -289,7 +284,8 @@ def test_a_file_where_a_folder_is_needed_is_a_mistake_of_the_call(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     root = Path(__file__).parents[1]
-    assert cli.main(["plan", str(root / "config/test.yaml"), "--out", str(tmp_path / "plan")]) == 0
+    if "plan.json" in command:
+        assert cli.main(["plan", str(root / "config/test.yaml"), "--out", str(tmp_path / "plan")]) == 0
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").symlink_to(root / "config/test.yaml")
     Path("config").symlink_to(root / "config")

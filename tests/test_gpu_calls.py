@@ -27,11 +27,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayesfed import methods
+from bayesfed import cli, methods
 from bayesfed.data.fetch import fetch
 from bayesfed.engine import rounds
 from bayesfed.errors import InputError
 from bayesfed.models import network
+from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import call, compare, parcel, real, smoke, speed
 
 ROOT = Path(__file__).parent.parent
@@ -91,21 +92,30 @@ def make(place: Path) -> Make:
     return run
 
 
-def test_smoke_asks_for_data_before_any_work(place: Path) -> None:
-    done = python(place, LIGHT + RUN, "smoke", "--device", "cpu", "--data", "nowhere", "--out", "out")
-    assert done.returncode == 2
-    assert done.stderr.startswith("benchmarks.gpu: --data nowhere: smoke needs a folder with a dataset")
+@pytest.fixture
+def refused(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function that makes a call that is refused, and gives what is told; it needs no process of its own."""
+    monkeypatch.chdir(place)
+
+    def run(name: str, *options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", name, "--device", "cpu", *options])
+        assert gpu.main() == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_smoke_asks_for_data_before_any_work(refused: Callable[..., str], place: Path) -> None:
+    told = refused("smoke", "--data", "nowhere", "--out", "out")
+    assert told.startswith("benchmarks.gpu: --data nowhere: smoke needs a folder with a dataset")
     assert not (place / "out").exists()
 
 
-def test_parts_are_chosen_by_how_their_names_begin(make: Make, place: Path) -> None:
-    rows = make("smoke", "--parts", "modules", "evic")
-    assert list(dict.fromkeys(row["part"] for row in rows)) == ["eviction", "modules"]
-    done = python(place, LIGHT + RUN, "speed", "--device", "cpu", "--small", "--parts", "lanes", "job", "none")
-    assert done.returncode == 2
-    assert done.stderr.startswith(
-        "benchmarks.gpu: --parts none: no part of speed begins so; it has ceilings, layouts, "
-    )
+def test_parts_are_chosen_by_how_their_names_begin(make: Make, refused: Callable[..., str]) -> None:
+    rows = make("smoke", "--parts", "kern", "evic")
+    assert list(dict.fromkeys(row["part"] for row in rows)) == ["eviction", "kernels"]
+    told = refused("speed", "--small", "--parts", "lanes", "job", "none")
+    assert told.startswith("benchmarks.gpu: --parts none: no part of speed begins so; it has ceilings, layouts, ")
 
 
 def test_the_page_explains_every_part(place: Path) -> None:
@@ -121,9 +131,13 @@ def test_smoke_looks_at_every_method() -> None:
 
 
 @pytest.mark.parametrize("name", [*smoke.FIRST, *call.OTHERS])
-def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(name: str, tmp_path: Path) -> None:
+def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float64: what differs in another precision does so in any method, and the whole call has some."""
+    monkeypatch.setattr(smoke, "STEPS", 1)
     compare.small(name, compare.compute("cpu", "fp32"), call.FULL.few)
-    task = call.Task("smoke", tmp_path, "cpu", call.SMALL, None, math.inf)
+    task = call.Task("smoke", tmp_path, "cpu", replace(call.SMALL, precisions=()), None, math.inf)
     smoke.other_method(name, task)
     rows = [json.loads(line) for line in (tmp_path / "smoke.jsonl").read_text().splitlines()]
     assert rows[-1]["operators"] > 5
@@ -268,7 +282,9 @@ def test_kernels_are_those_of_one_step(tmp_path: Path, monkeypatch: pytest.Monke
     assert found[0] == found[1] > 5
 
 
-def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Path) -> None:
+def test_real_trains_what_is_open_and_brings_records_home(
+    make: Make, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = {"dataset": "mnist", "model": "mlp"}
     config = {
         "name": "small", "papers": ["hbfl"], "seeds": [0, 1],
@@ -279,8 +295,8 @@ def test_real_trains_what_is_open_and_brings_records_home(make: Make, place: Pat
         },
     }  # fmt: skip
     (place / "config.yaml").write_text(yaml.safe_dump(config))
-    plan = ["plan", "config.yaml", "--out", "results/small/plan"]  # elsewhere: it needs what a GPU node may lack
-    assert python(place, "import sys; from bayesfed.cli import main; sys.exit(main())", *plan).returncode == 0
+    monkeypatch.chdir(place)
+    assert cli.main(["plan", "config.yaml", "--out", "results/small/plan"]) == 0  # it needs what a GPU node may lack
     rows = make("real", "--plan", "results/small/plan/plan.json", "--jobs", "2", "--precision", "bf16")
     assert [rows[0][key] for key in ("waiting", "without_data", "of")] == [2, 2, 4]  # no CIFAR-10 there
     assert [row["exit_code"] for row in rows[1:]] == [0, 0]
@@ -375,11 +391,10 @@ def test_real_begins_no_further_run_while_all_fail(
     assert sorted(outcomes()) == sorted(told)
 
 
-def test_real_says_where_a_plan_comes_from(place: Path) -> None:
+def test_real_says_where_a_plan_comes_from(refused: Callable[..., str]) -> None:
     for wrong in ("config/paper.yaml", "nowhere.json"):
-        done = python(place, LIGHT + RUN, "real", "--device", "cpu", "--plan", wrong)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"benchmarks.gpu: --plan {wrong}: expected a plan.json; `bayesfed plan ")
+        told = refused("real", "--plan", wrong)
+        assert told.startswith(f"benchmarks.gpu: --plan {wrong}: expected a plan.json; `bayesfed plan ")
 
 
 def test_runs_come_by_priority_then_as_planned_and_only_open_ones(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from damage import cuts, flip
+from damage import cuts, flip, put
 
 from bayesfed import runfolder
 from bayesfed.errors import InputError
@@ -35,7 +35,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(record: Path, name: str) -> 
     path = record / name
     whole = path.read_bytes()
     for content in (*cuts(whole), *(flip(whole, at, bit) for at in range(len(whole)) for bit in range(8))):
-        path.write_bytes(content)
+        put(path, content)
         with pytest.raises(InputError, match=rf"{name}: not as the run wrote it.*delete the folder.s summary.json"):
             runfolder.read(record)
     path.write_bytes(whole)

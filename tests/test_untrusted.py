@@ -4,8 +4,6 @@ commands."""
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +94,10 @@ def test_texts_are_no_formulas(text: str) -> None:
             schema.check(changed(PAPER, place, text), "paper", "file")
 
 
-def test_nothing_is_run_by_a_name_on_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bayesfed", "train", "$(touch pwned)", "--out", "a\nb"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+def test_nothing_is_run_by_a_name_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "$(touch pwned)", "--out", "a\nb"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert not list(tmp_path.iterdir())

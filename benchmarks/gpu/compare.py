@@ -43,7 +43,7 @@ def small(method: str, where: Compute, images: tuple[int, int], network: str | N
     options = {"name": method} | common.few_steps(method, server=images[0] // 20)
     return common.federation(
         options, networks, common.random_images(*images, side=side), where, clients=4, alpha=0.3, stragglers=0.5,
-        local_epochs=2, batch_size=100, rounds=2, **prepared,
+        local_epochs=2, batch_size=min(100, images[0] // 4), rounds=2, **prepared,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from bayesfed.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
+    from jsonschema.protocols import Validator
 
 SCHEMAS = Path(__file__).parent / "schemas"
 KINDS = {
@@ -32,20 +34,27 @@ def check(value: object, kind: str, where: str) -> None:
     """Raises InputError where a `config` or a `paper` is not as its schema has it: what matters most, and at which key of
     what is called `where`."""
     import jsonschema
-    import referencing
 
     check_plain(value, where)
+    if wrong := jsonschema.exceptions.best_match(validator(kind).iter_errors(value)):
+        said = f"{where}{wrong.json_path.removeprefix('$')}{objection(wrong)}"
+        raise InputError(" ".join(said.split()))
+
+
+@functools.cache
+def validator(kind: str) -> Validator:
+    """What checks a `config` or a `paper`, made once in a process: of each paper it is asked again."""
+    import jsonschema
+    import referencing
+
     schemas = {
         path.name: referencing.Resource.from_contents(files.read_yaml(path)) for path in sorted(SCHEMAS.glob("*.yaml"))
     }
     base = jsonschema.Draft202012Validator  # to JSON 2.0 is a whole number, to what reads it then it is none
     whole = base.TYPE_CHECKER.redefine("integer", lambda _, found: type(found) is int)
-    validator = jsonschema.validators.extend(base, type_checker=whole)(
+    return jsonschema.validators.extend(base, type_checker=whole)(  # type: ignore[no-any-return]
         schemas[f"{kind}.schema.yaml"].contents, registry=referencing.Registry().with_resources(schemas.items())
     )
-    if wrong := jsonschema.exceptions.best_match(validator.iter_errors(value)):
-        said = f"{where}{wrong.json_path.removeprefix('$')}{objection(wrong)}"
-        raise InputError(" ".join(said.split()))
 
 
 def objection(wrong: ValidationError) -> str:

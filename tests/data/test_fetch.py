@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import flip
+from damage import flip, put
 
 from bayesfed import files
 from bayesfed.data import catalogue, records, sources, store
@@ -227,7 +227,7 @@ def test_every_flipped_byte_of_a_cache_is_noticed(file, mirror, tmp_path):
     wanted, whole = catalogue.source("toy-idx"), path.read_bytes()
     every = range(len(whole))
     for at in every if file == "dataset.json" else [0, len(whole) - 1, *random.Random(1).sample(every, 60)]:
-        path.write_bytes(flip(whole, at))
+        put(path, flip(whole, at))
         with pytest.raises(InputError, match=r"(changed|damaged).*run `bayesfed fetch toy-idx --data"):
             store.check(wanted, tmp_path / "data")
     path.write_bytes(whole)

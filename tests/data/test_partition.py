@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from damage import cuts, flips
+from damage import cuts, flips, put
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -568,7 +568,7 @@ def test_every_flipped_byte_and_every_cut_of_a_partition_is_noticed(data):
     path = partition.build("toy-idx", SPEC, 0, data)
     whole = path.read_bytes()
     for content in (*flips(whole), *cuts(whole)):
-        path.write_bytes(content)
+        put(path, content)
         with pytest.raises(ValueError, match="not as it was written"):
             read_npz(path)
 

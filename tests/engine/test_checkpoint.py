@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from damage import cuts, flips
+from damage import cuts, flips, put
 
 from bayesfed.engine import checkpoint
 from bayesfed.engine.evaluation import Row
@@ -48,7 +48,7 @@ def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
     checkpoint.save(path, progress(1), RECORD)
     whole = path.read_bytes()
     for content in (*flips(whole), *cuts(whole), whole + b"\0"):
-        path.write_bytes(content)
+        put(path, content)
         with pytest.raises(InputError, match="this checkpoint is damaged"):
             checkpoint.load(path, "abc", HOST)
 

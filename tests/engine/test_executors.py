@@ -1,6 +1,7 @@
 """Every executor leaves behind what the eager one does, for every method, and so does every number of threads."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,12 +45,13 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[2, sharing.LANES], ids=lambda lanes: f"{lanes}-lanes")
-def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Lanes for every client, and fewer than clients and than kinds of networks, so that they are built anew."""
-    monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: request.param)
-    monkeypatch.setattr(lane_module, "KINDS", 1 if request.param == 2 else 8)
-    return int(request.param)
+@contextmanager
+def lanes(count: int) -> Iterator[None]:
+    """So many lanes: for every client, or fewer than clients and than kinds of networks, so that they are built anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs_module, "lanes_of", lambda compute: count)
+        patch.setattr(lane_module, "KINDS", 1 if count == 2 else 8)
+        yield
 
 
 def on(executor: str, of: Federation, rounds: int = 2) -> Progress:
@@ -63,7 +65,7 @@ def on(executor: str, of: Federation, rounds: int = 2) -> Progress:
 
 
 def assert_executors_agree(
-    make: Callable[[torch.dtype], Federation], device: str, lanes: int, casts: Sequence[torch.dtype] = tuple(BOUNDS)
+    make: Callable[[torch.dtype], Federation], device: str, casts: Sequence[torch.dtype] = tuple(BOUNDS)
 ) -> None:
     """Every executor leaves what the eager one does: two rounds in the highest precision, one in each of the others.
 
@@ -71,44 +73,37 @@ def assert_executors_agree(
     goes through their lanes in the highest precision.
     """
     every = EXECUTORS.keys() - {"eager"}
-    for cast, bound in ((cast, BOUNDS[cast]) for cast in casts):
-        if cast == torch.float64:
-            rounds, others = 2, every if lanes > 2 else {"graphs"}
-        elif lanes > 2:
-            rounds, others = 1, every - {"graphs"} if device == "cpu" else every
-        else:
-            continue
-        of = make(cast)
+    for cast in casts:
+        highest = cast == torch.float64
+        of, rounds = make(cast), 2 if highest else 1
         eager = play(of, rounds)
-        for other in others:
-            assert_same(on(other, of, rounds), eager, bound)
+        with lanes(sharing.LANES):
+            for other in every if highest or device == "cuda" else every - {"graphs"}:
+                assert_same(on(other, of, rounds), eager, BOUNDS[cast])
+        if highest:
+            with lanes(2):
+                assert_same(on("graphs", of, rounds), eager, BOUNDS[cast])
 
 
 @pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_executor_is_eager_to_rounding(name: str, device: str, lanes: int, mapping: Make, data_dir: Any) -> None:
+def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest. On a CPU the lower precisions
     for methods alone that have all kinds of steps between them."""
     casts = tuple(BOUNDS) if device == "cuda" or name in CAST else (torch.float64,)
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
-    assert_executors_agree(
-        lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device, lanes, casts
-    )
+    assert_executors_agree(lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device, casts)
 
 
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize(
     ("name", "model"), [("fola", "mlp"), ("fola", "lenet5"), ("fola", "smooth"), ("fedcurv", "lenet5")]
 )
-def test_every_executor_squares_single_images(
-    name: str, model: str, device: str, lanes: int, mapping: Make, data_dir: Any
-) -> None:
+def test_every_executor_squares_single_images(name: str, model: str, device: str, mapping: Make, data_dir: Any) -> None:
     """Of layers, convolutions and a module, in batches that are filled up, too."""
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "batch_size": 24, "models": {"global": model}, "images": {}}
-    assert_executors_agree(
-        lambda cast: federation(mapping({"name": name, "squares": "images"}, **changes), data_dir, cast, device),
-        device, lanes,
-    )  # fmt: skip
+    asked = mapping({"name": name, "squares": "images"}, **changes)
+    assert_executors_agree(lambda cast: federation(asked, data_dir, cast, device), device)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +119,10 @@ def test_every_executor_squares_single_images(
 def test_every_executor_serves_options(method: dict[str, Any], device: str, mapping: Make, data_dir: Any) -> None:
     """Those whose steps or hooks are others than by default."""
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 3, "batch_size": 24}
-    of = federation(mapping(method, **changes), data_dir, torch.float64, device)
-    eager = play(of, 2)
-    for other in EXECUTORS.keys() - {"eager"}:
-        assert_same(on(other, of), eager, BOUNDS[torch.float64])
+    asked = mapping(method, **changes)
+    assert_executors_agree(lambda cast: federation(asked, data_dir, cast, device), device, [torch.float64])
 
 
-@pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("name", ["hbfl", "fml", "independent"])
 def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     several = {
@@ -138,9 +130,8 @@ def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Ma
         "models": {"global": "convolutions", "local": ["lenet5", "lenet5"]},
     }  # fmt: skip
     method = {"name": name} if name == "independent" else {"name": name, "evaluate": "epoch"}
-    of = federation(mapping(method, **several), data_dir, torch.float64, device)
-    for other in EXECUTORS.keys() - {"eager"}:
-        assert_same(on(other, of), play(of, 2), 1e-9)
+    asked = mapping(method, **several)
+    assert_executors_agree(lambda cast: federation(asked, data_dir, cast, device), device, [torch.float64])
 
 
 def test_threads_change_nothing(mapping: Make, data_dir: Any) -> None:
@@ -310,7 +301,7 @@ def test_a_single_image_cannot_be_normalised_over(executor: str, mapping: Make, 
 
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("name", ["fedavg", "hbfl", "fml", "pfedbayes"])
-def test_every_executor_trains_modules(name: str, device: str, lanes: int, mapping: Make, data_dir: Any) -> None:
+def test_every_executor_trains_modules(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     """Batch normalisation and dropout in one network, group normalisation and noise in another; last batches of one."""
     changes: dict[str, Any] = {
         "partition": {"alpha": 0.3, "clients": 4},
@@ -324,7 +315,7 @@ def test_every_executor_trains_modules(name: str, device: str, lanes: int, mappi
     assert any(
         key.startswith("server/model:norm") for key in tensors(play(federation(mapping(name, **changes), data_dir), 1))
     )
-    assert_executors_agree(lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device, lanes)
+    assert_executors_agree(lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device)
 
 
 @pytest.mark.usefixtures("modules")

@@ -20,7 +20,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     with files.locked(shared / "finished.lock", "another process runs the test config"):
         clone = Clone(shared / "finished")
         if not made.exists():
-            clone.snakemake()
+            clone.run("snakemake", "--cores", "2", "--configfile", "config/test.yaml")
             made.touch()
     return clone
 

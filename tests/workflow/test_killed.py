@@ -60,15 +60,16 @@ def test_snakemake(finished: Clone, tmp_path: Path, kills: int) -> None:
     clone = Clone(tmp_path)
     copy(finished.folder / "data", tmp_path / "data")
     (tmp_path / "config" / "killed.yaml").write_text(TWO_RUNS)
-    command = ("snakemake", "runs", "--cores", "1", "--configfile", "config/killed.yaml")
+    config = "config/killed.yaml"
     chance, expected = random.Random(1), {}
     for number in range(kills):
         delay = chance.uniform(0, 2) if number else 0
-        with clone.start(*command) as process:  # what the killed one has started goes on meanwhile
+        # What the killed one has started goes on meanwhile.
+        with clone.start("snakemake", "runs", "--cores", "1", "--configfile", config) as process:
             kill_when(process, tmp_path / "results" / "killed" / "runs" / "summary.json", delay)
             before = clone.summaries("killed")
             assert len(before) == 1 or delay
-            clone.run(*command)
+            clone.snakemake("runs", config=config)
         after = clone.summaries("killed")
         assert len(after) == 2
         assert before.items() <= after.items()
@@ -97,9 +98,9 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
         shutil.rmtree(lost)
         (results / "checkpoints" / f"{run}.safetensors").unlink()
         log.unlink(missing_ok=True)  # runs of a batch have one together
-        with fresh.start("dvc", "repro", "tables@test") as process:
+        with fresh.start("dvc", "repro", "train@test") as process:
             kill_when(process, log, chance.uniform(0, 8) if number else 0)
-            fresh.run("dvc", "repro", "tables@test")
+            fresh.run("dvc", "repro", "train@test")
         after = fresh.summaries()
         assert after.keys() == before.keys()
         assert {path for path in before if before[path] != after[path]} == {lost / "summary.json"}

@@ -132,7 +132,7 @@ def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, w
         copy(finished.folder / ".snakemake", fresh.folder / ".snakemake")
     else:
         shutil.rmtree(fresh.folder / "data")
-    fresh.edit("config/test.yaml", "experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
+    fresh.configure("experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
     wanted = fresh.wanted()
     assert [Path(output).parts[-3] for rule, output in wanted if rule == "train"] == ["fedprox"]
     assert {"tables", "compare", "figures", "report", "workflow_report"} <= {rule for rule, _ in wanted}
@@ -145,7 +145,7 @@ def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
         return json.loads((folder / "provenance.json").read_text())["threads"]
 
     assert {threads(path.parent) for path in finished.summaries()} == {1}
-    fresh.edit("config/test.yaml", "experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
+    fresh.configure("experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
     (summary,) = (output for rule, output in fresh.wanted() if rule == "train")
     fresh.snakemake(summary)
     assert threads((fresh.folder / summary).parent) == 2
@@ -166,7 +166,7 @@ def test_short_runs_are_trained_several_to_a_job(finished: Clone, fresh: Clone) 
     assert len(again) == 2
     assert again.isdisjoint(batches)
     assert fresh.wanted(summaries[0]) == [("train", summaries[0])]
-    fresh.edit("config/test.yaml", "experiments:", "short_runs: {below: 0}\nexperiments:")
+    fresh.configure("experiments:", "short_runs: {below: 0}\nexperiments:")
     assert {output for rule, output in fresh.wanted() if rule == "train"} == set(summaries[:4])
 
 
@@ -214,7 +214,7 @@ def test_results_of_what_stands(fresh: Clone) -> None:
 
 def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:
     clone = Clone(tmp_path)
-    output = clone.refused("snakemake", "--cores", "1", "--config", "runs=standing", "--configfile", "config/test.yaml")
+    output = clone.snakemake("--config", "runs=standing", code=1)
     assert "results/test/runs holds no finished run of this config; train first, without runs=standing" in output
 
 
@@ -227,9 +227,8 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
     (results / "checkpoints" / f"{run}.safetensors").unlink()
     data = fresh.folder / "data" / run.parts[0] / "train.npz"
     data.write_bytes(data.read_bytes()[:-100])
-    command = ("snakemake", "--cores", "1", "runs", "--configfile", "config/test.yaml")
     for quiet in ((), ("--quiet", "rules"), ("--quiet", "all")):
-        output = fresh.refused(*command, *quiet)
+        output = fresh.snakemake("runs", *quiet, code=1)
         reason = f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`"
         assert len(re.findall(reason, output)) == 1
 
@@ -239,7 +238,7 @@ def test_a_report_that_fails_leaves_the_earlier_one(fresh: Clone) -> None:
     made = [fresh.folder / "reports" / name for name in ("test.html", "test-crate/ro-crate-metadata.json")]
     before = [path.read_bytes() for path in made]
     fresh.edit("src/bayesfed/report/templates/page.html", "{{ notice }}", "{{ nobody_knows }}")
-    output = fresh.refused("snakemake", "--cores", "1", "--configfile", "config/test.yaml")
+    output = fresh.snakemake(code=1)
     assert "nobody_knows" in output
     assert [path.read_bytes() for path in made] == before
     assert "report" in {rule for rule, _ in fresh.wanted()}
@@ -254,14 +253,14 @@ def test_results_that_fail_leave_the_earlier_ones(fresh: Clone) -> None:
     shutil.rmtree(results / "made")  # as in a clone
     record = min(fresh.summaries()).with_name("metrics.csv")
     record.write_text(record.read_text().replace("0.", "1.", 1))
-    output = fresh.refused("snakemake", "--cores", "1", "--keep-going", "--configfile", "config/test.yaml")
+    output = fresh.snakemake("--keep-going", code=1)
     assert "metrics.csv: not as the run wrote it" in output
     assert {path: path.read_bytes() for path in made if path.exists()} == before
 
 
 def test_valuable_runs_come_first(fresh: Clone) -> None:
     """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
-    fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1, 2]\nshort_runs: {below: 0}")
+    fresh.configure("seeds: [0]", "seeds: [1, 2]\nshort_runs: {below: 0}")
     shutil.rmtree(fresh.folder / "data")
     told = {}
     for job in fresh.snakemake("-n").split("rule ")[1:]:
@@ -277,7 +276,7 @@ def test_valuable_runs_come_first(fresh: Clone) -> None:
 
 def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone, fresh: Clone) -> None:
     assert NOTHING in finished.snakemake("-n", "--resources", "gpu=0")
-    fresh.edit("config/test.yaml", "seeds: [0]", "seeds: [1]")
+    fresh.configure("seeds: [0]", "seeds: [1]")
     without, with_gpus = (fresh.snakemake("-np", "--resources", f"gpu={count}") for count in (0, 4))
     assert without.count("--device cpu") == with_gpus.count("--device auto") == 2  # batches, one a core
 
@@ -285,7 +284,7 @@ def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone
 def test_wrong_config_is_refused_in_one_line(fresh: Clone) -> None:
     """As the planning says it, without a traceback of Snakemake's."""
     fresh.edit("config/test.yaml", "cifar10: digits,", "cifar10: digit,")
-    output = fresh.refused("snakemake", "-n", "--cores", "1", "--configfile", "config/test.yaml")
+    output = fresh.snakemake("-n", code=1)
     assert "dataset: no dataset is named 'digit'; did you mean 'digits'?" in output
     assert len(output.splitlines()) <= 4
 
@@ -294,7 +293,7 @@ def test_a_config_elsewhere_cannot_take_anothers_results(tmp_path: Path) -> None
     clone = Clone(tmp_path)
     elsewhere = tmp_path / "mine.yaml"
     elsewhere.write_text((tmp_path / "config/test.yaml").read_text())
-    output = clone.refused("snakemake", "-n", "--cores", "1", "--configfile", str(elsewhere))
+    output = clone.snakemake("-n", config=str(elsewhere), code=1)
     assert "mine.yaml: name: test is that of config/test.yaml, whose results would be replaced" in output
 
 
@@ -318,7 +317,7 @@ def test_a_config_elsewhere_cannot_take_anothers_results(tmp_path: Path) -> None
 def test_a_mistake_that_snakemake_does_not_see_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
     clone = Clone(tmp_path)
     clone.edit("config/test.yaml", old, new)
-    output = clone.refused("snakemake", "-n", "--cores", "1", "--configfile", "config/test.yaml")
+    output = clone.snakemake("-n", code=1)
     assert words in output
     assert len(output.splitlines()) <= 4
     assert not (tmp_path / "results").exists()
@@ -330,6 +329,5 @@ def test_a_mistake_that_snakemake_does_not_see_is_refused(tmp_path: Path, old: s
 )
 def test_a_wrong_profile_and_a_scheduler_that_does_not_answer(fresh: Clone, profile: str, words: str) -> None:
     given = f"--workflow-profile{profile[0]}profiles/{profile[1:]}".split()
-    options = (*given, "--configfile", "config/test.yaml")
-    output = fresh.refused("snakemake", "tables", "--cores", "1", "--forcerun", "tables", *options)
+    output = fresh.snakemake("tables", "--forcerun", "tables", *given, code=1)
     assert words in output
