@@ -95,7 +95,7 @@ def walk(waiting: deque[tuple[str, object]], seen: set[int], alive: list[object]
             found.append((path, one))
         elif isinstance(one, types.ModuleType):
             if not foreign(one.__name__):
-                apart.append((one.__name__, title(one), one))
+                apart += [(one.__name__, title(one), one), *compiled(one)]
         elif id(one) not in seen:
             seen.add(id(one))
             alive.append(one)
@@ -105,6 +105,17 @@ def walk(waiting: deque[tuple[str, object]], seen: set[int], alive: list[object]
             found.append((path, content))
             waiting.extend(inside)
     return found, apart
+
+
+def compiled(module: types.ModuleType) -> list[Apart]:
+    """Names such as torch.compile adds to a module when a function is first called."""
+    own = [(name, value) for name, value in list(vars(module).items()) if name.startswith("__") and not special(name)]
+    return [(f"{module.__name__}.{name}", f"{title(module)}.{name}", value) for name, value in own]
+
+
+def special(name: str) -> bool:
+    """Whether Python itself sets an attribute of that name."""
+    return name.startswith("__") and name.endswith("__")
 
 
 def values_of(cache: Any) -> list[object]:
@@ -120,7 +131,8 @@ def inside_of(path: str, one: object) -> Found:
     if not isinstance(one, types.ModuleType):
         return [(path, one)]
     package = sys.modules.get(one.__name__.partition(".")[0], one)
-    return [*attributes(path, vars(one)), (path, package)]
+    names = {name: value for name, value in list(vars(one).items()) if not name.startswith("__")}
+    return [*attributes(path, names), (path, package)]
 
 
 @functools.cache
@@ -154,7 +166,7 @@ def attributes(path: str, names: Mapping[str, object]) -> Found:
     return [
         (f"{path}.{name}", value)
         for name, value in list(names.items())
-        if not (name.startswith("__") and name.endswith("__")) or isinstance(value, types.FunctionType)
+        if not special(name) or isinstance(value, types.FunctionType)
     ]
 
 
@@ -194,7 +206,10 @@ def of_tensor(path: str, one: Tensor) -> tuple[object, Found]:
     there = one.detach().cpu() if one.device.type != "meta" else torch.empty(0)
     dense = there if there.layout is torch.strided else there.to_dense()
     content = zlib.crc32(dense.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) if dense.numel() else 0
-    return (one.shape, one.dtype, content), [*gradient, *attributes(path, vars(one))]
+    names = {
+        name: value for name, value in vars(one).items() if not name.startswith("_dynamo")
+    }  # torch.compile's notes
+    return (one.shape, one.dtype, content), [*gradient, *attributes(path, names)]
 
 
 def of_generator(path: str, one: torch.Generator) -> tuple[object, Found]:
@@ -272,6 +287,11 @@ def of_cache(path: str, one: Any) -> tuple[object, Found]:
     return None, [(path, one.__wrapped__)]
 
 
+def of_compiled(path: str, one: object) -> tuple[object, Found]:
+    """What torch.compile makes of a module changes when it is first called; the module itself does not."""
+    return type(one), [(path, getattr(one, "_orig_mod", None))]
+
+
 def of_engine(path: str, one: object) -> tuple[object, Found]:
     return type(one), []
 
@@ -312,5 +332,7 @@ def way_of(kind: type) -> Look:
     for kinds, way in WAYS:
         if issubclass(kind, kinds):
             return way
+    if kind.__module__.startswith("torch._dynamo"):
+        return of_compiled
     ours = kind.__module__.partition(".")[0] == "bayesfed" and foreign(kind.__module__)
     return of_engine if ours and not kind.__module__.startswith(PIECES) else of_object

@@ -151,6 +151,8 @@ def test_a_module_beside_the_folder_of_parts(
         ("log = logging.getLogger('mine')", "log.debug('a round')"),
         ("", "import colorsys; colorsys.rgb_to_hsv(1, 1, 1)"),
         ("", "from . import helper; helper.add()"),
+        ("@torch.compile(backend='eager')\ndef twice(x): return 2 * x", "twice(torch.ones(2))"),
+        ("net = torch.compile(torch.nn.Linear(2, 2), backend='eager')", "net(torch.ones(1, 2))"),
         ("LOCK = threading.Lock()", "LOCK.acquire(); LOCK.release()"),
         ("DRAWS = np.random.default_rng(3)", "np.random.default_rng(c.round).normal()"),
         ("class Own:\n    def __init__(self, n): self.n = n\n    def __reduce__(self): raise TypeError", "Own(c.round).n += 1"),

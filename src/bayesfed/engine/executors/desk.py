@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,13 +37,11 @@ class Recorded:
 @dataclass
 class Kind:
     """Memory for states of the same names and shapes on the same networks, and the steps recorded on it: by step, shape
-    of the images and whether they are indexed. None for what cannot be recorded. `replays`: how many there have been, by
-    step."""
+    of the images and whether they are indexed. None for what cannot be recorded."""
 
     n: Tensor
     state: State
     steps: dict[Any, Recorded | None] = field(default_factory=dict)
-    replays: Counter[Any] = field(default_factory=Counter)
 
 
 class Desk:
@@ -84,24 +81,26 @@ class Desk:
         key, steps = (phase.step, batch.x.shape, phase.indexed), self.kind.steps
         if not self.undisturbed():
             phase.train(self.learner, batch)
-        elif key not in steps and len({phase.step, *(step for step, *_ in steps)}) <= STEPS:
-            steps[key] = self.record(phase, batch)
-        elif key not in steps:
-            phase.train(self.learner, batch)
-        else:
+        elif key in steps:
             self.again(phase, batch, steps[key])
+        elif len({phase.step, *(step for step, *_ in steps)}) <= STEPS:
+            steps[key] = self.record(phase, batch)
+        else:
+            phase.train(self.learner, batch)
 
     def again(self, phase: Phase, batch: Batch, recorded: Recorded | None) -> None:
         """A mini-batch by a step that was done before."""
         if recorded:
             fill(recorded.batch, batch)
             batch = recorded.batch
-        replay = recorded.tape.replay if recorded else functools.partial(phase.train, self.learner, batch)
-        if self.proofs.due(phase, self.kind.replays):
+        if self.proofs.due():
             step = functools.partial(phase.train, self.learner, batch)
+            replay = recorded.tape.replay if recorded else step
             self.proofs.prove(phase, self.kind.state, self.generator, replay, step)
+        elif recorded:
+            recorded.tape.replay()
         else:
-            replay()
+            phase.train(self.learner, batch)
 
     def undisturbed(self) -> bool:
         """Whether the client's tensors are those of the desk: a hook may have put in others."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -102,12 +101,11 @@ class Recorded:
 class Kind:
     """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
 
-    `recorded`: by step, then by size and whether the batch is filled up. `replays`: how many there have been, by step.
+    `recorded`: by step, then by size and whether the batch is filled up.
     """
 
     learner: Learner
     recorded: dict[Any, dict[tuple[int, bool], Recorded]] = field(default_factory=dict)
-    replays: Counter[Any] = field(default_factory=Counter)
 
 
 class Lane:
@@ -234,7 +232,7 @@ class Lane:
         if size < self.size:
             self.tail.fill_(size)
         recorded = self.kind.recorded[phase.step][self.form(size)]
-        if not self.proofs.due(phase, self.kind.replays):
+        if not self.proofs.due():
             recorded.replay()
             return
         rows = self.rows.clone()

@@ -7,9 +7,7 @@ is done twice in the same way: what it draws by itself, or keeps between steps, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -20,16 +18,16 @@ from bayesfed.engine.repeat import chosen, differing
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Node, Phase, State
 
-EVERY = 2048  # replays of a step, one of which is proved
+EVERY = 2048  # replays, one of which is proved
 CLIENTS = 64  # so many are proved when they first come; in a federation of thousands not all
 
 
 class Proofs:
     """The proofs of the steps that clients take at one place, one client after another.
 
-    Proved are the first replay of each step, the first of each client that is new here, and one in EVERY; and of the client
-    that opens a round the first at its start and after each hook: in the first round here, the second, the fourth and so on,
-    and in the last of the run.
+    Proved are the first replay for each client that is new here, and one in EVERY; and for the client that opens a round the
+    first at its start and after each hook: in the first round here, the second, the fourth and so on, and in the last of the
+    run.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -39,6 +37,7 @@ class Proofs:
         self.round = self.rounds = 0  # the last one, and how many there have been
         self.closely = False  # of who is here, all that follows a hook
         self.trying = False  # the next replay
+        self.replays = 0
 
     def arrive(self, node: Node) -> None:
         """A client has begun its round here."""
@@ -54,10 +53,10 @@ class Proofs:
         """A hook may have run."""
         self.trying = self.closely
 
-    def due(self, phase: Phase, replays: Counter[Any]) -> bool:
-        """Whether the replay that comes next is to be proved, which is counted."""
-        replays[phase.step] += 1
-        if not self.trying and replays[phase.step] > 1 and replays[phase.step] % EVERY:
+    def due(self) -> bool:
+        """Whether the replay that comes next is to be proved."""
+        self.replays += 1
+        if not self.trying and self.replays % EVERY:
             return False
         self.trying = False
         return True
