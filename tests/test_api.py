@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import bayesfed
 from bayesfed import cli, models
 from bayesfed.data import partition
+from bayesfed.engine import halfway
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Node, Predictor, State, softmax_of
 from bayesfed.methods.fedavg import FedAvg
@@ -55,8 +56,11 @@ def test_a_model_sees_images_as_its_own_run_does(mapping: Make, data_dir: Path, 
     assert torch.equal(model.prepare(images), alone)
 
 
-def test_partitions_may_lie_elsewhere(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+def test_partitions_may_lie_elsewhere(
+    mapping: Make, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In Python and by every command that needs them, beside data that may only be read."""
+    monkeypatch.setattr(halfway, "elsewhere", halfway.resume)  # another process would not know these data
     data, shares = tmp_path / "data", tmp_path / "shares"
     shutil.copytree(data_dir, data, ignore=shutil.ignore_patterns("partitions"))
     asked = mapping("fedavg", models={"global": "mlp"})

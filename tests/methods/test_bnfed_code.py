@@ -157,6 +157,7 @@ def test_every_client_begins_with_a_network_of_its_own(mapping: Make, data_dir: 
     assert torch.equal(again["atoms"], server["atoms"])
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_clients_say_how_many_images_of_each_class_they_have(mapping: Make, data_dir: Path) -> None:
     of = federation(mapping({"name": "bnfed", "form": "code"}), data_dir)
     sent, finish = {}, of.method.finish

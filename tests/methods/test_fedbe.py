@@ -124,6 +124,7 @@ def test_statistics_are_averaged_by_the_same_dirichlet_weights(
         assert compared > 0
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize(("sharpen", "floor"), [(0.5, 0.0), (1.0, 0.0), (0.5, 1e-8), (0.5, 0.03), (0.25, 1e-3)])
 def test_pseudo_labels_are_the_mean_prediction_sharpened(
     sharpen: float, floor: float, mapping: Make, data_dir: Path

@@ -16,6 +16,7 @@ from bayesfed.methods.base import Node, Predictor
 Make = Callable[..., dict[str, Any]]
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("stragglers", [0.0, 1.0])
 def test_the_low_rank_part_is_the_mixtures(stragglers: float, mapping: Make, data_dir: Path) -> None:
     """Deviations from running means of the last three of five epochs, or of as many as a straggler does."""
