@@ -18,8 +18,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 import bayesfed
-from bayesfed import cli, models
+from bayesfed import cli, methods, models
 from bayesfed.data import partition
+from bayesfed.data.schemes import SCHEMES, WHOLE
 from bayesfed.engine import halfway
 from bayesfed.errors import InputError
 from bayesfed.methods.base import Node, Predictor, State, softmax_of
@@ -448,3 +449,26 @@ def test_importing_bayesfed_is_light() -> None:
     assert bayesfed.load_run.__module__ == "bayesfed.api"
     with pytest.raises(AttributeError, match="module 'bayesfed' has no attribute 'lood_run'"):
         bayesfed.lood_run  # noqa: B018
+
+
+def test_a_command_lists_what_a_run_file_can_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours, and those of a user's own; a name each line, with what it is."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine/networks").mkdir(parents=True)
+    Path("mine/networks/nets.py").write_text(
+        "import torch\n\n\ndef tiny(classes, channels, size):\n"
+        '    """One layer."""\n    return torch.nn.Linear(size, classes)\n\n\nNETWORKS = {"tiny": tiny}\n'
+    )
+    listed = {}
+    for kind in ("methods", "datasets", "models", "partitions"):
+        assert cli.main(["list", kind, "--parts", "mine"]) == 0
+        listed[kind] = dict(line.partition(" ")[::2] for line in capsys.readouterr().out.splitlines())
+    assert listed["methods"].keys() == set(methods.names())
+    assert "FOLA (Liu et al. 2023)" in listed["methods"]["fola"]
+    assert listed["datasets"]["digits"].strip() == "Digits"
+    assert listed["models"]["tiny"].strip() == "One layer."
+    assert listed["models"]["cnn2"] == ""
+    assert listed["partitions"].keys() == {*SCHEMES, WHOLE}
+    assert cli.main(["list", "methods", "--parts", "nowhere"]) == 2

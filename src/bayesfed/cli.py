@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -86,6 +87,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--partitions", type=path, metavar="DIR", help=shares)
     sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=weights)
     sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
+
+    sub = command("list", names, "List methods, datasets, models or partition schemes that a run file can name.")
+    sub.add_argument("kind", choices=["methods", "datasets", "models", "partitions"], help="what to list")
+    sub.add_argument("--parts", type=path, metavar="DIR", help="folder with parts of your own, which are listed, too")
 
     sub = command("plan", plan, "Expand a config into its runs and cells.")
     sub.add_argument("config", type=path, metavar="CONFIG.yaml", help="a config, as those in config/")
@@ -190,6 +195,29 @@ def verify(args: argparse.Namespace) -> None:
         sys.exit(f"bayesfed: {text}" + (f"; {len(unchecked)} could not be checked: {names}" if unchecked else ""))
     if unchecked:
         raise InputError(f"{len(unchecked)} {of} could not be checked: {names}")
+
+
+def names(args: argparse.Namespace) -> None:
+    """bayesfed list"""
+    from bayesfed import methods, models
+    from bayesfed.data import catalogue
+    from bayesfed.data.schemes import SCHEMES, WHOLE
+
+    parts.use(args.parts)
+    if args.kind == "partitions":
+        found = {name: scheme.draw for name, scheme in SCHEMES.items()} | {WHOLE: None}
+    else:
+        registry = {"methods": methods.registry, "datasets": catalogue.registry, "models": models.registry}[args.kind]
+        found = {**registry.ours(), **{name: part.value() for name, part in registry.own().items()}}
+    width = max(map(len, found))
+    for name in sorted(found):
+        print(f"{name:{width}}  {first_line(found[name])}".rstrip())
+
+
+def first_line(one: object) -> str:
+    """A dataset's title, or the first line of the docstring of a method's module or of a function; "" for none."""
+    text = getattr(one, "title", None) or inspect.getdoc(inspect.getmodule(one) if isinstance(one, type) else one)
+    return text.splitlines()[0] if text and one is not None else ""
 
 
 def plan(args: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ def found(sources: Iterable[Path]) -> dict[str, str]:
     known, helping = {*waiting}, []
     while waiting:
         for path in imported(waiting.pop()):
-            if path not in known and path.is_relative_to(around) and not parts.library(path):
+            if path not in known and path.is_relative_to(around) and not parts.is_library(path):
                 helping.append(path)
                 waiting.append(path)
             known.add(path)

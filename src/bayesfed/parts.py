@@ -273,7 +273,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 @functools.cache
-def library(path: Path) -> bool:
+def is_library(path: Path) -> bool:
     """Whether a file is Python's, an installed package's or ours, and so nobody's own code."""
     stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     place = path.resolve()

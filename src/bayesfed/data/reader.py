@@ -44,7 +44,7 @@ def run(source: Source, place: Path, mirror: Path | None) -> tuple[Any, dict[str
     finally:
         sys.dont_write_bytecode = bytecode
         for name in set(sys.modules) - before:  # a helper may be another one when it is read again
-            if (file := getattr(sys.modules[name], "__file__", None)) and not parts.library(Path(file)):
+            if (file := getattr(sys.modules[name], "__file__", None)) and not parts.is_library(Path(file)):
                 del sys.modules[name]
     return given, note(source, place, mirror, opened)
 
@@ -85,7 +85,12 @@ def note(source: Source, place: Path, mirror: Path | None, opened: Iterable[Path
     known = {*both(source.folder, own), *both(place, listed)}
     temporary = [] if place in (mirror, source.folder) else both(place, [""])
     for path in sorted({python(one) for one in opened}):
-        if path in known or not path.is_file() or parts.library(path) or below(path, [*map(Path, SYSTEM), *temporary]):
+        if (
+            path in known
+            or not path.is_file()
+            or parts.is_library(path)
+            or below(path, [*map(Path, SYSTEM), *temporary])
+        ):
             continue
         inside = below(path, both(mirror, [""])) if mirror else None
         kept[path.relative_to(inside).as_posix() if inside else str(path)] = files.sha256(path)
