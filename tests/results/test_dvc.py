@@ -23,7 +23,7 @@ def test_a_curve_is_the_mean_over_seeds_and_short(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "FML"), [0.2], [[0.8]] * 10)  # one round is no curve
     dvc.write(lab.plan, tmp_path / "tables")
     found = rows(tmp_path / "curves.csv")
-    assert {(row["paper"], row["cell"], row["curve"], row["accuracy"]) for row in found} == {
+    assert {(row["paper"], row["cell"], row["curve"], row["accuracy_percent"]) for row in found} == {
         ("hbfl", "heterogeneous, CIFAR10, IID, alpha 100, CNN2", "HBFL", "5.00")
     }
     assert [int(row["round"]) for row in found] == list(range(1, 251, 3))

@@ -9,7 +9,7 @@ from bayesfed import files
 from bayesfed.results import cells, csvfile, join, tables, wording
 
 METRICS, CURVES = "metrics.json", "curves.csv"
-COLUMNS = ("paper", "cell", "curve", "round", "accuracy")
+COLUMNS = ("paper", "cell", "curve", "round", "accuracy_percent")
 ROUNDS = 100  # points of a curve at most, so that the file stays small
 WHOLE = ("global", "local", "personal")  # levels of which a run has one curve
 
