@@ -34,10 +34,10 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 test-long: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_fuzz.py --hypothesis-profile=long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/runs/test_fuzz.py --hypothesis-profile=long
 
 test-kills: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/test_kills.py tests/workflow/test_killed.py \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/engine/test_kills.py tests/workflow/test_killed.py \
 		--hypothesis-profile=long
 
 test-report: $(STAMP)

@@ -19,9 +19,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import is_quiet_about
 from snakemake.utils import min_version
 
-from bayesfed import files
-from bayesfed import plan as planning
-from bayesfed.errors import InputError, in_a_line
+from bayesfed.core import files
+from bayesfed.core.errors import InputError, in_a_line
+from bayesfed.plan import plan as planning
 
 min_version("9.27")  # the first known to take a function as a priority
 

@@ -16,9 +16,9 @@ import torch
 
 from bayesfed.data.prepare import Seen
 from bayesfed.engine import device as devices
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import Federation
-from bayesfed.methods.base import Batch
+from bayesfed.methods.node import Batch
 from benchmarks import common
 
 MODEL, SIZE, IMAGES = "fola_cnn", 32, 2500

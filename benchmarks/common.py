@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayesfed import runfile
 from bayesfed.data.catalogue import source
 from bayesfed.data.schemes import dirichlet_class_shared
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
-from bayesfed.engine import sharing
+from bayesfed.engine import gpu_sharing
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import Executor, Job
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin, copy
+from bayesfed.runs import run_file
 
 HERE = Path(__file__).parent
 # The clients of HBFL's Table 1, by their own models.
@@ -38,7 +38,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 def chosen(args: argparse.Namespace) -> tuple[str, str]:
     """Device and precision by name, as a training job would choose them, with as many queues to a GPU as one alone has."""
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(sharing.queues(1)))  # before torch starts CUDA
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(gpu_sharing.queues(1)))  # before torch starts CUDA
     device = devices.choose_device(args.device)
     return device, devices.choose_precision(args.precision, device)
 
@@ -63,7 +63,7 @@ def federation(
     """The clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run file."""
     method = {"name": method} if isinstance(method, str) else method
     partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 2, "min_test": 0}
-    run = runfile.resolve(
+    run = run_file.resolve(
         {
             "dataset": data.source.name, "partition": partition, "method": method, "models": models, "rounds": 100,
             "local_epochs": 1, "batch_size": 128, "seed": 0,

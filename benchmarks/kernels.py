@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesfed import methods
 from bayesfed.engine import device as devices
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER
 from bayesfed.engine.rounds import begin, copy
-from bayesfed.methods.base import Batch
+from bayesfed.methods.node import Batch
 from bayesfed.models import convolution, network
 from benchmarks import common
 

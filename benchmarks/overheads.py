@@ -19,7 +19,7 @@ from bayesfed.engine import device as devices
 from bayesfed.engine.evaluation import DETAILED_EVERY
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.train import CHECKPOINT_SECONDS
+from bayesfed.engine.training import CHECKPOINT_SECONDS
 from benchmarks import common
 
 CASES = [("fedavg", "cnn2"), ("fml", "mixed"), ("hbfl", "mixed")]
@@ -42,7 +42,7 @@ def measure(method: str, model: str, data: common.Dataset, device: str, precisio
     with tempfile.TemporaryDirectory() as folder:
         record = checkpoint.Record("key", precision, DEFAULT[device])
         saving = timed(lambda: checkpoint.save(Path(folder) / "c", progress, record))
-    import_torch = timed(lambda: subprocess.run([sys.executable, "-c", "import bayesfed.engine.train"], check=True))
+    import_torch = timed(lambda: subprocess.run([sys.executable, "-c", "import bayesfed.engine.training"], check=True))
     place = timed(lambda: common.federation(method, common.models(model, method), data, of.compute))
     start = import_torch + place
     rounds = ROUNDS * training + (ROUNDS - ROUNDS // DETAILED_EVERY) * plain + ROUNDS // DETAILED_EVERY * detailed

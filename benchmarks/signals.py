@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from bayesfed import plan
-from bayesfed.engine import checkpoint, stop
+from bayesfed.engine import checkpoint, signals
 from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.runfile import Run
+from bayesfed.plan import plan
+from bayesfed.runs.run_file import Run
 from benchmarks import common
 
 # Of what the server does, as little as there can be: how long one of its steps takes does not depend on it.
@@ -80,7 +80,7 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
     of.check()
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     step, save = max(gaps[:-1]), gaps[-1]
-    leaves = min(step, stop.GRACE) + save
+    leaves = min(step, signals.GRACE) + save
     return {
         "longest_seconds": round(step, 2),
         "checkpoint_seconds": round(save, 2),

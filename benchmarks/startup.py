@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
-from bayesfed import runfile
 from bayesfed.data import partition
 from bayesfed.engine import device as devices
+from bayesfed.runs import run_file
 from benchmarks import common
 
 RUNS, TURNS = 3, 2
@@ -41,7 +41,7 @@ def run_files(folder: Path, batch_size: int, data: Path) -> list[Path]:
             "images": {"prepare": "none"},
             "rounds": 1, "local_epochs": 1, "batch_size": batch_size, "clients_on_test": "round", "seed": number,
         }  # fmt: skip
-        run = runfile.resolve(mapping, data)
+        run = run_file.resolve(mapping, data)
         partition.build(run.datasets[0], run.partition, number, data)
         found.append(folder / f"{number}.yaml")
         found[-1].write_text(yaml.safe_dump(mapping))

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.engine import device as devices
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.executors import EXECUTORS, GraphExecutor
-from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.steps import SGD, grad, leaves
 from bayesfed.models import Network

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bayesfed import plan as planning
+from bayesfed.plan import plan as planning
 from bayesfed.report import build
 from tests.results.conftest import Lab, finish
 

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from children import child
-from clone import Clone
+from helpers.children import child
+from helpers.clone import Clone
 from slurm import free_ports, wait_for
 
 Settings = dict[str, str]

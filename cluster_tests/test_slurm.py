@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from children import child
-from clone import BIN, Clone
+from helpers.children import child
+from helpers.clone import BIN, Clone
 from slurm import GPUS, NODES, Slurm, wait_for
 
 RUNS = 13

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from children import heard
+from helpers.children import heard
+from helpers.networks import modules as modules
+from helpers.playing import FEW, FULL_HESSIAN, federation, few_of
 from hypothesis import settings
-from networks import modules as modules
-from playing import FEW, FULL_HESSIAN, federation, few_of
 
-from bayesfed import files, methods, parts, reach
+from bayesfed import methods
+from bayesfed.core import files, plugins, reachable
 from bayesfed.data.fetch import _record, fetch
 from bayesfed.data.records import write_npz
 from bayesfed.data.sources import SOURCES
@@ -106,7 +107,7 @@ def mapping() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that note things down from inside a method: nobody looks for what it keeps elsewhere."""
-    monkeypatch.setattr(reach, "held", lambda roots: reach.Held([], {}, []))
+    monkeypatch.setattr(reachable, "held", lambda roots: reachable.Held([], {}, []))
 
 
 @pytest.fixture
@@ -127,9 +128,9 @@ def of_mine(mapping: Callable[..., dict[str, Any]], data_dir: Path, tmp_path: Pa
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text(MINE.format(before=before, inside=inside))
         (folder / "helper.py").write_text(helper)
-        parts.use(tmp_path)
+        plugins.use(tmp_path)
         small = {"models": {"global": "softmax"}, "rounds": 3, "parts": str(tmp_path)}
         return federation(mapping("mine", **(small | changes)), data_dir, torch.float32)
 
     yield make
-    parts.use(None)
+    plugins.use(None)

@@ -9,16 +9,18 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses import calibration_bins, pages
+from analyses.hbfl import assumptions_figure, class_bias, finished_runs, sampled_partitions, shard_sizes
 from bayesfed.data.schemes import Partition
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.batches import Mixer
 from bayesfed.models import convolution, network
-from bayesfed.results import runs
-from benchmarks import augment, bins, classes, common, cores, draws, hbfl, kernels, pages, search, shards
+from bayesfed.results import run_records
+from benchmarks import augment, common, cores, kernels
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
 def test_pages_show_the_stored_tables(page: Path) -> None:
-    """After a benchmark, or a run in results/paper and `make report CONFIG=paper`: `python -m benchmarks.pages`."""
+    """After a benchmark, or a run in results/paper and `make report CONFIG=paper`: `python -m analyses.pages`."""
     assert pages.with_tables(page.read_text(), pages.PAGES[page]) == page.read_text()
 
 
@@ -73,8 +75,8 @@ def test_the_table_of_kernels_is_todays(method: str, model: str, monkeypatch: py
 
 
 def test_every_benchmark_is_one_of_make_bench_or_says_why_not() -> None:
-    run = (Path(pages.__file__).parent / "__main__.py").read_text()
-    for file in Path(pages.__file__).parent.glob("*.py"):
+    run = (common.HERE / "__main__.py").read_text()
+    for file in common.HERE.glob("*.py"):
         named = f'"{file.stem}"' in run or f"`benchmarks.{file.stem}`" in run
         assert named or file.stem in ("common", "__init__", "__main__")
 
@@ -92,7 +94,7 @@ def test_the_benchmark_of_augmentation_prepares_and_trains(monkeypatch: pytest.M
 def test_errors_of_bins_are_those_of_the_record() -> None:
     """With the record's own bins; with fewer, ECE is never larger."""
     folder = next(Path("results/paper/runs/cifar10").glob("shards*/fedppd/seed~0-*"))
-    found, of_record = bins.errors(bins.bins(folder)), runs.measured(folder)
+    found, of_record = calibration_bins.errors(calibration_bins.bins(folder)), run_records.measured(folder)
     for name in ("ece", "mce"):
         assert found[name.upper()] == pytest.approx(100 * of_record[name][200], abs=1e-3)
     assert found["ECE, 5 bins"] <= found["ECE"]
@@ -104,11 +106,11 @@ def test_the_judge_of_a_draw_knows_which_classes_a_client_has() -> None:
     evens = np.log(np.full((5, 3), 1 / 3))
     # The first client has class 0 three times in four, so two of its three images are right; the second has 1 and 2 alike:
     # the first.
-    assert draws.judged(evens, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert sampled_partitions.judged(evens, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
     sure_of_2 = np.log(np.array([[0.1, 0.1, 0.8]] * 5))
     # Of class 2 the first client has none, so there its shares still decide.
-    assert draws.judged(sure_of_2, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
-    found = draws.row(evens, train, test, partition)
+    assert sampled_partitions.judged(sure_of_2, train, test, partition) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    found = sampled_partitions.row(evens, train, test, partition)
     assert found["largest_percent"] == pytest.approx(400 / 6)
     assert found["classes"] == pytest.approx((4 * 16 / 10 + 2 * 2) / 6)
 
@@ -118,25 +120,25 @@ def test_a_draw_is_ranked_among_many() -> None:
         {"largest_percent": [10.0, 20, 30, 40], "classes": [1.0, 2, 3, 4], "judged_percent": [90.0, 80, 70, 60]}
     )
     named = pd.DataFrame({"largest_percent": [25.0], "classes": [1.5], "judged_percent": [95.0]}, index=["seed 0"])
-    found = draws.table(many, named)
+    found = sampled_partitions.table(many, named)
     assert found.loc["50 % of 4 draws are below", "largest_percent"] == 25
-    assert list(found.loc["seed 0", list(draws.COLUMNS.values())]) == [50, 25, 100]
+    assert list(found.loc["seed 0", list(sampled_partitions.COLUMNS.values())]) == [50, 25, 100]
 
 
 def test_sizes_of_shards_are_found_again_from_accuracies() -> None:
-    assert shards.fits(955, 45.03)  # 430 of 955
-    assert not shards.fits(1000, 45.03)
+    assert shard_sizes.fits(955, 45.03)  # 430 of 955
+    assert not shard_sizes.fits(1000, 45.03)
     random = np.random.default_rng(0)
-    rule = shards.RULES["classes cut at floor(cumsum(p) n): our default"]
+    rule = shard_sizes.RULES["classes cut at floor(cumsum(p) n): our default"]
     draws_of_rule = np.array([rule(random.dirichlet(np.full(3, 100.0), 5), 200, random) for _ in range(500)])
     sizes = draws_of_rule[0]
     assert sizes.sum() == 1000
     printed = [[round(100 * m / n, 2) for m in (n // 3, n // 2, n - 1)] for n in sizes.tolist()]
-    found = shards.row(draws_of_rule, printed)
+    found = shard_sizes.row(draws_of_rule, printed)
     assert found["sets"] == 1
     assert found["sizes"] == " ".join(map(str, sizes))
     equal = np.full((500, 3), 400)
-    assert shards.row(equal, printed) == {"sets": 0}
+    assert shard_sizes.row(equal, printed) == {"sets": 0}
 
 
 SHARES = np.log([0.1, 0.2, 0.3, 0.4])  # of classes, as clients may hold them
@@ -147,12 +149,12 @@ def test_a_model_whose_classes_are_out_of_balance_is_brought_back() -> None:
     labels = np.repeat(np.arange(4), [100, 300, 200, 400])
     clean = (random.normal(size=(1000, 4)) + 4 * np.eye(4)[labels]).astype(np.float32)
     tilted = clean + np.array([0, -9, 0, 2], np.float32)
-    found = classes.row(tilted, labels, SHARES)
+    found = class_bias.row(tilted, labels, SHARES)
     assert found["classes_below_5"] == 1
     assert found["all"] < 75
     assert found["all_in_balance"] == pytest.approx(100 * (clean.argmax(1) == labels).mean(), abs=0.5)
     counts = np.bincount(labels)
-    assert np.bincount((tilted + classes.balancing(tilted, counts)).argmax(1)) == pytest.approx(counts, abs=2)
+    assert np.bincount((tilted + class_bias.balancing(tilted, counts)).argmax(1)) == pytest.approx(counts, abs=2)
 
 
 def test_classes_whose_logits_hardly_vary_are_brought_into_balance() -> None:
@@ -163,14 +165,14 @@ def test_classes_whose_logits_hardly_vary_are_brought_into_balance() -> None:
     )
     logits += np.array([0, 0, -9, -30], np.float32)
     counts = np.bincount(labels)
-    assert np.bincount((logits + classes.balancing(logits, counts)).argmax(1)) == pytest.approx(counts, abs=20)
+    assert np.bincount((logits + class_bias.balancing(logits, counts)).argmax(1)) == pytest.approx(counts, abs=20)
 
 
 def test_what_balance_takes_from_classes_is_what_their_shares_gave_them() -> None:
     random = np.random.default_rng(0)
     labels = np.arange(4000) % 4
     clean = (random.normal(size=(4000, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
-    found = classes.row((clean + 1.5 * SHARES).astype(np.float32), labels, SHARES)
+    found = class_bias.row((clean + 1.5 * SHARES).astype(np.float32), labels, SHARES)
     assert found["by_shares"] == pytest.approx(1, abs=0.01)
     assert found["slope"] == pytest.approx(1.5, abs=0.1)
 
@@ -181,13 +183,13 @@ def test_clients_shares_are_averaged_as_the_method_averages_clients(average: str
     run = SimpleNamespace(partition=SimpleNamespace(clients=2), options=SimpleNamespace(average=average))
     loaded = SimpleNamespace(run=run, images=lambda split, client: (None, labels[client]))
     expected = np.array(weights) @ np.log([[6 / 8, 2 / 8], [1 / 4, 3 / 4]])
-    assert classes.mean_log_shares(loaded, 2) == pytest.approx(expected)  # type: ignore[arg-type]
+    assert class_bias.mean_log_shares(loaded, 2) == pytest.approx(expected)  # type: ignore[arg-type]
 
 
 def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
     labels = np.arange(1000) % 4
     near = (np.random.default_rng(0).normal(size=(1000, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
-    at_0, at_500 = classes.row(near, labels, SHARES), classes.row(near - 500, labels, SHARES)
+    at_0, at_500 = class_bias.row(near, labels, SHARES), class_bias.row(near - 500, labels, SHARES)
     assert (at_0["mean_logit"], at_500["mean_logit"]) == (pytest.approx(0.5, abs=0.1), pytest.approx(-499.5, abs=0.1))
     assert at_0["logits_in_bf16"] == pytest.approx(at_0["all"], abs=0.3)
     assert at_500["all"] == pytest.approx(at_0["all"], abs=0.3)
@@ -197,12 +199,12 @@ def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
 def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     curves = {"first": [0.5] * 20, "second": [0.4] * 12 + [0.6] * 8}
     clients = {"first": ([0.9, 0.7], [0.8, 0.6]), "second": ([0.8, 0.7], [0.8, 0.7])}
-    monkeypatch.setattr(runs, "curves", lambda folder: {"global": dict(enumerate(curves[folder.name], 1))})
+    monkeypatch.setattr(run_records, "curves", lambda folder: {"global": dict(enumerate(curves[folder.name], 1))})
     names = ("accuracy_best", "accuracy_last5")
     monkeypatch.setattr(
-        runs, "summary", lambda folder: {"clients": dict(zip(names, clients[folder.name], strict=True))}
+        run_records, "summary", lambda folder: {"clients": dict(zip(names, clients[folder.name], strict=True))}
     )
-    assert list(hbfl.compared(Path("first"), Path("second")).values()) == [
+    assert list(finished_runs.compared(Path("first"), Path("second")).values()) == [
         "+10.0",
         "-6.0",
         "12 of 20",
@@ -217,15 +219,15 @@ def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -
 def test_clients_stand_beside_print_and_curves_along_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = {round: 0.3 + 0.2 * (round % 2) for round in range(1, 13)}  # 50 % in odd rounds, 30 in even ones
     summary = {"clients": {"accuracy_best": [0.9] * 10}, "test_images": [21] * 9 + [20]}
-    monkeypatch.setattr(runs, "curves", lambda folder: {"global": curve})
-    monkeypatch.setattr(runs, "summary", lambda folder: summary)
+    monkeypatch.setattr(run_records, "curves", lambda folder: {"global": curve})
+    monkeypatch.setattr(run_records, "summary", lambda folder: summary)
     methods = {"HBFL": Path("hbfl"), "FML": Path("fml")}
-    monkeypatch.setattr(hbfl, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
-    first, _ = hbfl.along()
+    monkeypatch.setattr(finished_runs, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
+    first, _ = finished_runs.along()
     reached = {"round 10": "38.0", "round 20": "", "round 40": "", "round 100": ""}
     late = {"best less last": "12.0", "from round to round, late": "20.0"}
     assert first == {"": "HBFL, CIFAR-10, Non-IID, seed 0"} | reached | late
-    *each, mean, many = hbfl.clients("CIFAR-10")
+    *each, mean, many = finished_runs.clients("CIFAR-10")
     assert [row["seed 0: test images"] for row in each] == [*["21"] * 9, "20"]
     away = [float(row["seed 0: HBFL less print"]) for row in each]
     assert float(mean["seed 0: HBFL less print"]) == pytest.approx(sum(away) / 10, abs=0.1)
@@ -238,13 +240,13 @@ def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkey
         "seed 98": {"FML": 0.6, "HBFL": 0.5},
     }
     folders = {seed: {name: Path(seed, name) for name in methods} for seed, methods in reached.items()}
-    monkeypatch.setattr(hbfl, "searched", lambda: folders)
+    monkeypatch.setattr(finished_runs, "searched", lambda: folders)
     monkeypatch.setattr(
-        runs, "summary", lambda folder: {"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}}
+        run_records, "summary", lambda folder: {"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}}
     )
-    found = search.readings()
+    found = assumptions_figure.readings()
     assert list(found.index) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
     assert found.loc["FML"].tolist() == pytest.approx([54.4, 60])
     assert found["seed 98"].count() == 2
-    search.draw(found, tmp_path / "made.png")
+    assumptions_figure.draw(found, tmp_path / "made.png")
     assert (tmp_path / "made.png").stat().st_size > 10_000

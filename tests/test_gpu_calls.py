@@ -21,16 +21,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
-from children import child, finished
-from damage import flip
+from helpers.children import child, finished
+from helpers.damage import flip
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesfed import cli, methods
+from bayesfed.core.errors import InputError
 from bayesfed.data.fetch import fetch
 from bayesfed.engine import rounds
-from bayesfed.errors import InputError
 from bayesfed.models import network
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import call, compare, parcel, real, smoke, speed

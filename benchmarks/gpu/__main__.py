@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
+from bayesfed.core.errors import InputError
 from bayesfed.engine import device as devices
-from bayesfed.engine import lease
-from bayesfed.errors import InputError
+from bayesfed.engine import gpu_lease
 from benchmarks.gpu import call, real, smoke, speed
 
 MINUTES = {"smoke": 7.0, "speed": 9.0, "real": 9.0}
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 def measure(args: argparse.Namespace) -> int:
     """One of the three calls; gives 1 where anything failed or was cut short."""
-    if args.device == "cuda" and not lease.visible_devices():
+    if args.device == "cuda" and not gpu_lease.visible_devices():
         raise InputError("--device cuda: this machine has no usable GPU; --device cpu --small tries the call")
     until = time.monotonic() + 60 * args.minutes - AROUND
     scale = call.SMALL if args.small else call.FULL

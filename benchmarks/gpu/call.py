@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from bayesfed import files
+from bayesfed.core import files
 from bayesfed.engine import device as devices
-from bayesfed.engine import lease
+from bayesfed.engine import gpu_lease
 from bayesfed.engine.provenance import code_hash
 
 BAD = "FAILED"  # how what is told of a part that has failed begins
@@ -188,7 +188,7 @@ def within(task: Task, part: Part) -> None:
     hardware(task.device)  # asked for now, since it may take seconds: rows at the end have none to lose
     code = 0
     try:
-        with lease.lease(task.device) if part.leases else contextlib.nullcontext():
+        with gpu_lease.lease(task.device) if part.leases else contextlib.nullcontext():
             part.work(task)
     except OutOfTime:
         code = 3
@@ -233,11 +233,11 @@ def hardware(device: str) -> str:
     """The name of the processor or GPU, without starting CUDA: a call may have nothing there but its trainings."""
     if device == "cpu":
         return devices.hardware(device)
-    return (lease.nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines() or ["a GPU"])[0]
+    return (gpu_lease.nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines() or ["a GPU"])[0]
 
 
 def used_mib() -> int | None:
     """MiB taken of the GPU by everyone, as nvidia-smi has it; None where nothing tells."""
-    visible = lease.visible_devices()
-    total, free = lease.memory(visible[0]) if visible else (0, 0)
+    visible = gpu_lease.visible_devices()
+    total, free = gpu_lease.memory(visible[0]) if visible else (0, 0)
     return (total - free) // 2**20 if total else None

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
 from bayesfed.data.records import SPLITS, write_npz
-from bayesfed.errors import InputError
 
 MIB = 2**20
 SIDE = 1600  # pixels of a picture, about

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bayesfed.errors import InputError
+from bayesfed.core.errors import InputError
 from benchmarks.gpu.call import Failed, Part, Task, bring_home, rounds_done
 
 GRACE = 15  # seconds that trainings have to write a checkpoint before they are killed

@@ -17,19 +17,19 @@ import yaml
 from safetensors import safe_open
 from torch import Tensor
 
+from bayesfed.core.errors import InputError
 from bayesfed.data.sources import SOURCES
 from bayesfed.data.store import Dataset
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.train import give_back
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner
+from bayesfed.engine.session import give_back
+from bayesfed.methods.node import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
 from benchmarks.gpu.call import Failed, Part, Task, rounds_done, used_mib
 
-LANE = "bayesfed.engine.executors.lane"
+LANE = "bayesfed.engine.executors.cuda_worker"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
 # precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
 BOUND = 1e-9

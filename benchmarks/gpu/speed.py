@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayesfed.data import store
 from bayesfed.engine import device as devices
-from bayesfed.engine import lease
+from bayesfed.engine import gpu_lease
 from bayesfed.engine.executors import EXECUTORS, GraphExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -343,7 +343,7 @@ def jobs(task: Task) -> None:
     """Rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS has been
     started: seconds in which all have done a round each."""
     if task.device == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = lease.visible_devices()[0]
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu_lease.visible_devices()[0]
     how = "under MPS" if mps_runs() else "in turns"
     forks = multiprocessing.get_context("fork")
     for count in task.scale.jobs:
@@ -373,7 +373,7 @@ def mps_runs() -> bool:
 
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
     """A job's rounds, begun when all are ready for them; sends the mean of their seconds."""
-    with lease.lease(task.device, slots=count):
+    with gpu_lease.lease(task.device, slots=count):
         where = devices.compute(task.device, "fp32", count)
         images = common.random_images(*task.scale.many)
         of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)

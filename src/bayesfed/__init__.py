@@ -1,21 +1,21 @@
 """bayesfed: check what four papers claim for Bayesian federated learning, by one pipeline.
 
-In Python: `bayesfed.train(run, out)` trains a run, `bayesfed.load_run(folder)` gives a finished one (`bayesfed/api.py`).
+In Python: `bayesfed.train(run, out)` trains a run, `bayesfed.load_run(folder)` gives a finished one (`engine/loaded.py`).
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayesfed.api import LoadedRun, TrainedModel, load_run, train
+    from bayesfed.engine.loaded import LoadedRun, TrainedModel, load_run, train
 
 __all__ = ["LoadedRun", "TrainedModel", "load_run", "train"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The functions of `bayesfed.api`, loaded when they are first asked for: the workflow imports this without torch."""
+    """The functions of `engine/loaded.py`, loaded when they are first asked for: the workflow imports this without torch."""
     if name not in __all__:
         raise AttributeError(f"module 'bayesfed' has no attribute '{name}'")
-    from bayesfed import api
+    from bayesfed.engine import loaded
 
-    return getattr(api, name)
+    return getattr(loaded, name)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import bayesfed
-from bayesfed import parts
-from bayesfed.errors import InputError, in_a_line
-from bayesfed.parts import DATA, WEIGHTS
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError, in_a_line
+from bayesfed.core.plugins import DATA, WEIGHTS
 
 
 def path(text: str) -> Path:
@@ -122,16 +122,16 @@ def fetch(args: argparse.Namespace) -> None:
     """bayesfed fetch"""
     from bayesfed.data.fetch import fetch
 
-    parts.use(args.parts, args.data)
+    plugins.use(args.parts, args.data)
     for name in args.names:
         print(fetch(name, args.data, args.mirror))
 
 
 def partition(args: argparse.Namespace) -> None:
     """bayesfed partition"""
-    from bayesfed import runfile
     from bayesfed.data import overview
     from bayesfed.data import partition as partitions
+    from bayesfed.runs import run_file as runfile
 
     run = runfile.load(args.runfile, args.data)
     cell = (run.datasets[0], run.partition, run.budget.seed, args.data)
@@ -142,10 +142,11 @@ def partition(args: argparse.Namespace) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """bayesfed train"""
-    from bayesfed import runfile
     from bayesfed.engine import checkpoint
-    from bayesfed.engine.stop import Stopped
-    from bayesfed.engine.train import Place, Process, refuse_own_file, train, train_all
+    from bayesfed.engine.session import Process, train_all
+    from bayesfed.engine.signals import Stopped
+    from bayesfed.engine.training import Place, refuse_own_file, train
+    from bayesfed.runs import run_file as runfile
 
     if args.gpu_slots < 1:
         raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
@@ -203,7 +204,7 @@ def names(args: argparse.Namespace) -> None:
     from bayesfed.data import catalogue
     from bayesfed.data.schemes import SCHEMES, WHOLE
 
-    parts.use(args.parts)
+    plugins.use(args.parts)
     if args.kind == "partitions":
         found = {name: scheme.draw for name, scheme in SCHEMES.items()} | {WHOLE: None}
     else:
@@ -222,7 +223,7 @@ def first_line(one: object) -> str:
 
 def plan(args: argparse.Namespace) -> None:
     """bayesfed plan"""
-    from bayesfed import plan
+    from bayesfed.plan import plan
 
     plan.write(args.config, args.out)
 
@@ -246,21 +247,21 @@ def tables(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
-    from bayesfed.results import agreement, claims, compare, dvc, glance
+    from bayesfed.results import claims, comparison, dvc, published_page, summary_page
 
-    compare.write(args.plan, args.out)
+    comparison.write(args.plan, args.out)
     claims.write(args.plan, args.out)
-    glance.write(args.plan, args.out)
-    agreement.write(args.plan, args.out)
+    summary_page.write(args.plan, args.out)
+    published_page.write(args.plan, args.out)
     dvc.write(args.plan, args.out)
     tell_of_runs(args.plan)
 
 
 def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
-    from bayesfed.results import drawing
+    from bayesfed.results import plots
 
-    drawing.write(args.plan, args.out)
+    plots.write(args.plan, args.out)
     tell_of_runs(args.plan)
 
 

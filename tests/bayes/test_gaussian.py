@@ -8,14 +8,7 @@ import torch
 from hypothesis import given, settings
 
 from bayesfed.bayes import gaussian
-from bayesfed.bayes.gaussian import (
-    log_precision_spread,
-    product,
-    rho_gradient,
-    sample,
-    softplus,
-    weighted_mean,
-)
+from bayesfed.bayes.gaussian import log_precision_spread, product, rho_gradient, sample, softplus, weighted_mean
 
 
 def gaussians(seed: int, clients: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

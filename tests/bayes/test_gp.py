@@ -3,8 +3,8 @@
 import math
 
 import pytest
-import slices
 import torch
+from helpers import slices
 from torch import Tensor
 
 from bayesfed.bayes import gp

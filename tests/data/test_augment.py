@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 
+from bayesfed.core.errors import InputError
 from bayesfed.data import augment, autoaugment
 from bayesfed.data.augment import CUTOUT, PADDING, Images, augmentation_draws
 from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import Seen
-from bayesfed.engine.executors.base import FOLA_CHUNK, chunk_size
-from bayesfed.errors import InputError
+from bayesfed.engine.batches import FOLA_CHUNK, chunk_size
 
 MEAN, STD = (0.5, 0.4, 0.3, 0.6), (0.2, 0.25, 0.3, 0.5)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torchvision.transforms import autoaugment as torchvision
 from torchvision.transforms import functional
 
+from bayesfed.core.errors import InputError
 from bayesfed.data import autoaugment
 from bayesfed.data.autoaugment import POLICIES, AutoAugment
-from bayesfed.errors import InputError
 
 
 def pictures(count: int, channels: int, side: int) -> Tensor:

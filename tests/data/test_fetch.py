@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import flip, put
+from helpers.damage import flip, put
 
-from bayesfed import files
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
 from bayesfed.data import catalogue, records, sources, store
 from bayesfed.data.fetch import fetch
 from bayesfed.data.prepare import Seen
-from bayesfed.errors import InputError
 
 
 def tree(folder: Path) -> list[str]:

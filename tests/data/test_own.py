@@ -13,10 +13,12 @@ import pytest
 import yaml
 
 import bayesfed
-from bayesfed import cli, parts, runfile
+from bayesfed import cli
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError
 from bayesfed.data import fetch, prepare, store
 from bayesfed.data.catalogue import source
-from bayesfed.errors import InputError
+from bayesfed.runs import run_file
 
 Make = Callable[..., Path]
 READER = """
@@ -47,11 +49,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         if shape:
             np.savez_compressed(folder / "train.npz", **(arrays(60, *shape) | (train or {})))
             np.savez_compressed(folder / "test.npz", **arrays(30, *shape, seed=1))
-        parts.use("own")
+        plugins.use("own")
         return folder
 
     yield write
-    parts.use(None)
+    plugins.use(None)
 
 
 def mapping(**changes: Any) -> dict[str, Any]:
@@ -193,9 +195,9 @@ def test_a_change_after_pinning_is_named(make: Make, capsys: pytest.CaptureFixtu
     Path("run.yaml").write_text(yaml.safe_dump(mapping()))
     assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
     assert cli.main(["partition", "run.yaml"]) == 0
-    before = runfile.load(Path("run.yaml")).key
+    before = run_file.load(Path("run.yaml")).key
     make(28, 28, train={"labels": (np.arange(60) + 1) % 7})
-    assert runfile.load(Path("run.yaml")).key != before
+    assert run_file.load(Path("run.yaml")).key != before
     for command in (["fetch", "mine", "--parts", "own"], ["train", "run.yaml", "--out", "out"]):
         message = refused(capsys, *command)
         assert message.startswith(
@@ -357,7 +359,7 @@ def test_channels_that_a_network_does_not_take_are_told_and_brought_about(
 def test_other_channels_are_refused(make: Make, channels: int, message: str) -> None:
     make(28, 28)
     with pytest.raises(InputError, match=rf"^images\.channels: {channels}.*{message}"):
-        runfile.resolve(mapping(images={"channels": channels}))
+        run_file.resolve(mapping(images={"channels": channels}))
 
 
 def test_foreign_images_have_the_channels_of_the_runs_own(make: Make) -> None:
@@ -365,11 +367,11 @@ def test_foreign_images_have_the_channels_of_the_runs_own(make: Make) -> None:
     tasks = {"tasks": {"foreign": ["digits"]}, "images": {"channels": 1}, "method": {"name": "fedavg"}}
     for name in ("mine", "digits"):
         fetch.fetch(name, Path("data"))
-    run = runfile.resolve(mapping(**tasks))
+    run = run_file.resolve(mapping(**tasks))
     own, (one,) = store.load("mine", Path("data"), run.images).source, run.sources
     assert store.load_foreign("digits", Path("data"), run.images, own).shape == (359, 1, 8, 8)
     assert one.seen_channels == 1
-    assert run.key != runfile.resolve(mapping(**tasks | {"images": {}})).key
+    assert run.key != run_file.resolve(mapping(**tasks | {"images": {}})).key
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (9, 9, 2), (12, 12, 4)])
@@ -423,7 +425,7 @@ def test_a_reader_of_files_beside_it_and_given_fingerprints(make: Make, capsys: 
     assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
     given = json.loads(Path("data/mine/dataset.json").read_text())["fingerprints"]
     make(fingerprints=given)
-    parts.use("own")
+    plugins.use("own")
     assert dict(source("mine").fingerprints) == given
 
 

@@ -5,15 +5,15 @@ import os
 
 import numpy as np
 import pytest
-from damage import cuts, flips, put
+from helpers.damage import cuts, flips, put
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from bayesfed.core.errors import InputError
 from bayesfed.data import overview, partition, store
 from bayesfed.data.fetch import fetch
 from bayesfed.data.records import read_npz, write_npz
 from bayesfed.data.schemes import PartitionSpec, classes_apart, dirichlet_class_shared, divide
-from bayesfed.errors import InputError
 
 SPEC = PartitionSpec(alpha=1, clients=4, min_train=2)
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from bayesfed import parts, plan, runfile
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import described
 from bayesfed.data.fetch import fetch
 from bayesfed.data.sources import SOURCES
-from bayesfed.errors import InputError
+from bayesfed.plan import plan
+from bayesfed.runs import run_file
 
 COUNTS = {"train": 30, "test": 20}
 RANDOM = np.random.default_rng(0)
@@ -85,7 +87,7 @@ def in_order(images: np.ndarray, labels: np.ndarray) -> list[bytes]:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder, in use."""
-    monkeypatch.setattr(parts, "in_use", parts.InUse(data=tmp_path / "data"))
+    monkeypatch.setattr(plugins, "in_use", plugins.InUse(data=tmp_path / "data"))
     return tmp_path / "data"
 
 
@@ -170,13 +172,13 @@ def test_leafs_files_without_letters_are_refused(tmp_path: Path) -> None:
 
 def test_leafs_files_are_what_was_fetched_first(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run can be planned before; its key is that of the data when they are there, and plans are made anew."""
-    monkeypatch.setattr(parts, "DATA", data)
+    monkeypatch.setattr(plugins, "DATA", data)
     config = {"name": "x", "papers": []}
-    planned, key = plan.content_hash(config), runfile.resolve(RUN, data).key
+    planned, key = plan.content_hash(config), run_file.resolve(RUN, data).key
     assert described("femnist").count("train") == 0
     written = leaf(tmp_path / "mirror")
     fetch("femnist", data, tmp_path / "mirror")
-    run = runfile.resolve(RUN, data)
+    run = run_file.resolve(RUN, data)
     assert run.sources[0].count("train") == len(written["train"][1])
     assert run.key != key
     assert plan.content_hash(config) != planned

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import yaml
 
-from bayesfed import cli, parts, runfile
+from bayesfed import cli
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError
 from bayesfed.data import fetch, reader, store
-from bayesfed.errors import InputError
+from bayesfed.runs import run_file
 
 READER = """
 import sys
@@ -84,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     if where != OWN:
         monkeypatch.setenv("BAYESFED_MIRROR", "mirror")
     yield where
-    parts.use(None)
+    plugins.use(None)
 
 
 def refused(capsys: pytest.CaptureFixture[str], command: list[str]) -> str:
@@ -95,7 +97,7 @@ def refused(capsys: pytest.CaptureFixture[str], command: list[str]) -> str:
 
 
 def key() -> str:
-    return runfile.load(Path("run.yaml")).key
+    return run_file.load(Path("run.yaml")).key
 
 
 def other_labels(path: Path) -> None:

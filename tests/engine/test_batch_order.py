@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.executors import EXECUTORS
-from bayesfed.engine.executors.base import Mixer
-from bayesfed.methods.base import Phase
+from bayesfed.methods.node import Phase
 
 Make = Callable[..., dict[str, Any]]
 FIXED = {"local_epochs": 0, "local_batches": 7, "batch_order": "fixed", "batch_size": 16}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from damage import cuts, flips, put
+from helpers.damage import cuts, flips, put
 
+from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint
-from bayesfed.engine.evaluation import Row
 from bayesfed.engine.rounds import Progress
-from bayesfed.errors import InputError
+from bayesfed.runs.run_folder import Row
 
 RECORD = checkpoint.Record("abc", "fp32", "threads", 1.5, 300)
 HOST = torch.device("cpu")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bayesfed.core.errors import InputError
 from bayesfed.engine import device
-from bayesfed.errors import InputError
 
 CPUINFO = """processor\t: 0
 vendor_id\t: {vendor}

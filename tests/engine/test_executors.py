@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 
 from bayesfed import methods
-from bayesfed.engine import sharing
+from bayesfed.core.errors import InputError
+from bayesfed.engine import gpu_sharing
+from bayesfed.engine.batches import CHUNK, Mixer
 from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
-from bayesfed.engine.executors import desk as desk_module
-from bayesfed.engine.executors import graphs as graphs_module
-from bayesfed.engine.executors import lane as lane_module
-from bayesfed.engine.executors.base import CHUNK, Mixer, Result
+from bayesfed.engine.executors import cpu_worker as desk_module
+from bayesfed.engine.executors import cuda_graphs as graphs_module
+from bayesfed.engine.executors import cuda_worker as lane_module
+from bayesfed.engine.executors.base import Result
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State
 from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
 Make = Callable[..., dict[str, Any]]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -77,7 +78,7 @@ def assert_executors_agree(
         highest = cast == torch.float64
         of, rounds = make(cast), 2 if highest else 1
         eager = play(of, rounds)
-        with lanes(sharing.LANES):
+        with lanes(gpu_sharing.LANES):
             for other in every if highest or device == "cuda" else every - {"graphs"}:
                 assert_same(on(other, of, rounds), eager, BOUNDS[cast])
         if highest:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playing import federation, play
+from helpers.playing import federation, play
 
-from bayesfed import parts, reach
+from bayesfed.core import plugins, reachable
+from bayesfed.core.errors import InputError
 from bayesfed.engine import outside
 from bayesfed.engine.rounds import Progress
-from bayesfed.errors import InputError
 from bayesfed.methods.fedavg import FedAvg
 
 Make = Callable[..., dict[str, Any]]
@@ -238,13 +238,13 @@ class Counting(nn.Module):
 
 NETWORKS = {{"counting": Counting}}
 """)
-    parts.use(tmp_path)
+    plugins.use(tmp_path)
     try:
         of = federation(mapping(models={"global": "counting"}, parts=str(tmp_path)), data_dir, torch.float32)
         with pytest.raises(InputError, match=f"^model 'counting': a pass changed {line[:9]}.*; make it a buffer"):
             play(of, 2, executor=executor)
     finally:
-        parts.use(None)
+        plugins.use(None)
 
 
 def test_shared_generators_are_those_of_the_process() -> None:
@@ -261,6 +261,6 @@ def test_a_look_costs_little() -> None:
     from bayesfed import methods
 
     for name in methods.names():
-        found = reach.held({"self": methods.get(name)(methods.get(name).Options())})
+        found = reachable.held({"self": methods.get(name)(methods.get(name).Options())})
         assert len(found.contents) < 250
-        assert found.changed(reach.held({"self": methods.get(name)(methods.get(name).Options())})) is None
+        assert found.changed(reachable.held({"self": methods.get(name)(methods.get(name).Options())})) is None

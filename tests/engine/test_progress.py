@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bayesfed.engine.evaluation import Row
 from bayesfed.engine.progress import Reporter
 from bayesfed.engine.rounds import Progress
-from bayesfed.methods.base import GLOBAL
-from bayesfed.runfile import resolve
+from bayesfed.methods.node import GLOBAL
+from bayesfed.runs.run_file import resolve
+from bayesfed.runs.run_folder import Row
 
 
 @pytest.mark.parametrize(("server", "told"), [(True, "accuracy 0.7500"), (False, "mean client accuracy 0.2500")])

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
-from playing import play
+from helpers.fake_cuda import FakeCuda
+from helpers.playing import play
 
+from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint
-from bayesfed.engine.executors import graphs, lane
+from bayesfed.engine.executors import cuda_graphs, cuda_worker
 from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.errors import InputError
 
 OfMine = Callable[..., Any]
 # A number that no look at the method finds: an environment's, of what the engine knows nothing.
@@ -47,8 +47,8 @@ def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("NUMBER", "1")
     if request.param == "graphs":
         FakeCuda().stand_in(monkeypatch)
-        monkeypatch.setattr(lane, "recorder_of", lane.Recorder)
-        monkeypatch.setattr(graphs, "lanes_of", lambda compute: 1)
+        monkeypatch.setattr(cuda_worker, "recorder_of", cuda_worker.Recorder)
+        monkeypatch.setattr(cuda_graphs, "lanes_of", lambda compute: 1)
     return str(request.param)
 
 

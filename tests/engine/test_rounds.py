@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 
-from bayesfed import runfile
+from bayesfed.core.errors import InputError
 from bayesfed.data import partition
 from bayesfed.engine import checkpoint
 from bayesfed.engine.evaluation import DETAILED_CLIENTS, DETAILED_EVERY, Evaluation
 from bayesfed.engine.executors import EXECUTORS
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Divergence, Progress, divergence, finiteness
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Learner, Node, Phase, Predictor, Update, softmax_of
 from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Batch, Learner, Node, Phase
+from bayesfed.methods.predictors import Predictor, softmax_of
+from bayesfed.runs import run_file
 
 Make = Callable[..., dict[str, Any]]
 MANY = {"alpha": 100.0, "clients": 45, "min_train": 1, "min_test": 0}
@@ -345,4 +347,4 @@ def test_a_partition_may_name_the_servers_images(method: str, mapping: Make, dat
 )
 def test_images_that_the_partition_does_not_set_aside(changes: dict[str, Any], message: str, mapping: Make) -> None:
     with pytest.raises(InputError, match=message):
-        runfile.resolve(mapping(dataset="digits", partition=SHARDS) | changes)
+        run_file.resolve(mapping(dataset="digits", partition=SHARDS) | changes)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import federation, play
+from helpers.playing import federation, play
 
-from bayesfed.engine.evaluation import Row
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress
-from bayesfed.engine.summary import summarise
+from bayesfed.runs.run_folder import Row
+from bayesfed.runs.summary import summarise
 
 Make = Callable[..., dict[str, Any]]
 Json = dict[str, Any]

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
-from bayesfed import methods, runfile
+from bayesfed import methods
+from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import AS_IT_IS, Seen
@@ -21,9 +22,9 @@ from bayesfed.data.records import SPLITS, write_npz
 from bayesfed.data.sources import SOURCES
 from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Divergence
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Predictor
 from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.predictors import Predictor
+from bayesfed.runs import run_file
 
 Make = Callable[..., dict[str, Any]]
 ASKED = {"foreign": ["digits-parity"], "mistakes": True}
@@ -171,17 +172,17 @@ def test_foreign_images_are_seen_as_the_runs_own(coloured: str, data_dir: Path) 
 
 
 def test_foreign_data_change_the_key_where_they_are_asked_for(mapping: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = runfile.resolve(mapping(dataset="digits"))
-    assert runfile.resolve(mapping(dataset="digits", tasks={"foreign": [], "mistakes": False})).key == plain.key
-    asked = runfile.resolve(mapping(dataset="digits", tasks={"foreign": ["digits-parity"]}))
+    plain = run_file.resolve(mapping(dataset="digits"))
+    assert run_file.resolve(mapping(dataset="digits", tasks={"foreign": [], "mistakes": False})).key == plain.key
+    asked = run_file.resolve(mapping(dataset="digits", tasks={"foreign": ["digits-parity"]}))
     assert asked.key != plain.key
     assert asked.all_datasets == ["digits", "digits-parity"]
     assert asked.to_dict()["tasks"] == {"foreign": ["digits-parity"], "mistakes": False}
-    assert runfile.resolve(asked.to_dict()) == asked
+    assert run_file.resolve(asked.to_dict()) == asked
     keys = plain.key, asked.key
     other = replace(SOURCES["digits-parity"], fingerprints={"train": "", "test": ""})
     monkeypatch.setitem(SOURCES, "digits-parity", other)
-    again = runfile.resolve(plain.to_dict()), runfile.resolve(asked.to_dict())
+    again = run_file.resolve(plain.to_dict()), run_file.resolve(asked.to_dict())
     assert (again[0].key == keys[0], again[1].key == keys[1]) == (True, False)
 
 
@@ -201,13 +202,13 @@ def test_foreign_data_change_the_key_where_they_are_asked_for(mapping: Make, mon
 )
 def test_wrong_tasks(tasks: object, message: str, mapping: Make) -> None:
     with pytest.raises(InputError) as error:
-        runfile.resolve(mapping(dataset="digits", tasks=tasks))
+        run_file.resolve(mapping(dataset="digits", tasks=tasks))
     assert message in str(error.value)
 
 
 def test_clients_with_datasets_of_their_own_have_nothing_foreign(mapping: Make) -> None:
     with pytest.raises(InputError, match=r"tasks\.foreign: 'mnist' is foreign to one dataset"):
-        runfile.resolve(
+        run_file.resolve(
             mapping(
                 dataset=["digits", "digits"], partition={"scheme": "whole", "clients": 2}, tasks={"foreign": ["mnist"]}
             )

@@ -19,19 +19,21 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from children import child
+from helpers.children import child
 from safetensors import safe_open
 
-from bayesfed import cli, files, runfile, runfolder
-from bayesfed.engine import evaluation, lease
-from bayesfed.engine import train as training
+from bayesfed import cli
+from bayesfed.core import files
+from bayesfed.engine import evaluation, gpu_lease, session, training
 from bayesfed.engine.federation import Federation
-from bayesfed.engine.train import Process
+from bayesfed.engine.session import Process
 from bayesfed.engine.verify import verify
-from bayesfed.methods.base import Node, Predictor, State
 from bayesfed.methods.fedppd_distill import FedPPDDistill
 from bayesfed.methods.fml import FML
+from bayesfed.methods.node import Node, State
+from bayesfed.methods.predictors import Predictor
 from bayesfed.results.hardware import place
+from bayesfed.runs import run_file, run_folder
 
 Make = Callable[..., dict[str, Any]]
 Train = Callable[..., int]
@@ -258,7 +260,7 @@ def test_runs_of_one_process_leave_what_each_alone_does(
     assert loaded == ["few", "few", "few-parity"]
     for number in range(len(runs)):
         alone = tmp_path / f"alone{number}"
-        folder = runfile.load(tmp_path / f"{number}.yaml").folder
+        folder = run_file.load(tmp_path / f"{number}.yaml").folder
         checkpoint = tmp_path / "checkpoints" / f"{folder}.safetensors"
         assert record(alone, alone / "checkpoint.safetensors") == record(tmp_path / "runs" / folder, checkpoint)
 
@@ -296,7 +298,7 @@ def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
     together: Callable[..., int], mapping: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[None] = []
-    give_back = training.give_back
+    give_back = session.give_back
     monkeypatch.setattr(training, "give_back", lambda: given.append(None))
     assert together(mapping(), mapping(server_images=125)) == 2  # too few of a class: known when it is dealt
     assert len(given) == 2
@@ -438,7 +440,7 @@ def test_a_diverged_run_ends_and_says_where(executor: str, train: Train, mapping
     assert "diverged in round 2: client 2's phi is not finite; the run ends here" in log
     summary = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)
     assert summary["diverged"] == {"round": 2, "client": "2", "tensor": "phi"}
-    assert runfolder.read(out) == summary
+    assert run_folder.read(out) == summary
     with (out / "metrics.csv").open() as file:
         assert {row["round"] for row in csv.DictReader(file)} == {"1", "2"}
     before = (out / "summary.json").read_bytes()
@@ -482,7 +484,7 @@ def test_results_are_written_anew_from_a_checkpoint_alone(
     train: Train, mapping: Make, data_dir: Path, tmp_path: Path
 ) -> None:
     """As for a damaged record whose summary was deleted; the cached partition may be gone, too."""
-    out, cached = tmp_path / "out", data_dir / str(runfile.resolve(mapping(), data_dir).partition_file)
+    out, cached = tmp_path / "out", data_dir / str(run_file.resolve(mapping(), data_dir).partition_file)
     assert train(mapping()) == 0
     before = (out / "summary.json").read_bytes()
     for path in (*(out / name for name in ("summary.json", "metrics.csv")), cached):
@@ -636,7 +638,7 @@ def test_a_run_that_went_on_elsewhere_names_every_machine(
             with pytest.raises(SystemExit):
                 train(mapping(rounds=5))
     assert train(mapping(rounds=5)) == 0
-    provenance = runfolder.provenance(tmp_path / "out")
+    provenance = run_folder.provenance(tmp_path / "out")
     assert [(one["by"]["hardware"], one["rounds"]) for one in provenance["sessions"][:2]] == [("one", 2), ("two", 2)]
     assert provenance["sessions"][2]["by"] | provenance == provenance
     assert sum(one["seconds"] for one in provenance["sessions"]) == pytest.approx(provenance["train_seconds"], abs=1e-3)
@@ -765,7 +767,7 @@ def test_a_device_is_leased_before_torch_looks_for_one(
         happened.append(f"lease for {wanted}")
         yield ""
 
-    monkeypatch.setattr(lease, "lease", note)
+    monkeypatch.setattr(gpu_lease, "lease", note)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: happened.append("torch asked") or False)
     assert train(mapping(rounds=1)) == 0
     assert happened[0] == "lease for auto"
@@ -778,7 +780,7 @@ def test_training_loads_light_libraries_alone() -> None:
         "pandas", "seaborn", "matplotlib", "sklearn", "pooch", "torchvision", "snakemake",
         "jinja2", "altair", "vl_convert", "rocrate",
     }  # fmt: skip
-    code = "import sys; from bayesfed import cli; from bayesfed.engine import train; print(*sys.modules)"
+    code = "import sys; from bayesfed import cli; from bayesfed.engine import training; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in found
     assert not heavy & set(found)

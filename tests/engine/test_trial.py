@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from playing import federation, play
+from helpers.playing import federation, play
 
 from bayesfed import cli, methods
+from bayesfed.core.errors import InputError
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.errors import InputError
 
 Make = Callable[..., dict[str, Any]]
 OfMine = Callable[..., Any]

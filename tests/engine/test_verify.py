@@ -14,9 +14,11 @@ import pytest
 import torch
 import yaml
 
-from bayesfed import cli, parts, runfolder
+from bayesfed import cli
+from bayesfed.core import plugins
 from bayesfed.engine import halfway, verify
 from bayesfed.engine.device import hardware
+from bayesfed.runs import run_folder
 
 Make = Callable[..., dict[str, Any]]
 
@@ -60,9 +62,9 @@ def verified(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
 
 def edit(run: Path, name: str, change: Callable[[str], str]) -> None:
     """Change a file of a record and seal it again: a forger who knows the format."""
-    summary = json.loads((run / runfolder.SUMMARY).read_text())
+    summary = json.loads((run / run_folder.SUMMARY).read_text())
     (run / name).write_text(change((run / name).read_text()))
-    runfolder.seal(run, summary)
+    run_folder.seal(run, summary)
 
 
 def other_accuracy(by: float) -> Callable[[str], str]:
@@ -236,7 +238,7 @@ def test_what_is_no_record_is_refused(
 ) -> None:
     assert "no finished run here" in verified(str(tmp_path / "nothing"))
     assert "--rounds 0: expected 1 or more" in verified(str(run), "--rounds", "0")
-    monkeypatch.setattr("bayesfed.runfile.ENGINE_REVISION", 99)
+    monkeypatch.setattr("bayesfed.runs.run_file.ENGINE_REVISION", 99)
     monkeypatch.setattr(verify, "ENGINE_REVISION", 99)
     assert "engine_revision was 1 and is 99" in verified(str(run))
     (run / "metrics.csv").write_text("")
@@ -292,7 +294,7 @@ def trained(mapping: Make, digits_dir: Path, tmp_path: Path) -> Callable[[str, s
             "partition": {"alpha": 1.0, "clients": 2},
             "parts": str(own.parents[1]),
         }
-        parts.use(own.parents[1])
+        plugins.use(own.parents[1])
         path.write_text(yaml.safe_dump(mapping(name, rounds=3, dataset="digits", **small)))
         assert cli.main(["train", str(path), "--out", str(out), "--data", str(digits_dir)]) == 0
         return out

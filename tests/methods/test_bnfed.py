@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
 from bayesfed.bayes import matching
+from bayesfed.core.errors import InputError
 from bayesfed.engine.federation import SERVER
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Update
 from bayesfed.methods.bnfed import Layers
+from bayesfed.methods.method import Update
 
 Make = Callable[..., dict[str, Any]]
 HYPER = (0.5, 1.0, 2.0)  # sigma, sigma_0, gamma

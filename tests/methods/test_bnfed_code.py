@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from bayesfed.engine.executors import EXECUTORS
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.methods.base import Node, Update
 from bayesfed.methods.bnfed import Layers
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Node
 
 Make = Callable[..., dict[str, Any]]
 SIGMA, SIGMA_0, GAMMA = 0.4, 1.7, 2.5

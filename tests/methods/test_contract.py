@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from playing import FULL_HESSIAN, federation, play, tensors
+from helpers.playing import FULL_HESSIAN, federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.bayes.gaussian import softplus
 from bayesfed.engine import checkpoint
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress, begin
-from bayesfed.methods.base import RATE, Node, Phase, State, Update, softmax_of
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import RATE, Node, Phase, State
+from bayesfed.methods.predictors import softmax_of
 from bayesfed.metrics.classification import accuracy
-from bayesfed.revision import ENGINE_REVISION
+from bayesfed.runs.revision import ENGINE_REVISION
 
 REAL = methods.names()
 TOYS = ["toy", "toy_phases", "toy_message", "toy_server"]
@@ -165,7 +167,7 @@ def test_learning_rates_follow_the_schedule(name: str, mapping: Make, data_dir: 
 
 def test_learning_rates_fall_within_a_round(mapping: Make, data_dir: Path) -> None:
     """One client, against torch.optim.SGD with StepLR on the same batches, over two rounds that both begin anew."""
-    from bayesfed.engine.executors.base import Mixer
+    from bayesfed.engine.batches import Mixer
 
     one = mapping(
         {"name": "fedavg", "momentum": 0.0, "weight_decay": 0.0}, partition={"alpha": 1.0, "clients": 1},
@@ -283,7 +285,7 @@ def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path)
 
 def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Path) -> None:
     """FedAvg with one client against torch.optim.SGD on the same batches."""
-    from bayesfed.engine.executors.base import Mixer
+    from bayesfed.engine.batches import Mixer
 
     one = mapping("fedavg", partition={"alpha": 1.0, "clients": 1}, rounds=1, local_epochs=2)
     of = federation(one, data_dir)

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from playing import federation, play, tensors
+from helpers.playing import federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.engine.federation import Federation
-from bayesfed.methods.base import Method, Node, State
+from bayesfed.methods.method import Method
+from bayesfed.methods.node import Node, State
 
 Make = Callable[..., dict[str, Any]]
 NONE, ONE, ONE_CLASS, UNTESTED = range(4)  # the clients

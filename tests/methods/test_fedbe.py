@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
 from bayesfed import methods
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin
-from bayesfed.methods.base import Node, Update
 from bayesfed.methods.fedbe import Distillation
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Node
 
 Make = Callable[..., dict[str, Any]]
 IMAGES = [10, 20, 30, 140]  # of the clients

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor, nn
 
 from bayesfed import methods, models
 from bayesfed.bayes.sampling import posterior_delta
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin
-from bayesfed.methods.base import Learner, Node, State
+from bayesfed.methods.node import Learner, Node, State
 
 Make = Callable[..., dict[str, Any]]
 ONE = {"partition": {"alpha": 1.0, "clients": 1}, "local_epochs": 3, "rounds": 1}

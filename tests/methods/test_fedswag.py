@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
 from bayesfed.engine.federation import SERVER
 from bayesfed.methods import fedswag
-from bayesfed.methods.base import Node, Predictor
+from bayesfed.methods.node import Node
+from bayesfed.methods.predictors import Predictor
 
 Make = Callable[..., dict[str, Any]]
 

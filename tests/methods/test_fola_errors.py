@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playing import federation, play
+from helpers.playing import federation, play
 
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Node, State
+from bayesfed.core.errors import InputError
 from bayesfed.methods.fola_errors import distance
+from bayesfed.methods.node import Node, State
 
 Make = Callable[..., dict[str, Any]]
 TWO = {"partition": {"scheme": "classes_apart", "clients": 2}, "rounds": 4, "clients_on_test": "round"}

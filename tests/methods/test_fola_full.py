@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.core.errors import InputError
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import Federation
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Node, State, Update
 from bayesfed.methods.fola_full import IMAGES, TILE, Hessian, second_moments
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Batch, Node, State
 
 Make = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func.hessian's own use of it

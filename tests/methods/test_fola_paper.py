@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
 from bayesfed import methods
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress
-from bayesfed.methods.base import Batch, Learner, Node, Update
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Batch, Learner, Node
 from bayesfed.methods.steps import clip
 from bayesfed.models.network import Network
 

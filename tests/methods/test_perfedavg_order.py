@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import normalised
-from playing import federation, play, tensors
+from helpers.networks import normalised
+from helpers.playing import federation, play, tensors
 from torch import Tensor, nn
 
 from bayesfed import models
-from bayesfed.engine.executors import EXECUTORS, desk
-from bayesfed.engine.executors.base import Mixer
+from bayesfed.core.errors import InputError
+from bayesfed.engine.batches import Mixer
+from bayesfed.engine.executors import EXECUTORS, cpu_worker
 from bayesfed.engine.executors.threads import ThreadExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Phase
+from bayesfed.methods.node import Batch, Phase
 
 Make = Callable[..., dict[str, Any]]
 ORDERS = ["hf", "exact"]
@@ -136,7 +136,7 @@ def test_every_executor_is_eager_to_rounding(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_steps_are_recorded(order: str, mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MEMORY", 2**30)
+    monkeypatch.setattr(cpu_worker, "MEMORY", 2**30)
     of = federation(mapping(method(order), models={"global": "mlp"}, local_epochs=3), data_dir, torch.float32)
     trainer, progress = Trainer(of, "threads"), begin(of)
     for _ in range(2):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import kl_prior_gradient

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor
 
 import bayesfed
+from bayesfed.core.errors import InputError
+from bayesfed.engine.batches import Mixer
 from bayesfed.engine.executors import EXECUTORS
-from bayesfed.engine.executors.base import Mixer
 from bayesfed.engine.federation import SERVER, Federation, Shard
-from bayesfed.errors import InputError
 from bayesfed.methods import pfedme
-from bayesfed.methods.base import Batch, Learner, Node, Phase, Predictor, Update
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Batch, Learner, Node, Phase
+from bayesfed.methods.predictors import Predictor
 from bayesfed.models.network import Network
 
 Make = Callable[..., dict[str, Any]]

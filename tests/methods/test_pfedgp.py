@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slices
 import torch
-from playing import federation
+from helpers import slices
+from helpers.playing import federation
 from torch import Tensor
 
 import bayesfed
@@ -18,7 +18,8 @@ from bayesfed.engine.executors.base import Result
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.methods import pfedgp
-from bayesfed.methods.base import Batch, Node, Update
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Batch, Node
 from bayesfed.methods.pfedgp import Classifier, tree_of
 
 Make = Callable[..., dict[str, Any]]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from playing import federation, play
+from helpers.playing import federation, play
 from torch import Tensor, nn
 
 from bayesfed import models
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Batch, Node
+from bayesfed.core.errors import InputError
+from bayesfed.methods.node import Batch, Node
 from bayesfed.methods.steps import ce_gradient, gradient_and_squares
 from bayesfed.models import convolution
 from bayesfed.models import network as network_module

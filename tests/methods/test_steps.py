@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from bayesfed import methods
-from bayesfed.methods.base import Batch
 from bayesfed.methods.hbfl import HBFL
+from bayesfed.methods.node import Batch
 from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, kl, leaves, loss_gradient
 from bayesfed.models import build
 

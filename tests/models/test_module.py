@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import MODULES, Residual
+from helpers.networks import MODULES, Residual
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torchvision.models import resnet18
 
-from bayesfed.errors import InputError
+from bayesfed.core.errors import InputError
 from bayesfed.models.drawing import Drawing
 from bayesfed.models.module import ModuleNetwork
 

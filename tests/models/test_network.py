@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from bayesfed.core.errors import InputError
 from bayesfed.engine.device import compute
-from bayesfed.errors import InputError
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
 from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bayesfed import runfolder
+from bayesfed.runs import run_folder
 
 PAPER = Path(__file__).parents[2] / "config/papers/hbfl.yaml"
 
@@ -138,17 +138,17 @@ def finish(
             why = "never took part" if any(curves) else nobody
             missing = {str(k): why for k, curve in enumerate(curves) if not curve}
             summary[name] = block(curves) | {"missing": missing}
-    for name in runfolder.SEALED:
+    for name in run_folder.SEALED:
         (folder / name).touch()
     (folder / "provenance.json").write_text(json.dumps(PROVENANCE))
-    runfolder.seal(folder, summary)
+    run_folder.seal(folder, summary)
 
 
 def tell(folder: Path, **more: object) -> None:
     """Tell where a stored run was computed, and seal it again."""
-    summary = runfolder.read(folder)
+    summary = run_folder.read(folder)
     (folder / "provenance.json").write_text(json.dumps(PROVENANCE | more))
-    runfolder.seal(folder, summary)
+    run_folder.seal(folder, summary)
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bayesfed.results import cells, claims, join
-from bayesfed.results.statistic import Statistic
+from bayesfed.results import cells, claims
+from bayesfed.results import study as join
+from bayesfed.results.statistics import Statistic
 
 HIGHER = {
     "claim": "above", "by": "paper", "kind": "higher", "experiments": ["heterogeneous"],

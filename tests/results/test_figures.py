@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from bayesfed import plan
-from bayesfed.errors import InputError
-from bayesfed.results import check, drawing, figures, join
+from bayesfed.core.errors import InputError
+from bayesfed.plan import paper_check, plan
+from bayesfed.results import figures, plots
+from bayesfed.results import study as join
 
 PROJECT = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ def test_global_curves_in_panels(lab, stored):
 def test_panels_of_a_row_have_one_scale_unless_that_presses_curves_flat(lab, stored, lowest, common):
     stored(lab.cell("heterogeneous", "HBFL", alpha="100"), [lowest, 0.95])
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.2, 0.8])
-    iid, non_iid = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"]).axes[:2]
+    iid, non_iid = plots.draw(study_of(lab), lab.spec["figures"]["figure4"]).axes[:2]
     assert (iid.get_ylim() == non_iid.get_ylim()) == common
 
 
@@ -56,7 +57,7 @@ def test_a_scale_does_without_a_first_rise_that_would_press_the_rest_flat(lab, s
     """For all panels of a row, and the figure says so."""
     stored(lab.cell("heterogeneous", "HBFL", alpha="100"), [first, *np.linspace(0.8, 0.9, 39)])
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [first, *np.linspace(0.7, 0.8, 39)])
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
     for panel in made.axes[:2]:
         low, high = panel.get_ylim()
         assert (low > 60) == cut
@@ -99,7 +100,7 @@ def test_the_lines_drawn_are_means_over_seeds(lab, stored):
     for seed, value in enumerate([0.2, 0.4]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [value, 0.5], [[0.5]] * 10)
         stored(lab.cell("heterogeneous", "FML", seed=seed), [0.1, 0.1], [[0.5]] * 10)
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
     lines = [sorted(map(float, line.get_ydata())) for line in made.axes[0].get_lines() if len(line.get_ydata())]
     assert sorted(lines) == [[10.0, 10.0], [30.0, 50.0]]
     bands = [band.get_paths()[0] for band in made.axes[0].collections]
@@ -114,7 +115,7 @@ def test_curves_of_a_panel_are_of_the_same_seeds(lab, stored):
     for seed, value in enumerate([0.2, 0.4]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [value, 0.5], [[0.5]] * 10)
     stored(lab.cell("heterogeneous", "FML"), [0.1, 0.1], [[0.5]] * 10)
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
     lines = [sorted(map(float, line.get_ydata())) for line in made.axes[0].get_lines() if len(line.get_ydata())]
     assert sorted(lines) == [[10.0, 10.0], [20.0, 50.0]]
     assert not made.axes[0].collections  # one seed has no band
@@ -143,7 +144,7 @@ def test_a_logarithmic_axis_has_plain_numbers(lab, stored):
         "x": "alpha",
         "methods": ["HBFL"],
     }
-    made = drawing.draw(study_of(lab), figure)
+    made = plots.draw(study_of(lab), figure)
     made.canvas.draw()
     assert {"0.01", "1", "100"} <= {label.get_text() for label in made.axes[0].get_xticklabels()}
 
@@ -164,7 +165,7 @@ def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):
     small = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "changes": changes, "used": "digits"}
     stored(lab.cell("heterogeneous", "HBFL", **small), [0.1, 0.2], [[0.5]])
     lab.cell("heterogeneous", "FML", **small)
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
     small_print = " ".join(" ".join(text.get_text() for text in made.texts).split())
     assert "Digits, not the paper's cells." in small_print
     assert "digits for CIFAR10, rounds 2 (paper 100), lr 0.001 (paper 0.01)" in small_print
@@ -177,11 +178,11 @@ def test_files_are_written_for_every_figure_and_repeat_byte_for_byte(lab, stored
     stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[0.5, 0.6]] * 10)
     stored(lab.cell("heterogeneous", "FML", "cifar100"), [0.1, 0.2], [[0.5, 0.6]] * 10)
     lab.spec["figures"] = {name: lab.spec["figures"][name] for name in ("figure4", "figure8")}
-    written = drawing.write(lab.plan, tmp_path / "first")
+    written = plots.write(lab.plan, tmp_path / "first")
     assert {path.name for path in written} == {"figure4.png", "figure4.svg", "figure8.png", "figure8.svg"}
     assert all(path.stat().st_size > 5000 for path in written)
     assert {path.read_bytes()[:4] for path in written if path.suffix == ".png"} == {b"\x89PNG"}
-    for path, again in zip(written, drawing.write(lab.plan, tmp_path / "second"), strict=True):
+    for path, again in zip(written, plots.write(lab.plan, tmp_path / "second"), strict=True):
         assert path.read_bytes() == again.read_bytes()
 
 
@@ -190,15 +191,15 @@ def test_a_dollar_in_a_label_is_a_dollar(lab, stored, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL"), [0.5, 0.6])
     lab.notice = r"it cost $\q$"
     lab.spec["figures"] = {"figure4": lab.spec["figures"]["figure4"] | {"title": r"at $\zz$"}}
-    assert [path.name for path in drawing.write(lab.plan, tmp_path)] == ["figure4.png", "figure4.svg"]
+    assert [path.name for path in plots.write(lab.plan, tmp_path)] == ["figure4.png", "figure4.svg"]
 
 
 def test_a_figure_without_runs_says_so(lab):
     lab.notice = "A small plan."
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure3"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure3"])
     assert "Nothing to draw: this configuration runs none of its cells." in [text.get_text() for text in made.texts]
     lab.cell("homogeneous", "HBFL", model="mlp")
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure3"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure3"])
     words = [text.get_text() for text in made.texts]
     assert "Nothing to draw: none of its runs is finished." in words
     assert textwrap.fill(lab.notice) in words
@@ -229,14 +230,14 @@ def test_curves_along_any_axis(lab, stored):
         ("", "CIFAR10", "0.1"): {("0", 1): 10.0, ("0", 2): 50.0},
         ("", "CIFAR10", "0.01"): {("0", 1): 10.0, ("0", 2): 70.0},
     }
-    made = drawing.draw(study, figure)
+    made = plots.draw(study, figure)
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["lr 0.1", "lr 0.01"]
 
 
 def test_a_panel_without_runs_says_so(lab, stored):
     stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[0.5]])
     lab.cell("heterogeneous", "HBFL", alpha="0.05")
-    made = drawing.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
     assert [text.get_text() for axes in made.axes for text in axes.texts] == ["no finished run"]
 
 
@@ -268,7 +269,7 @@ def test_a_changed_record_is_refused(lab, stored, tmp_path):
     stored(folder, [0.1, 0.2], [[0.5]])
     (folder / "metrics.csv").write_text("round,client\n1,0\n")
     with pytest.raises(InputError, match=r"metrics\.csv: not as the run wrote it"):
-        drawing.write(lab.plan, tmp_path)
+        plots.write(lab.plan, tmp_path)
 
 
 def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
@@ -323,7 +324,7 @@ def test_what_has_no_curve_says_why(lab, stored, tmp_path):
         "some": figure,
         "none": {**figure, "methods": ["FML"]},
     }
-    drawing.write(lab.plan, tmp_path)
+    plots.write(lab.plan, tmp_path)
     some, none = ((tmp_path / f"hbfl/{name}.svg").read_text() for name in ("some", "none"))
     assert "FML (no client predictors)" in some
     assert "no client predictors or never took part" in some or "never took part or no client predictors" in some
@@ -339,13 +340,13 @@ def test_one_accuracy_against_another(lab, stored):
         "rows": [], "columns": [], "methods": ["HBFL"],
     }  # fmt: skip
     (study,) = join.studies(lab.plan)
-    check.check_figure(study, figure)
+    paper_check.check_figure(study, figure)
     points = figures.content(study, figure).curves
     assert list(zip(points["round"], points["accuracy"], strict=True)) == [
         pytest.approx((10, 80)),
         pytest.approx((20, 80)),
     ]
-    (axes,) = drawing.draw(study, figure).axes
+    (axes,) = plots.draw(study, figure).axes
     assert axes.get_xlabel() == "local accuracy (%)"
     assert sorted(map(tuple, axes.collections[0].get_offsets().tolist())) == [
         pytest.approx((10, 80)),
@@ -356,7 +357,7 @@ def test_one_accuracy_against_another(lab, stored):
         ({"x": "alpha"}, "no `x` beside it"),
     ):
         with pytest.raises(InputError, match=message):
-            check.check_figure(study, {**figure, **change})
+            paper_check.check_figure(study, {**figure, **change})
 
 
 @pytest.mark.parametrize(
@@ -364,7 +365,7 @@ def test_one_accuracy_against_another(lab, stored):
 )
 def test_a_legend_fits(letters: list[int], width: float, columns: int) -> None:
     """In columns as matplotlib fills them: the first ones take the odd entries."""
-    assert drawing.fitting(["x" * count for count in letters], width) == columns
+    assert plots.fitting(["x" * count for count in letters], width) == columns
 
 
 def test_no_legend_is_cut_off(lab, stored):
@@ -372,7 +373,7 @@ def test_no_legend_is_cut_off(lab, stored):
     lab.spec["methods"] = {name: {"name": "fedavg"} for name in names}
     for name in names:
         stored(lab.cell("heterogeneous", name), [0.1, 0.2], [[0.5]])
-    made = drawing.draw(study_of(lab), {**lab.spec["figures"]["figure4"], "methods": names})
+    made = plots.draw(study_of(lab), {**lab.spec["figures"]["figure4"], "methods": names})
     renderer = FigureCanvasAgg(made).get_renderer()
     (legend,) = made.legends
     assert legend.get_window_extent(renderer).x1 < made.bbox.x1

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bayesfed.report import build
-from bayesfed.results import claims, compare, glance, join, tables, tails
-from bayesfed.results.statistic import Statistic
+from bayesfed.results import claims, comparison, summary_page, tables, tails
+from bayesfed.results import study as join
+from bayesfed.results.statistics import Statistic
 
 LAST, LAST5 = Statistic("last"), Statistic("last5")
 # Seven rounds of two clients; the server's model is tested on both in the last five.
@@ -62,7 +63,7 @@ def test_tables_say_of_which_rounds_they_are(seldom: Any, rows: Callable[..., An
 
 def test_clients_and_comparison_say_so(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
     tables.write(seldom.plan, tmp_path)
-    compare.write(seldom.plan, tmp_path)
+    comparison.write(seldom.plan, tmp_path)
     found = {(row["method"], row["client"]): row["note"] for row in rows(tmp_path / "hbfl/clients.csv")}
     assert found["FML", "0"] == "last: its last tested round, 4; last5: its last tested rounds, 1, 2, 4"
     assert found["FML", "1"] == ""
@@ -88,7 +89,7 @@ def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], 
     total, *each = rows(tmp_path / "hbfl/claims.csv")
     assert total["of_rounds"] == told
     assert [row["of_rounds"] for row in each] == ["last: its last tested round, 4 to 7", ""]
-    shown = glance.write(seldom.plan, tmp_path)[0].read_text()
+    shown = summary_page.write(seldom.plan, tmp_path)[0].read_text()
     assert "| IID | 60.00‡ | 70.00 |" in shown
     assert f" ‡ {told}." in shown
     assert "| IID | 60.00 / 41.67‡ | 70.00 / 50.00 |" in shown

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import vl_convert
 
-from bayesfed.report import build, charts, stories
-from bayesfed.results import agreement, breakdown, compare, drawing, figures, glance, join, tables
+from bayesfed.report import build, charts, run_details
+from bayesfed.results import comparison, figures, per_run, plots, published_page, summary_page, tables
+from bayesfed.results import study as join
 
 PRINT = re.compile(r"\b(print(ed)?|claims?|paper's|papers')\b")
 
@@ -65,18 +66,18 @@ def test_speed_stands_in_a_report_that_asks_for_it(own: Any, tmp_path: Path) -> 
 
 
 def test_nothing_of_print_in_files(own: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    for write in (tables.write, compare.write, glance.write, agreement.write):
+    for write in (tables.write, comparison.write, summary_page.write, published_page.write):
         write(own.plan, tmp_path)
     assert [row["budget"] for row in rows(tmp_path / "hbfl/table1.csv")] == ["rounds 2 (paper 3)"]
     (study,) = join.studies(own.plan)
-    assert {row["budget"] for row in breakdown.clients(study)[1]} == {"as asked", "rounds 2 (paper 3)"}
+    assert {row["budget"] for row in per_run.clients(study)[1]} == {"as asked", "rounds 2 (paper 3)"}
     told = (tmp_path / "hbfl/glance.md").read_text()
     assert told.startswith(
         "### HBFL\n\n2 of 2 planned runs stand.\n\nMeans over seeds ± standard deviation. Behind a slash"
     )
     assert "† other than its file asks for." in told
     assert PRINT.findall(told) == PRINT.findall((tmp_path / "hbfl/agreement.md").read_text()) == []
-    words = " ".join(text.get_text() for text in drawing.draw(study, own.spec["figures"]["figure4"]).texts)
+    words = " ".join(text.get_text() for text in plots.draw(study, own.spec["figures"]["figure4"]).texts)
     assert "2 rounds" not in words  # the cells' own: a hundred
     assert "100 rounds, local epochs 5, batch size 128; other than its file asks for: rounds 2 (paper 3)." in words
 
@@ -102,10 +103,10 @@ def test_rounds_have_whole_ticks(rounds: int, ticks: str, lab: Any, stored: Call
     curves = charts.styled({"a": "A"}, {"a": 0})
     spec = charts.lines(curves, "round", "value", charts.Kind(few=True, rounds=True))
     assert labels(spec, rounds, left=left, right=right, low=0, high=rounds) == ticks.split()
-    assert labels(stories.specs()["curve"], rounds) == ticks.split()
+    assert labels(run_details.specs()["curve"], rounds) == ticks.split()
     stored(lab.cell("heterogeneous", "HBFL"), [0.01 * round for round in range(1, rounds + 1)])
     (study,) = join.studies(lab.plan)
-    axes = drawing.draw(study, study.spec["figures"]["figure4"]).axes[0]
+    axes = plots.draw(study, study.spec["figures"]["figure4"]).axes[0]
     low, high = axes.get_xlim()
     shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
     assert shown

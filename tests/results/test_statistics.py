@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from bayesfed.errors import InputError
-from bayesfed.results import cells, compare, join, runs, tables
-from bayesfed.results.statistic import BEST, Statistic, read_statistic
+from bayesfed.core.errors import InputError
+from bayesfed.results import cells, comparison, run_records, tables
+from bayesfed.results import study as join
+from bayesfed.results.statistics import BEST, Statistic, read_statistic
 
 Rows = Callable[[Path], list[dict[str, str]]]
 STATISTICS = {
@@ -55,7 +56,7 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
 
     (tmp_path / "hbfl.published.csv").write_text(PUBLISHED)
     lab.spec["published_file"] = str(tmp_path / "hbfl.published.csv")
-    compare.write(lab.plan, tmp_path / "out")
+    comparison.write(lab.plan, tmp_path / "out")
     found = {(row["method"], row["metric"]): row for row in rows(tmp_path / "out/hbfl/two.compare.csv")}
     steps = found["HBFL", "global_accuracy_to_half"]
     assert (steps["published"], steps["mean"], steps["difference"], steps["verdict"]) == ("5", "3", "-2.0", "lower")
@@ -75,8 +76,8 @@ def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, st
 
 
 def test_a_clients_models_on_the_full_test_set_may_have_any_name() -> None:
-    assert runs.series_of("mean", "personal", "test_accuracy") == "mean"
-    assert runs.series_of("mean", "personal_sampled", "test_accuracy") == ""
+    assert run_records.series_of("mean", "personal", "test_accuracy") == "mean"
+    assert run_records.series_of("mean", "personal_sampled", "test_accuracy") == ""
 
 
 def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored: Callable[..., None]) -> None:

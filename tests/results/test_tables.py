@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from bayesfed import cli, runfolder
-from bayesfed.errors import InputError
-from bayesfed.results import claims, compare, join, runs, tables, wording
-from bayesfed.results.statistic import Statistic
+from bayesfed import cli
+from bayesfed.core.errors import InputError
+from bayesfed.results import claims, comparison, formatting, run_records, tables
+from bayesfed.results import study as join
+from bayesfed.results.statistics import Statistic
+from bayesfed.runs import run_folder
 
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
 SMALL = {"rounds": 4, "local_epochs": 1, "batch_size": 32, "changes": CHANGES}
@@ -138,7 +140,7 @@ def test_a_client_without_test_images_is_an_empty_cell(lab, stored, rows, tmp_pa
     clients = dict.fromkeys(("accuracy_best", "accuracy_last", "accuracy_last5"), best)
     folder = lab.cell("heterogeneous", "HBFL")
     stored(folder, [0.5])
-    runfolder.seal(folder, runfolder.read(folder) | {"clients": clients | {"missing": {"1": "no test images"}}})
+    run_folder.seal(folder, run_folder.read(folder) | {"clients": clients | {"missing": {"1": "no test images"}}})
     tables.write(lab.plan, tmp_path)
     assert [row["HBFL"] for row in rows(tmp_path / "hbfl/table2.csv")[:3]] == ["50.00", "no test images", "50.00"]
 
@@ -192,7 +194,7 @@ def test_an_empty_cell_says_why(lab, stored, rows, tmp_path):
         if claim["claim"].startswith("Table 1, HBFL's global model is above FML's")
     ]
     tables.write(lab.plan, tmp_path)
-    compare.write(lab.plan, tmp_path)
+    comparison.write(lab.plan, tmp_path)
     claims.write(lab.plan, tmp_path)
     first, second = rows(tmp_path / "hbfl/each.csv")
     assert (first["FML"], first["HBFL"]) == ("no client predictors", "50.00")
@@ -227,7 +229,7 @@ def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL", seed=0), [0.5, 0.1], [[0.5]] * 10, diverged=broke)
     stored(lab.cell("heterogeneous", "HBFL", seed=1), [0.4, 0.6], [[0.5]] * 10)
     tables.write(lab.plan, tmp_path)
-    compare.write(lab.plan, tmp_path)
+    comparison.write(lab.plan, tmp_path)
     claims.write(lab.plan, tmp_path)
     table = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (table["FML"], table["FML last5"], table["HBFL"]) == ("diverged", "diverged", "60.00")
@@ -279,8 +281,8 @@ def test_early_and_jitter_by_hand(lab, stored):
 
 
 def test_curves_agree_with_the_engines_summary(tmp_path):
-    from bayesfed.engine.evaluation import Row
-    from bayesfed.engine.summary import summarise
+    from bayesfed.runs.run_folder import Row
+    from bayesfed.runs.summary import summarise
 
     history = [
         Row(1, "global", "global", "test_accuracy", 0.3),
@@ -294,7 +296,7 @@ def test_curves_agree_with_the_engines_summary(tmp_path):
     ]
     lines = [f"{row.round},{row.client},{row.model},{row.metric},{row.value}" for row in history]
     (tmp_path / "metrics.csv").write_text("\n".join(["round,client,model,metric,value", *lines]))
-    read, summary = runs.curves(tmp_path), summarise(history, test_images=[5], rounds=2)
+    read, summary = run_records.curves(tmp_path), summarise(history, test_images=[5], rounds=2)
     assert read == {"global": {1: 0.3, 2: 0.2}, "0": {1: 0.55, 2: 0.4}, "global on 0": {2: 0.7}}
     assert summary["global_on_shards"]["accuracy_best"] == [0.7]
     # The best is over epochs too, where a run tests after each; what stands beside it is not chosen by any test.
@@ -316,7 +318,7 @@ def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
     tables.write(lab.plan, tmp_path)
     row = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (row["HBFL"], row["seeds"]) == ("70.00 ± 28.28", "0 (FML); 2 (HBFL)")
-    assert [wording.text(value) for value in (1_000_000, 0.1, 1 / 3, 100.0)] == [
+    assert [formatting.text(value) for value in (1_000_000, 0.1, 1 / 3, 100.0)] == [
         "1e+06",
         "0.1",
         "0.3333333333333333",
@@ -344,7 +346,7 @@ def test_clients_count_from_0_and_a_paper_may_call_them_otherwise(lab, stored, r
         found = rows(tmp_path / "hbfl/table2.csv")
         assert [(row["client"], row["HBFL"]) for row in found[:2]] == [(str(first), "0.00"), (str(first + 1), "10.00")]
         assert [row["client"] for row in rows(tmp_path / "hbfl/clients.csv")][:3] == ["0", "1", "2"]
-        compare.write(lab.plan, tmp_path)
+        comparison.write(lab.plan, tmp_path)
         printed = {row["client"]: row["published"] for row in rows(tmp_path / "hbfl/table2.compare.csv")[1:10:2]}
         assert list(printed) == [str(k + first) for k in range(5)]
         assert (printed["1"], printed.get("0", "")) == ("80.88", "")

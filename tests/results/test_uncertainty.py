@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from bayesfed import runfolder
-from bayesfed.errors import InputError
+from bayesfed.core.errors import InputError
+from bayesfed.plan import paper_check
 from bayesfed.report import build, charts
-from bayesfed.results import breakdown, cells, check, claims, compare, drawing, figures, join, tables
+from bayesfed.results import cells, claims, comparison, figures, per_run, plots, tables
+from bayesfed.results import study as join
+from bayesfed.runs import run_folder
 
 TABLE = {
     "title": "uncertainty",
@@ -35,7 +37,7 @@ def measure(folder: Path, rows: list[tuple[int, str, float]]) -> None:
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([round, "global", "global", metric, value] for round, metric, value in rows)
     summary = json.loads((folder / "summary.json").read_text())
-    runfolder.seal(folder, summary)
+    run_folder.seal(folder, summary)
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_compared_with_print(study: cells.Study) -> None:
     ]  # fmt: skip
     rows = {
         (row["method"], row["metric"]): row
-        for row in compare.compare(study, TABLE, ["t"], printed)
+        for row in comparison.compare(study, TABLE, ["t"], printed)
         if row["method"] == "HBFL"
     }
     ece, auroc = rows["HBFL", "global_ece_last"], rows["HBFL", "global_auroc_foreign_svhn_last"]
@@ -88,8 +90,8 @@ def test_compared_with_print(study: cells.Study) -> None:
 
 
 def test_every_run_taken_apart(study: cells.Study) -> None:
-    header, rows = breakdown.uncertainty(study)
-    assert header[header.index("mce") + 1 :][:5] == list(breakdown.TASKS)
+    header, rows = per_run.uncertainty(study)
+    assert header[header.index("mce") + 1 :][:5] == list(per_run.TASKS)
     assert [(row["seed"], row["ece"], row["foreign"], row["auroc_foreign"], row["auroc_mistakes"]) for row in rows] == [
         ("0", "0.2000", "CIFAR100", "0.7000", ""),
         ("1", "0.3000", "CIFAR100", "0.7000", ""),
@@ -98,14 +100,14 @@ def test_every_run_taken_apart(study: cells.Study) -> None:
 
 def test_a_reliability_diagram(study: cells.Study) -> None:
     """Accuracy by the middle of each bin that has images; a record without bins has no curve."""
-    check.check_figure(study, DIAGRAM)
+    paper_check.check_figure(study, DIAGRAM)
     data = figures.content(study, DIAGRAM)
     found = {(row.curve, row.seed, round(row.round, 9)): row.accuracy for row in data.curves.itertuples()}
     second, third = 50.0, round(250 / 3, 9)
     assert found == {
         ("HBFL", "0", second): 40, ("HBFL", "0", third): 80, ("HBFL", "1", second): 40, ("HBFL", "1", third): 90
     }  # fmt: skip
-    made = drawing.draw(study, DIAGRAM)
+    made = plots.draw(study, DIAGRAM)
     (axes,) = made.axes
     assert axes.get_xlabel() == "confidence (%)"
     assert [0, 100] in [list(line.get_xdata()) for line in axes.lines]
@@ -128,15 +130,15 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
     ]  # fmt: skip
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
-    runfolder.seal(folder, json.loads((folder / "summary.json").read_text()))
+    run_folder.seal(folder, json.loads((folder / "summary.json").read_text()))
     (study,) = join.studies(lab.plan)
     points = {}
     for family in ("AE", "LF"):
         figure = DIAGRAM | {"shows": {"error": family, "label": "how far"}}
-        check.check_figure(study, figure)
+        paper_check.check_figure(study, figure)
         data = figures.content(study, figure)
         points[family] = [(row.curve, row.round, row.accuracy) for row in data.curves.itertuples()]
-        (axes,) = drawing.draw(study, figure).axes
+        (axes,) = plots.draw(study, figure).axes
         assert axes.get_xlabel() == "how far"
         assert len(axes.collections) == len(data.names)  # points, and no line
         assert not axes.lines
@@ -158,7 +160,7 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
 )
 def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study) -> None:
     with pytest.raises(InputError, match=message):
-        check.check_figure(study, figure)
+        paper_check.check_figure(study, figure)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +178,13 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
         rows = [(round, "global", "server", "labelled_images", 100 * (1 + (round - 1) // 2)) for round in range(1, 6)]
         csv.writer(file).writerows(rows)
-    runfolder.seal(folder, json.loads((folder / "summary.json").read_text()))
+    run_folder.seal(folder, json.loads((folder / "summary.json").read_text()))
     (study,) = join.studies(lab.plan)
     figure = {**DIAGRAM, "methods": ["HBFL"], "shows": {"labelled": True, "label": "labelled images"}}
-    check.check_figure(study, figure)
+    paper_check.check_figure(study, figure)
     data = figures.content(study, figure)
     assert dict(zip(data.curves["round"], data.curves["accuracy"], strict=True)) == {100: 40, 200: 45, 300: 60}
-    (axes,) = drawing.draw(study, figure).axes
+    (axes,) = plots.draw(study, figure).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
     stored(lab.cell("heterogeneous", "FML"), [0.9])
     (study,) = join.studies(lab.plan)
@@ -223,7 +225,7 @@ def test_a_model_without_mistakes_says_so_in_tables(faultless: Any, rows: Callab
     assert (row["HBFL"], row["FML"], row["ABAVG"]) == ("no mistakes", "0.900", "not in its record")
     assert (row["HBFL last5"], row["FML last5"]) == ("no mistakes", "0.850")
     assert row["seeds"] == "no mistakes (HBFL); 1 of 2, 1 no mistakes (FML); not in its record (ABAVG)"
-    compare.write(faultless.plan, tmp_path)
+    comparison.write(faultless.plan, tmp_path)
     found = rows(tmp_path / "hbfl/mistakes.compare.csv")
     assert [one["verdict"] for one in found] == ["no mistakes", "not printed", "not in its record"]
     assert "1 of 2, 1 no mistakes" in found[1]["note"]

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from clone import RESULTS, Clone, copy
+from helpers.clone import RESULTS, Clone, copy
 
-from bayesfed import files
+from bayesfed.core import files
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,13 @@ from typing import Any
 
 import pytest
 import yaml
-from children import finished
-from clone import BIN, PROJECT, Clone, copy
+from helpers.children import finished
+from helpers.clone import BIN, PROJECT, Clone, copy
 
-from bayesfed import cli, files, parts, runfile
+from bayesfed import cli
+from bayesfed.core import files, plugins
 from bayesfed.data import own
+from bayesfed.runs import compatibility, run_file
 
 GENERATED = ("data", "results", "reports", "runs")  # what a command names in these need not be there yet
 FOLDERS = ("docs", "config", "examples")
@@ -268,7 +270,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
         os.chdir(PROJECT)  # where the papers are
         assert cli.main(["plan", str(folder / "config.yaml"), "--out", str(folder / "plan")]) == 0
     else:
-        runfile.check_counts(runfile.resolve(RUN | mapping, folder / "data"))
+        compatibility.check_counts(run_file.resolve(RUN | mapping, folder / "data"))
 
 
 def config_keys() -> set[str]:
@@ -279,7 +281,7 @@ def config_keys() -> set[str]:
 def entry_points(block: Block, folder: Path, names: dict[str, Any]) -> None:
     """Read what a package's `pyproject.toml` says of its parts: of kinds that there are."""
     groups = tomllib.loads(block.text)["project"]["entry-points"]
-    assert groups.keys() <= {f"bayesfed.{kind}" for kind in parts.KINDS}
+    assert groups.keys() <= {f"bayesfed.{kind}" for kind in plugins.KINDS}
 
 
 def nothing(block: Block, folder: Path, names: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clone import PROJECT, Clone
+from helpers.clone import PROJECT, Clone
 
 METHOD = """
 from bayesfed.methods.fedavg import METHOD

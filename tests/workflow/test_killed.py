@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clone import BIN, Clone, copy
+from helpers.clone import BIN, Clone, copy
 
 TWO_RUNS = """
 name: killed

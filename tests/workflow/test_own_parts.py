@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from clone import PROJECT, Clone, copy
+from helpers.clone import PROJECT, Clone, copy
 
 CONFIG = "examples/own_parts/config.yaml"
 SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha: [100]}}}\nseeds:"

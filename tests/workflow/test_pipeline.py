@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from clone import Clone, copy
+from helpers.clone import Clone, copy
 
 NOTHING = "Nothing to be done"
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.errors import InputError
+from bayesfed.core.errors import InputError
 
 POLICIES = 25
 COLUMNS = 5  # of `draws`

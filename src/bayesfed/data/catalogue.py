@@ -8,10 +8,10 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from bayesfed import parts
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError
 from bayesfed.data import own
 from bayesfed.data.sources import SOURCES, Source
-from bayesfed.errors import InputError
 
 
 def source(name: str) -> Source:
@@ -19,15 +19,19 @@ def source(name: str) -> Source:
     found = described(name)
     if not found.size:
         raise InputError(
-            f"dataset '{name}': what its reader gives is known when it has been fetched: {how_to_fetch(name, parts.in_use.data)}"
+            f"dataset '{name}': what its reader gives is known when it has been fetched: {how_to_fetch(name, plugins.in_use.data)}"
         )
     return found
 
 
 def how_to_fetch(name: str, data: Path) -> str:
     """What to do for a dataset in the folder `data`, in words: the command, with the folder of own parts where it is one."""
-    own = "" if name in SOURCES or parts.in_use.folder is None else f" --parts {shlex.quote(str(parts.in_use.folder))}"
-    place = "" if data == parts.DATA else f" --data {shlex.quote(str(data))}"
+    own = (
+        ""
+        if name in SOURCES or plugins.in_use.folder is None
+        else f" --parts {shlex.quote(str(plugins.in_use.folder))}"
+    )
+    place = "" if data == plugins.DATA else f" --data {shlex.quote(str(data))}"
     return f"run `bayesfed fetch {name}{own}{place}`"
 
 
@@ -36,7 +40,7 @@ def described(name: str) -> Source:
     found: Source = registry.part(name, "dataset").value()
     if found.format != "leaf":
         return found
-    facts = own.recorded(parts.in_use.data / name)
+    facts = own.recorded(plugins.in_use.data / name)
     if facts is None:
         return found
     return replace(found, train=facts.counts["train"], test=facts.counts["test"], fingerprints=facts.fingerprints)
@@ -49,4 +53,4 @@ def _identity(source: Source) -> str:
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 
 
-registry = parts.Folders("datasets", "dataset", lambda: SOURCES, own.describe, _identity)
+registry = plugins.Folders("datasets", "dataset", lambda: SOURCES, own.describe, _identity)

@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import files
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
 from bayesfed.data import own, prepare, reader, store
 from bayesfed.data.catalogue import described
 from bayesfed.data.records import SPLITS, canonical_order, write_npz
 from bayesfed.data.sources import File, Source
-from bayesfed.errors import InputError
 
 MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
 Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row

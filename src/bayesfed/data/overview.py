@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import files
+from bayesfed.core import files
 from bayesfed.data import partition, store
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import files, options
+from bayesfed.core import files, options
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.core.options import option
 from bayesfed.data import prepare, reader
 from bayesfed.data.reader import DESCRIPTION, READER
 from bayesfed.data.records import SPLITS, canonical_order
 from bayesfed.data.sources import File, Source
-from bayesfed.errors import InputError, nearest
-from bayesfed.options import option
 
 CHANNELS = 4  # at most
 RECORD = "dataset.json"

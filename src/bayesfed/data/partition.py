@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
 from bayesfed.data.records import read_npz, write_npz
 from bayesfed.data.schemes import NO_IMAGES, SCHEMES, WHOLE, Indices, Partition, PartitionSpec, Scheme, divide
 from bayesfed.data.sources import Source
-from bayesfed.errors import InputError
 
 SERVER = "server_indices"
 PARTITIONS = "partitions"  # the folder of partitions in the data folder

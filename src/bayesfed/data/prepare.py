@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import options, parts
+from bayesfed.core import options, plugins
+from bayesfed.core.errors import InputError
+from bayesfed.core.options import option
 from bayesfed.data.sources import Source
-from bayesfed.errors import InputError
-from bayesfed.options import option
 
 Images = NDArray[np.uint8]
 AT_ONCE = 4096  # images resized at once, as floats
@@ -66,7 +66,7 @@ PREPARATIONS: dict[str, Callable[[Images, int], Images]] = {
     "resize": resize,
 }
 
-registry = parts.Modules(
+registry = plugins.Modules(
     "preparations",
     "preparation",
     lambda: PREPARATIONS,
@@ -91,7 +91,7 @@ def prepared(images: Images, source: Source) -> Images:
     Raises InputError for what a user's preparation raises, and for one that does not give such images.
     """
     part = registry.part(source.prepare, f"dataset '{source.name}', prepare")
-    with contextlib.nullcontext() if source.prepare in PREPARATIONS else parts.one_line(part.origin):
+    with contextlib.nullcontext() if source.prepare in PREPARATIONS else plugins.one_line(part.origin):
         found = part.value()(images, source.side)
     shape = (len(images), source.channels, source.side, source.side)
     if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.shape != shape:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bayesfed import files, parts
+from bayesfed.core import files, plugins
 from bayesfed.data.sources import Source
 
 DESCRIPTION, READER = "dataset.yaml", "reader.py"
@@ -38,13 +38,13 @@ def run(source: Source, place: Path, mirror: Path | None) -> tuple[Any, dict[str
     before, bytecode = set(sys.modules), sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # of a helper that is edited, none is left
     try:
-        with watching() as opened, parts.one_line(path):
-            module, _ = parts.load(path)
+        with watching() as opened, plugins.one_line(path):
+            module, _ = plugins.load(path)
             given = module.read(place)
     finally:
         sys.dont_write_bytecode = bytecode
         for name in set(sys.modules) - before:  # a helper may be another one when it is read again
-            if (file := getattr(sys.modules[name], "__file__", None)) and not parts.is_library(Path(file)):
+            if (file := getattr(sys.modules[name], "__file__", None)) and not plugins.is_library(Path(file)):
                 del sys.modules[name]
     return given, note(source, place, mirror, opened)
 
@@ -88,7 +88,7 @@ def note(source: Source, place: Path, mirror: Path | None, opened: Iterable[Path
         if (
             path in known
             or not path.is_file()
-            or parts.is_library(path)
+            or plugins.is_library(path)
             or below(path, [*map(Path, SYSTEM), *temporary])
         ):
             continue
@@ -134,7 +134,7 @@ def identity(source: Source, then: Mapping[str, Any] | None) -> str:
 
 def own_digest(folder: Path) -> str:
     """A digest of the files of a dataset's own folder, as they were when own parts were last looked at."""
-    known = parts.in_use.listings
+    known = plugins.in_use.listings
     if folder not in known:
         known[folder] = hashlib.sha256(json.dumps(listing(folder)).encode()).hexdigest()
     return known[folder]
@@ -142,7 +142,7 @@ def own_digest(folder: Path) -> str:
 
 def listing(folder: Path) -> dict[str, str]:
     """The digests of the files of a dataset's own folder by name, but for its description."""
-    named = {path.relative_to(folder).as_posix(): path for path in parts.files_in(folder)}
+    named = {path.relative_to(folder).as_posix(): path for path in plugins.files_in(folder)}
     return {name: files.sha256(path) for name, path in named.items() if name != DESCRIPTION}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import files
+from bayesfed.core import files
 
 SPLITS = ("train", "test")
 SEAL = 64  # hexadecimal digits of a sha256

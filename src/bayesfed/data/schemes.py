@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import streams
-from bayesfed.errors import InputError, nearest
+from bayesfed.core import rng
+from bayesfed.core.errors import InputError, nearest
 
 WHOLE = "whole"
 OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server", "size")  # of single schemes
@@ -150,7 +150,7 @@ def dirichlet_class_shared(train_labels: Indices, test_labels: Indices, spec: Pa
     check_room(len(train_labels), len(test_labels), spec)
     classes = int(max(train_labels.max(), test_labels.max())) + 1
     counts = [np.bincount(labels, minlength=classes) for labels in (train_labels, test_labels)]
-    random = streams.generator(seed, "partition")
+    random = rng.generator(seed, "partition")
 
     def draw() -> tuple[list[Indices], int, int]:
         shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=classes)
@@ -172,7 +172,7 @@ def dirichlet_class_floor(train_labels: Indices, test_labels: Indices, spec: Par
     """
     check_room(len(train_labels), len(test_labels), spec)
     counts = np.bincount(train_labels)
-    random = streams.generator(seed, "partition")
+    random = rng.generator(seed, "partition")
 
     def draw() -> tuple[Indices, int, int]:
         shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=len(counts))
@@ -214,7 +214,7 @@ def dirichlet_client(train_labels: Indices, test_labels: Indices, spec: Partitio
     check_room(len(train_labels), len(test_labels), spec)
     assert spec.alpha is not None  # checked by PartitionSpec
     counts = np.bincount(train_labels)
-    random = streams.generator(seed, "partition")
+    random = rng.generator(seed, "partition")
     piles = [random.permutation(np.flatnonzero(train_labels == label)) for label in range(len(counts))]
     left, each = counts.copy(), len(train_labels) // spec.clients
     hands = []
@@ -276,7 +276,7 @@ def labels5(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, se
                 f"partition.clients: {spec.clients} clients would have {5 * count} {split} images each; at least "
                 f"{max(least, 1)} are asked for"
             )
-    random = streams.generator(seed, "partition")
+    random = rng.generator(seed, "partition")
     piles = [random.permutation(np.flatnonzero(pool == label)) for label in range(len(counts))]
     hands: tuple[list[Indices], list[Indices]] = ([], [])
     for client in range(spec.clients):
@@ -308,7 +308,7 @@ def shards(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, see
     MNIST, and its last 10 000 as the server's, are random ones here: images are stored in no publisher's order. Raises
     InputError where there are too few shards or images.
     """
-    random = streams.generator(seed, "partition")
+    random = rng.generator(seed, "partition")
     server, rest = _set_aside(train_labels, spec, random)
     rest = rest[np.argsort(train_labels[rest], kind="stable")]
     count, each, share, least = spec.shards, spec.shards_each, spec.share, spec.least
@@ -341,7 +341,7 @@ def shards(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, see
 def iid(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
     """Deal `images_each` random training images to every client, and `server` to the server (FedPPD, Table 8). Nobody gets
     test images. Raises InputError where there are too few."""
-    random = streams.generator(seed, "partition")
+    random = rng.generator(seed, "partition")
     server, rest = _set_aside(train_labels, spec, random)
     each = spec.images_each
     assert each is not None  # checked by PartitionSpec

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed import files
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
 from bayesfed.data import prepare, reader
 from bayesfed.data.catalogue import how_to_fetch, source
 from bayesfed.data.records import SPLITS
 from bayesfed.data.sources import Source
-from bayesfed.errors import InputError
 
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 

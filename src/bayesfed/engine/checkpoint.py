@@ -22,13 +22,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from bayesfed import files
-from bayesfed.engine.evaluation import Row
-from bayesfed.engine.labelling import Labelled
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
+from bayesfed.engine.active_learning import Labelled
 from bayesfed.engine.rounds import Divergence, Progress
-from bayesfed.errors import InputError
-from bayesfed.methods.base import State
-from bayesfed.runfile import difference
+from bayesfed.methods.node import State
+from bayesfed.runs.run_file import difference
+from bayesfed.runs.run_folder import Row
 
 FILE = "checkpoint.safetensors"  # its name in a run folder, unless it is kept elsewhere
 NO_DIGEST = "0" * 64

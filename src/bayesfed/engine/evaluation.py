@@ -9,30 +9,18 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.augment import Images
-from bayesfed.engine import contract
+from bayesfed.engine import method_checks
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.methods.base import GLOBAL, SAMPLED, Node, Predictor
+from bayesfed.methods.node import GLOBAL, SAMPLED, Node
+from bayesfed.methods.predictors import Predictor
 from bayesfed.metrics.classification import accuracy, bins, uncertainty
 from bayesfed.metrics.detection import detection, entropy
+from bayesfed.runs.run_folder import Row
+from bayesfed.runs.summary import LAST
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
-LAST = 5  # rounds at the end in which the server's model is tested on every client's shard
 MEAN = "mean"  # stands for a client in rows of all clients of a round together
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of metrics.csv; `client` is a number from 0, "global", or "mean".
-
-    With a client's number and the model `global` it is about the server's model on that client's test images.
-    """
-
-    round: int
-    client: str
-    model: str
-    metric: str
-    value: float
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,7 @@ class Evaluation:
         """What is measured of a client when it has trained."""
         method = self.federation.method
         best = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in self.best[c.client].items()]
-        predictors = contract.client_predictors(method, method.client_predictors(c))
+        predictors = method_checks.client_predictors(method, method.client_predictors(c))
         return best + self.of_predictors(c, predictors, c.client in self.on_all)
 
     def of_server(self, server: Node) -> list[Reading]:
@@ -89,7 +77,7 @@ class Evaluation:
         if not server.predicts:
             return []
         method = self.federation.method
-        predictors = contract.server_predictors(method, method.server_predictors(server))
+        predictors = method_checks.server_predictors(method, method.server_predictors(server))
         whole = (
             not self.federation.run.multi_task
         )  # else clients' tests are of several sets, and their shards are these
@@ -134,10 +122,10 @@ class Evaluation:
                 own = self.predict(node.client, predictor, shard.test_images, shard.test)
                 predicted["shard"] = own, labels[shard.test]
             for name, (log_probabilities, truth) in predicted.items():
-                contract.check_shape(
+                method_checks.check_shape(
                     self.federation.method, predictor.name, log_probabilities, len(truth), node.classes
                 )
-                self.off.append((predictor.name, contract.off_one(log_probabilities)))
+                self.off.append((predictor.name, method_checks.off_one(log_probabilities)))
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if self.detailed:
                     values |= uncertainty(log_probabilities, truth)
@@ -222,7 +210,7 @@ class Evaluation:
 
     def check(self) -> None:
         """Raise InputError where nothing has predicted, or not in probabilities."""
-        contract.check_predictions(self.federation.method, self.predicts, self.off)
+        method_checks.check_predictions(self.federation.method, self.predicts, self.off)
 
 
 def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:

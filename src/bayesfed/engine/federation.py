@@ -12,18 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed import streams
+from bayesfed.core import rng
+from bayesfed.core.errors import InputError
 from bayesfed.data import partition as partitions
 from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.device import Compute
-from bayesfed.errors import InputError
-from bayesfed.methods.base import GLOBAL, LOCAL, RATE, Learner, Model, Node, Predictor, State
+from bayesfed.methods.node import GLOBAL, LOCAL, RATE, Learner, Model, Node, State
+from bayesfed.methods.predictors import Predictor
 from bayesfed.metrics.classification import accuracy
 from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
-from bayesfed.runfile import Run, server_images
+from bayesfed.runs.compatibility import server_images
+from bayesfed.runs.run_file import Run
 
 SERVER = -1
 # How the names of a network's statistics begin in a node's state, where it is not by the network's name.
@@ -76,7 +78,7 @@ class Federation:
         self.orders: dict[int, list[Tensor]] = {}  # see `resamplings`
         self.scalings: dict[AnyNetwork, Tensor | None] = {}
         self.shards = self.deal(datasets, partition) if datasets else {}
-        self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/labelling.py)
+        self.whole = dict(self.shards)  # with the images that are not labelled yet (engine/active_learning.py)
         self.networks = [self.network(client) for client in range(self.clients)]
         self.n = self.count()
 
@@ -141,13 +143,13 @@ class Federation:
             if name == GLOBAL:
                 # All clients start from the server's model, but for layers that only they have.
                 own_layers = self.run.shares_convolutions and client != SERVER
-                stream = streams.generator(
+                stream = rng.generator(
                     seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER
                 )
             elif name == LOCAL:
-                stream = streams.generator(seed, "init", round, client)
+                stream = rng.generator(seed, "init", round, client)
             else:
-                stream = streams.generator(seed, "init-network", 0, others.index(name))
+                stream = rng.generator(seed, "init-network", 0, others.index(name))
             return compute.place(self.start(networks[name].initial(stream))).to(compute.dtype)
 
         here = [
@@ -170,7 +172,7 @@ class Federation:
             sizes={name: network.sizes for name, network in networks.items()},
             classes=self.run.sources[task].classes,
             shared=travelling.convolution_parameters if self.run.shares_convolutions else travelling.parameters,
-            seed=lambda generator, purpose: streams.seed_torch(generator, seed, purpose, round, client),
+            seed=lambda generator, purpose: rng.seed_torch(generator, seed, purpose, round, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
             images=lambda: self.own_images(client),
             scaling=self.scaling(travelling),
@@ -242,7 +244,7 @@ class Federation:
         """The random orders (n,) of a test's images by which tasks resample them: one for each resampling, the same for
         every predictor, round and method."""
         if n not in self.orders:
-            generator = streams.generator(self.run.budget.seed, "resampling")
+            generator = rng.generator(self.run.budget.seed, "resampling")
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
             self.compute.synchronise()  # a client asks for them on its own stream; others must not read them before they are there
         return self.orders[n]
@@ -268,14 +270,14 @@ class Federation:
         a network looks at a mini-batch as a whole."""
         able = [k for k in range(self.clients) if len(self.shards[k].train) > self.batchwise(k)]
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
-        chosen = streams.generator(self.run.budget.seed, "participation", round).permutation(len(able))[:count]
+        chosen = rng.generator(self.run.budget.seed, "participation", round).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)
 
     def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
         """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL,
         Figures 8 and 9)."""
         budget = self.run.budget
-        generator = streams.generator(budget.seed, "stragglers", round)
+        generator = rng.generator(budget.seed, "stragglers", round)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]
         drawn = dict(
             zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
@@ -319,7 +321,7 @@ def images_for_server(labels: np.ndarray, count: int, seed: int, asked: str) -> 
     Raises InputError, which begins with what is `asked`, when a class has too few images.
     """
     classes = np.unique(labels)
-    generator = streams.generator(seed, "server-images")
+    generator = rng.generator(seed, "server-images")
     chosen = []
     for place, label in enumerate(classes):
         wanted = count // len(classes) + (place < count % len(classes))

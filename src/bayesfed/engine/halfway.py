@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 
-from bayesfed import runfile
+from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.repeat import differing
 from bayesfed.engine.rounds import Progress, Trainer
-from bayesfed.engine.train import Place, Process, assemble
-from bayesfed.errors import InputError
+from bayesfed.engine.session import Process
+from bayesfed.engine.training import Place, assemble
+from bayesfed.runs import run_file
 
 Values = Mapping[tuple[str, ...], str]  # by round, client, model, metric, as metrics.csv has them
 
@@ -60,7 +61,7 @@ def elsewhere(task: Task) -> None:
 def resume(task: Task) -> None:
     """Go on from a checkpoint, and write it anew."""
     data, stored = Path(task.data), Path(task.stored)
-    run = runfile.load(Path(task.folder) / "run.yaml", data)
+    run = run_file.load(Path(task.folder) / "run.yaml", data)
     partitions = Path(task.partitions) if task.partitions else None
     place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights), partitions=partitions)
     compute = device.compute(task.device, task.precision)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from bayesfed import reach
+from bayesfed.core import reachable
+from bayesfed.core.errors import InputError
 from bayesfed.engine.federation import Federation
-from bayesfed.errors import InputError
 from bayesfed.models.module import ModuleNetwork
 
 
@@ -22,7 +22,7 @@ class Watch:
         self.federation, self.method, self.networks = federation, federation.method, federation.networks
         self.roots: dict[str, object] = {"self": self.method}
         self.roots |= {f"model '{one.name}'": one.build for one in self.modules(*range(federation.clients))}
-        self.before: reach.Held | None = None
+        self.before: reachable.Held | None = None
         self.closely = self.midway = False
 
     def modules(self, *clients: int) -> list[ModuleNetwork]:
@@ -36,7 +36,7 @@ class Watch:
         process shares: no seed of a run sets it, and for each there is one of its node (`Learner.noise`). `closely`: midway,
         too, and at modules."""
         generators = shared_generators()
-        self.before = self.before or reach.held(self.roots)
+        self.before = self.before or reachable.held(self.roots)
         self.closely = self.midway = closely
         self.federation.look = self.look
         yield
@@ -56,9 +56,9 @@ class Watch:
             self.look()
             self.look_at_modules(client)
 
-    def look(self, what: str = "a round") -> reach.Held:
+    def look(self, what: str = "a round") -> reachable.Held:
         """What is held by now; raises InputError where that is not what was held before."""
-        now = reach.held(self.roots)
+        now = reachable.held(self.roots)
         if self.before and (path := now.changed(self.before)):
             raise kept(self.method.name, what, path)
         return now

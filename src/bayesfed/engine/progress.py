@@ -11,8 +11,8 @@ from typing import Any
 
 from bayesfed.engine.federation import round_half_up
 from bayesfed.engine.rounds import Progress
-from bayesfed.methods.base import GLOBAL
-from bayesfed.runfile import Run
+from bayesfed.methods.node import GLOBAL
+from bayesfed.runs.run_file import Run
 
 LINE_SECONDS = 5  # between lines where there is no terminal
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import bayesfed
-from bayesfed import helpers
+from bayesfed.core import helper_modules
 from bayesfed.data import partition
 from bayesfed.data.catalogue import source
 from bayesfed.engine import device
-from bayesfed.runfile import Run
+from bayesfed.runs.run_file import Run
 
 
 def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partitions: Path | None) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partition
         "precision": precision,
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
         "partition_fingerprint": partition_fingerprint(run, data, partitions),
-        "helpers": helpers.found(run.part_files) or None,
+        "helpers": helper_modules.found(run.part_files) or None,
     }
 
 

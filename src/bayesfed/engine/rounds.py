@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.engine import contract, labelling
-from bayesfed.engine.evaluation import Evaluation, Reading, Row, rows
+from bayesfed.core.errors import InputError, out_of_memory, words
+from bayesfed.engine import active_learning, method_checks
+from bayesfed.engine.active_learning import Labelled
+from bayesfed.engine.evaluation import Evaluation, Reading, rows
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
-from bayesfed.engine.labelling import Labelled
 from bayesfed.engine.outside import Watch
 from bayesfed.engine.repeat import chosen
 from bayesfed.engine.trial import Trial
-from bayesfed.errors import InputError, out_of_memory, words
-from bayesfed.methods.base import Node, State, Update
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import Node, State
+from bayesfed.runs.run_folder import Row
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 
@@ -67,15 +69,15 @@ class Progress:
 def begin(federation: Federation) -> Progress:
     """A run before its first round."""
     method = federation.method
-    contract.check_parameters(method)
+    method_checks.check_parameters(method)
 
     def init_server(server: Node) -> State:
-        return contract.state(method, "init_server", method.init_server(server))
+        return method_checks.state(method, "init_server", method.init_server(server))
 
     with Watch(federation).watching("init_server"):
         state = Trial(federation).twice("init_server", federation.node(SERVER, 0), init_server)
     state |= federation.statistics(SERVER, own=False)
-    return Progress(0, state, labelled=labelling.first(federation))
+    return Progress(0, state, labelled=active_learning.first(federation))
 
 
 @dataclass
@@ -136,17 +138,17 @@ class Round:
         c = federation.node(client, self.number, self.epochs[client])
         before = self.before.get(client)
         if before is None:
-            first = contract.state(method, "init_client", method.init_client(federation.node(client, 0)))
+            first = method_checks.state(method, "init_client", method.init_client(federation.node(client, 0)))
             before = first | federation.statistics(client, own=True)
         c.state = copy(before, c.n.device)
         self.keeps[client] = [*c.state, *(self.travelling if c.state else [])]
         c.arrived = copy({name: self.server[name] for name in self.travelling}, c.n.device)
-        message = contract.state(method, "message", method.message(self.server, client))
-        c.state |= contract.state(method, "start", method.start(c, message))
+        message = method_checks.state(method, "message", method.message(self.server, client))
+        c.state |= method_checks.state(method, "start", method.start(c, message))
         c.state |= copy(c.arrived, c.n.device)
         c.state |= federation.rate(self.number)
         hooks = [self.evaluation.epoch_test(client), federation.run.schedule.epoch_end()]
-        return Job(c, contract.phases(method, method.phases(c)), [hook for hook in hooks if hook])
+        return Job(c, method_checks.phases(method, method.phases(c)), [hook for hook in hooks if hook])
 
     def end(self, job: Job) -> Visit:
         """What is left of a client that has trained."""
@@ -164,7 +166,7 @@ class Round:
     def finish(self, c: Node) -> State:
         """What a client sends."""
         method = self.federation.method
-        return contract.state(method, "finish", method.finish(c))
+        return method_checks.state(method, "finish", method.finish(c))
 
     def aggregate(self, updates: Sequence[Update]) -> list[Reading]:
         """Let the server learn from the clients; gives what the method logs of it."""
@@ -173,11 +175,11 @@ class Round:
         try:
             given = self.trial.aggregate(server, updates) if self.trial else method.aggregate(server, updates)
         except (RuntimeError, ValueError) as error:  # torch's and numpy's, where shapes do not fit
-            if out_of_memory(error) or not (odd := contract.unlike(updates, shapes)):
+            if out_of_memory(error) or not (odd := method_checks.unlike(updates, shapes)):
                 raise
             raise InputError(f"method '{method.name}': {odd}, and aggregate failed: {words(error)}") from error
-        logged = contract.diagnostics(method, given)
-        contract.state(method, "aggregate", server.state)
+        logged = method_checks.diagnostics(method, given)
+        method_checks.state(method, "aggregate", server.state)
         for name in self.travelling:
             server[name] = mean_over_clients([update.statistics[name] for update in updates], list(self.q.values()))
         return [Reading("global", "server", name, value) for name, value in logged.items()]
@@ -212,7 +214,7 @@ class Trainer:
         for visit in self.executor.run(now.order(), now.begin, now.end):
             came[visit.update.client] = visit
             self.tick()
-        contract.check_messages(method, drawn, server.generator.get_state())
+        method_checks.check_messages(method, drawn, server.generator.get_state())
         visits = [came[k] for k in now.participants]
         readings = [reading for visit in visits for reading in visit.readings]
         readings += now.aggregate([visit.update for visit in visits])
@@ -231,8 +233,8 @@ class Trainer:
         if labelled:
             count = torch.tensor(float(sum(map(len, labelled.values()))), device=device)
             readings.append(Reading("global", "server", LABELLED, count))
-        if labelling.due(federation, now.number):
-            labelled = labelling.more(federation, labelled, server, evaluation)
+        if active_learning.due(federation, now.number):
+            labelled = active_learning.more(federation, labelled, server, evaluation)
         diverged = divergence(now.number, finite | evaluation.finiteness())
         kept = progress.clients | {client: visit.kept for client, visit in came.items()}
         history = progress.history + rows(now.number, readings)

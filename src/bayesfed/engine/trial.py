@@ -15,13 +15,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bayesfed import reach
-from bayesfed.engine import contract
+from bayesfed.core import reachable
+from bayesfed.core.errors import InputError
+from bayesfed.engine import method_checks
 from bayesfed.engine.executors import Job
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.repeat import differing
-from bayesfed.errors import InputError
-from bayesfed.methods.base import RATE, Node, Phase, State, Update
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import RATE, Node, Phase, State
 
 MEMORY = 2**28  # bytes of updates that are copied at most, to be aggregated twice
 Given = TypeVar("Given", bound=Mapping[str, Tensor])
@@ -34,7 +35,7 @@ class Trial:
         """`client`: who is tried."""
         self.federation, self.method = federation, federation.method
         self.tried = {client, SERVER}
-        self.own = not reach.foreign(type(self.method).__module__)
+        self.own = not reachable.foreign(type(self.method).__module__)
         self.still: dict[tuple[int, str], bool] = {}  # by node and step: whether it has changed no tensor so far
 
     def begun(self, job: Job, again: Callable[[], Job]) -> Job:
@@ -64,7 +65,7 @@ class Trial:
 
         def call(node: Node) -> Mapping[str, Tensor]:
             sent = updates if node is server else [replace(one, values=copied(one.values)) for one in updates]
-            return contract.diagnostics(self.method, self.method.aggregate(node, sent))
+            return method_checks.diagnostics(self.method, self.method.aggregate(node, sent))
 
         return self.twice("aggregate", server, call) if small else call(server)
 

@@ -20,17 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayesfed import runfile, runfolder
+from bayesfed.core.errors import InputError
+from bayesfed.core.plugins import WEIGHTS
 from bayesfed.engine import checkpoint, device, halfway
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.halfway import Values
 from bayesfed.engine.provenance import facts, machine
 from bayesfed.engine.rounds import Progress, Trainer, begin
-from bayesfed.engine.train import Place, Process, assemble, written
-from bayesfed.errors import InputError
-from bayesfed.parts import WEIGHTS
-from bayesfed.revision import ENGINE_REVISION
-from bayesfed.runfile import Run
+from bayesfed.engine.session import Process
+from bayesfed.engine.training import Place, assemble, written
+from bayesfed.runs import run_file, run_folder
+from bayesfed.runs.revision import ENGINE_REVISION
+from bayesfed.runs.run_file import Run
 
 CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
@@ -115,9 +116,9 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
 
     Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
-    summary = runfolder.finished(folder)
-    run = runfile.load(folder / "run.yaml", data)
-    then = runfolder.provenance(folder)
+    summary = run_folder.finished(folder)
+    run = run_file.load(folder / "run.yaml", data)
+    then = run_folder.provenance(folder)
     ended_on = then["device"]
     then |= then.get("sessions", [{"by": {}}])[0]["by"]  # the first rounds are its first session's
     check_key(folder, run, summary, then)

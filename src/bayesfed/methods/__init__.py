@@ -1,4 +1,4 @@
-"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.parts`)."""
+"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.core.plugins`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from bayesfed import options, parts
-from bayesfed.methods.base import Method
+from bayesfed.core import options, plugins
+from bayesfed.methods.method import Method
 
 
 @cache
@@ -56,7 +56,7 @@ def meant(method: type[Method], part: str) -> str:
     return f"; is `{close[0]}` meant to be it?" if close else ""
 
 
-registry = parts.Modules("methods", "method", ours, "METHOD", fault)
+registry = plugins.Modules("methods", "method", ours, "METHOD", fault)
 
 
 def names() -> list[str]:

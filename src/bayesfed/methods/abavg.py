@@ -15,9 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.methods.base import Node, Update, shares, softmax_of
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.options import option
+from bayesfed.methods.method import Update, shares
+from bayesfed.methods.node import Node
+from bayesfed.methods.predictors import softmax_of
 
 
 class ABAVG(FedAvg):

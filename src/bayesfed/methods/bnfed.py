@@ -45,22 +45,11 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.matching import Places, Precise, match
-from bayesfed.methods.base import (
-    GLOBAL,
-    Batch,
-    Ground,
-    Learner,
-    Method,
-    Node,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_of,
-    stacked,
-)
+from bayesfed.core.options import option
+from bayesfed.methods.method import Ground, Method, Update, shares, stacked
+from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient
-from bayesfed.options import option
 
 Matched = tuple[Tensor, Tensor, Tensor]  # atoms (L, F), biases of the outputs (classes,), places (J, H)
 Matching = Callable[[float, float, float], Matched]  # of sigma, sigma_0, gamma

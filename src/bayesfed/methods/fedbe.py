@@ -36,10 +36,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import GLOBAL, Batch, Learner, Node, Phase, State, Update, shares, stacked
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.method import Update, shares, stacked
+from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
-from bayesfed.options import option
 
 
 @dataclass(frozen=True)

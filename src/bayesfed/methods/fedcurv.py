@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, State, Update, shares, stacked
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
+from bayesfed.methods.method import Ground, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.steps import Squares, gradient_and_squares, no_squares
-from bayesfed.options import option
 
 
 class FedCurv(FedAvg):

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Ground, Learner, Node, State, Update, shares, stacked
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.options import option
+from bayesfed.methods.method import Ground, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, State
 
 
 class FedNova(FedAvg):

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.sampling import posterior_delta
-from bayesfed.methods.base import Batch, Learner, Node, Phase, State, Update, shares, stacked
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.options import option
+from bayesfed.methods.method import Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
 
 class FedPA(FedAvg):

@@ -24,21 +24,11 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.sampling import langevin
-from bayesfed.methods.base import (
-    Batch,
-    Learner,
-    Method,
-    Node,
-    Phase,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_of,
-    stacked,
-)
+from bayesfed.core.options import option
+from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient, cross_entropy, grad, leaves, loss_gradient
-from bayesfed.options import option
 
 
 class FedPPD(Method):

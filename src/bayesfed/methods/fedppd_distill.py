@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.methods.base import GLOBAL, Node, Phase, State, Update
+from bayesfed.core.options import option
 from bayesfed.methods.fedbe import Distillation, ServerOptions
 from bayesfed.methods.fedppd import FedPPD
-from bayesfed.options import option
+from bayesfed.methods.method import Update
+from bayesfed.methods.node import GLOBAL, Node, Phase, State
 
 
 class FedPPDDistill(FedPPD):

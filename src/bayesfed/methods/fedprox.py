@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Node, State
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.options import option
+from bayesfed.methods.node import Batch, Learner, Node, State
 
 
 class FedProx(FedAvg):

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import sample, weighted_mean
 from bayesfed.bayes.sampling import diagonal_gaussian
-from bayesfed.methods.base import GLOBAL, Node, Phase, Predictor, State, Update, shares, softmax_average, stacked
+from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.options import option
+from bayesfed.methods.method import Update, shares, stacked
+from bayesfed.methods.node import GLOBAL, Node, Phase, State
+from bayesfed.methods.predictors import Predictor, softmax_average
 
 
 class FedSWAG(FedAvg):

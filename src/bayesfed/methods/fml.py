@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, shares, softmax_of, stacked
+from bayesfed.core.options import option
+from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
-from bayesfed.options import option
 
 
 class FML(Method):

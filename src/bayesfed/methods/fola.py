@@ -37,23 +37,12 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.errors import InputError
-from bayesfed.methods.base import (
-    Batch,
-    Ground,
-    Learner,
-    Method,
-    Node,
-    Phase,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_of,
-    stacked,
-)
+from bayesfed.core.errors import InputError
+from bayesfed.core.options import option
+from bayesfed.methods.method import Ground, Method, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, Squares, ce_gradient, clip, gradient_and_squares, no_squares
-from bayesfed.options import option
 
 
 class FOLA(Method):

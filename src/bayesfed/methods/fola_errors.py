@@ -24,22 +24,12 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import (
-    Batch,
-    Ground,
-    Learner,
-    Node,
-    Phase,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_of,
-    stacked,
-)
+from bayesfed.core.options import option
 from bayesfed.methods.fola_full import FOLAFull, Hessian, curvatures
+from bayesfed.methods.method import Ground, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient, clip
-from bayesfed.options import option
 
 KINDS = ("FOLA", "FedAvg")
 

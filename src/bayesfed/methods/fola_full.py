@@ -27,9 +27,10 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.methods.base import Batch, Ground, Learner, Node, Phase, State
+from bayesfed.core.options import option
 from bayesfed.methods.fola import FOLA
-from bayesfed.options import option
+from bayesfed.methods.method import Ground
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
 IMAGES, TILE = 2048, 96  # how many images and pixels go into a product: large for the processor, small for its memory
 

@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import (
+from bayesfed.bayes.gaussian import (  # fmt: skip
     inverse_softplus,
     log_precision_spread,
     product,
@@ -33,23 +33,12 @@ from bayesfed.bayes.gaussian import (
     sample,
     softplus,
     weighted_mean,
-)  # fmt: skip
-from bayesfed.methods.base import (
-    Batch,
-    Ground,
-    Learner,
-    Method,
-    Node,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_average,
-    softmax_of,
-    stacked,
 )
+from bayesfed.core.options import option
+from bayesfed.methods.method import Ground, Method, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_average, softmax_of
 from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
-from bayesfed.options import option
 
 SAMPLES = 10  # weight samples of the averaged predictions
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, softmax_of
+from bayesfed.core.options import option
+from bayesfed.methods.method import Method
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, grad, leaves, loss_gradient
-from bayesfed.options import option
 
 
 class Independent(Method):

@@ -32,23 +32,12 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.errors import InputError, out_of_memory, words
-from bayesfed.methods.base import (
-    Batch,
-    Ground,
-    Learner,
-    Method,
-    Node,
-    Phase,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_of,
-    stacked,
-)
+from bayesfed.core.errors import InputError, out_of_memory, words
+from bayesfed.core.options import option
+from bayesfed.methods.method import Ground, Method, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient, ce_gradient_at, cross_entropy, leaves
-from bayesfed.options import option
 
 
 class PerFedAvg(Method):

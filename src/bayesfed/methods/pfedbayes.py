@@ -37,23 +37,11 @@ from bayesfed.bayes.gaussian import (
     through_softplus,
     weighted_mean,
 )
-from bayesfed.methods.base import (
-    Batch,
-    Ground,
-    Learner,
-    Method,
-    Node,
-    Predictor,
-    State,
-    Update,
-    shares,
-    softmax_average,
-    softmax_of,
-    some,
-    stacked,
-)
+from bayesfed.core.options import option
+from bayesfed.methods.method import Ground, Method, Update, shares, some, stacked
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_average, softmax_of
 from bayesfed.methods.steps import Adam, grad, leaves, loss_gradient
-from bayesfed.options import option
 
 SAMPLES = 10  # weight samples of the averaged predictions
 

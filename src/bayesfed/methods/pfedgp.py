@@ -27,9 +27,11 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.gp import Kernel, Landmarks, Weights, expected_sigmoid, gibbs, predictive, root
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, stacked
+from bayesfed.core.options import option
+from bayesfed.methods.method import Method, Update, stacked
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor
 from bayesfed.methods.steps import SGD, clip, grad, leaves
-from bayesfed.options import option
 
 TOLERANCE, LANDMARKS = 1e-2, 300  # of predictions: see `Landmarks.among`
 UNSEEN = 1e-6  # what all labels together have of the probability whatever a client has seen

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.errors import InputError, out_of_memory, words
-from bayesfed.methods.base import Batch, Ground, Learner, State
+from bayesfed.core.errors import InputError, out_of_memory, words
+from bayesfed.methods.method import Ground
+from bayesfed.methods.node import Batch, Learner, State
 from bayesfed.models.network import gradient, with_squares
 
 Squares = Literal["batch", "images"]  # of the gradient of a mini-batch, or of those of its images, one by one

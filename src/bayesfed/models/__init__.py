@@ -1,4 +1,4 @@
-"""The networks of the papers by name, and those of a user's own (`bayesfed.parts`), any `torch.nn.Module` among them."""
+"""The networks of the papers by name, and those of a user's own (`core/plugins.py`), any `torch.nn.Module` among them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from bayesfed import parts
-from bayesfed.errors import InputError
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError
 from bayesfed.models import fedppd
-from bayesfed.models import weights as pretraining
+from bayesfed.models import pretrained as pretraining
 from bayesfed.models.module import Build as ModuleBuilder
 from bayesfed.models.module import ModuleNetwork, naming
 from bayesfed.models.network import Chain, Conv, Linear, Network
@@ -86,7 +86,7 @@ def fault(name: str, builder: Any) -> str:
     return "" if callable(builder) else "expected a function that builds the network"
 
 
-registry = parts.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fault)
+registry = plugins.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fault)
 
 
 def check(name: object, key: str) -> str:

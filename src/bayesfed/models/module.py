@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from bayesfed import reach
-from bayesfed.errors import InputError, UnfitImages, out_of_memory, words
+from bayesfed.core import reachable
+from bayesfed.core.errors import InputError, UnfitImages, out_of_memory, words
 from bayesfed.models.drawing import Culprit, Drawing
 from bayesfed.models.network import at_least_fp32, channels_first, layout_for
 
@@ -205,7 +205,7 @@ class ModuleNetwork:
         """The attribute of this thread's modules that passes have changed, if there is one: all that may change is in the
         statistics."""
         for module, make in list(self._mine.__dict__.values()):
-            if path := reach.held({"self": module}).changed(reach.held({"self": make()})):
+            if path := reachable.held({"self": module}).changed(reachable.held({"self": make()})):
                 return path
         return None
 

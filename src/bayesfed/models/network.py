@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesfed.errors import UnfitImages
+from bayesfed.core.errors import UnfitImages
 from bayesfed.models import convolution
 from bayesfed.models.convolution import relu_backward
 

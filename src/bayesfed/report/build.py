@@ -13,13 +13,15 @@ import altair
 import jinja2
 import vl_convert
 
-from bayesfed import __version__, files
-from bayesfed.errors import InputError
-from bayesfed.report import answers, crate, sections, stories
-from bayesfed.report.answers import Answer, Closeness
+from bayesfed import __version__
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
+from bayesfed.report import claims_text, ro_crate, run_details, sections
 from bayesfed.report.charts import Chart, of_figure
-from bayesfed.report.tables import Plain, Table, of_paper
-from bayesfed.results import cells, claims, compare, hardware, join, wording
+from bayesfed.report.claims_text import Answer, Closeness
+from bayesfed.report.html_tables import Plain, Table, of_paper
+from bayesfed.results import cells, claims, comparison, formatting, hardware
+from bayesfed.results import study as join
 
 Json = dict[str, Any]
 
@@ -77,9 +79,9 @@ def write(plan: Path, out: Path) -> list[Path]:
     studies = join.studies(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     held = sections.held(content, results)
-    runs = [stories.of_study(study, content) for study in studies]
+    runs = [run_details.of_study(study, content) for study in studies]
     shown = [paper(study, own, held, content) for study, own in zip(studies, runs, strict=True)]
-    workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), crate.path(out)
+    workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), ro_crate.path(out)
     page = (
         templates()
         .get_template("page.html")
@@ -95,7 +97,7 @@ def write(plan: Path, out: Path) -> list[Path]:
                 "papers": {study.paper: list(own) for study, own in zip(studies, runs, strict=True)},
                 "runs": {name: run for own in runs for name, run in own.items()},
                 "partitions": held,
-                "specs": stories.specs(),
+                "specs": run_details.specs(),
             },
             libraries=libraries(),
             workflow=workflow.name if workflow.exists() else "",
@@ -103,7 +105,7 @@ def write(plan: Path, out: Path) -> list[Path]:
         )
     )
     files.write_text(out, page)
-    crate.write(metadata, out, content, results, studies)
+    ro_crate.write(metadata, out, content, results, studies)
     return [out, metadata]
 
 
@@ -128,12 +130,12 @@ def libraries() -> str:
 def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any]) -> Paper:
     """A paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
     spec = study.spec
-    published = compare.read_published(study.published)
+    published = comparison.read_published(study.published)
     pairs = [of_paper(study, name, table, published) for name, table in spec.get("tables", {}).items()]
-    known, numbers = answers.printed(pairs), answers.closeness(pairs)
+    known, numbers = claims_text.printed(pairs), claims_text.closeness(pairs)
     tested = [claims.tested(study, claim) for claim in spec.get("claims", [])]
     claim_rows = [claims.rows(study, one) for one in tested]
-    found = [answers.answer(one, rows[1:], known) for one, rows in zip(tested, claim_rows, strict=True)]
+    found = [claims_text.answer(one, rows[1:], known) for one, rows in zip(tested, claim_rows, strict=True)]
     finished = [record for record in study.records if record.done]
     done = len({record.folder for record in finished})
     planned = len({record.folder for record in study.records})
@@ -148,12 +150,12 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
         reproduces=study.reproduces,
         printed=any(cell.row["published"] for table, _ in pairs for cell in table.cells),
         first_client=study.first_client,
-        lead=answers.lead(study.heading, found, numbers, done, planned),
+        lead=claims_text.lead(study.heading, found, numbers, done, planned),
         done=done,
         planned=planned,
-        seeds=", ".join(wording.unique(record.seed for record in finished)),
-        budget=wording.unique(study.changes([record]) for record in finished),
-        hours=" ".join(wording.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values()))),
+        seeds=", ".join(formatting.unique(record.seed for record in finished)),
+        budget=formatting.unique(study.changes([record]) for record in finished),
+        hours=" ".join(formatting.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values()))),
         hardware=hardware.places(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,
         answers=found,
@@ -165,7 +167,7 @@ def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json],
         reliability=sections.reliability(study),
         logged=logged,
         diagnostics=diagnostics,
-        terms=stories.terms(own.values(), plan),
+        terms=run_details.terms(own.values(), plan),
         partitions=partitions,
         without_partition=without,
         cost=sections.cost(study, own),

@@ -18,8 +18,8 @@ import altair as alt
 import matplotlib
 import pandas as pd
 
-from bayesfed.report.tables import as_link
-from bayesfed.results import cells, figures, wording
+from bayesfed.report.html_tables import as_link
+from bayesfed.results import cells, figures, formatting
 
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
@@ -142,7 +142,7 @@ def by_experiment(
         small = f"Every {every}th point is drawn." if every > 1 else ""
         place = f"{study.paper}-{name}-{experiment}"
         spec = lines(curves, below, upright, kind)
-        found.append(Chart(place, "", f"{title}, {wording.spoken(experiment)}", small, curves, panels, spec))
+        found.append(Chart(place, "", f"{title}, {formatting.spoken(experiment)}", small, curves, panels, spec))
     return found
 
 
@@ -158,7 +158,7 @@ def without_curve(panels: Sequence[tuple[str, str]]) -> str:
     """Panels without a curve, by their titles, and why; of many, how many."""
     if len(panels) <= 4:
         return "; ".join(f"{title}: {reason}" for title, reason in panels)
-    return f"{len(panels)} panels: {', '.join(wording.unique(reason for _, reason in panels))}"
+    return f"{len(panels)} panels: {', '.join(formatting.unique(reason for _, reason in panels))}"
 
 
 def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
@@ -179,7 +179,7 @@ def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
 def thinned(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """At most POINTS places below the curves, every n-th; and n."""
     places = sorted(frame["x"].unique())
-    kept = wording.thinned(places, POINTS)
+    kept = formatting.thinned(places, POINTS)
     return frame[frame["x"].isin(kept)], round(len(places) / len(kept)) if kept else 1
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.report import charts, stories
+from bayesfed.report import charts, run_details
 from bayesfed.report.charts import Chart, Panel
-from bayesfed.report.tables import Plain, Table, plain, run_id
-from bayesfed.results import breakdown, cells, hardware, wording
+from bayesfed.report.html_tables import Plain, Table, plain, run_id
+from bayesfed.results import cells, formatting, hardware, per_run
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
@@ -30,7 +30,7 @@ def measure(texts: pd.Series) -> str:
     """`mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
     numbers = pd.to_numeric(texts, errors="coerce")
     others = texts[numbers.isna() & (texts != "")]
-    why = " or ".join(wording.unique(others))
+    why = " or ".join(formatting.unique(others))
     if not why or len(others) == len(texts):
         return why or mean_and_sd(numbers)
     return f"{mean_and_sd(numbers)} (without {len(others)} of {len(texts)}: {why})"
@@ -55,7 +55,7 @@ def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
         for keys, of_row in table.rows:
             for column, cell in zip(table.columns, of_row, strict=True):
                 if table.counted and cell.percent and cell.kind in ("close", "higher", "lower"):
-                    row, name = cell.row, ", ".join([wording.spoken(table.name), *keys, column])
+                    row, name = cell.row, ", ".join([formatting.spoken(table.name), *keys, column])
                     said = f"{row['difference']} ({row['verdict']})"
                     rows.append((name, float(row["published"]), float(row["mean"]), cell.kind, said, cell.runs))
     if not rows:
@@ -74,7 +74,7 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
     """What the runs took, by experiment, data, method and hardware."""
     rows = [
         {
-            "experiment": wording.spoken(one["columns"]["experiment"]),
+            "experiment": formatting.spoken(one["columns"]["experiment"]),
             "dataset": one["columns"].get("dataset_used", ""),
             "method": one["columns"]["method"],
             "hardware": hardware.place(one["provenance"]),
@@ -111,15 +111,15 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
 
 def calibration(study: cells.Study) -> Plain | None:
     """NLL, Brier, ECE and MCE of each evaluated predictor in the last round, mean and sd over seeds; None without any."""
-    frame = pd.DataFrame(breakdown.uncertainty(study)[1])
+    frame = pd.DataFrame(per_run.uncertainty(study)[1])
     if frame.empty:
         return None
-    where = [name for name in (*breakdown.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
+    where = [name for name in (*per_run.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
     measured = [name for name in HEADS if name in frame]
     rows, links = [], []
     for keys, own in frame.groupby(where, sort=False):
         row = dict(zip(where, keys, strict=True)) | {name: measure(own[name]) for name in measured}
-        rows.append(row | {"experiment": wording.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
+        rows.append(row | {"experiment": formatting.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
         links.append(link_to(own["run"]))
     table = pd.DataFrame(rows)
     plain_values = {"stragglers": "0", "budget": study.unchanged}  # where all have these, they need no column
@@ -135,7 +135,7 @@ def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
     for record in study.records:
         if record.level != "global" or not record.done:
             continue
-        for name, values in stories.diagnostics(record.folder).items():
+        for name, values in run_details.diagnostics(record.folder).items():
             of = name, record.experiment, charts.cell_name(study, record), record.method
             last.append((*of, record.seed, list(values.values())[-1], run_id(record.folder)))
             if len(values) > 1:
@@ -148,14 +148,14 @@ def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
         name, experiment, cell, method = map(str, keys)
         number = mean_and_sd(own["value"], ".4g")
         rows.append(
-            [wording.spoken(name), wording.spoken(experiment), cell, method, number, str(own["seed"].nunique())]
+            [formatting.spoken(name), formatting.spoken(experiment), cell, method, number, str(own["seed"].nunique())]
         )
         links.append(link_to(own["run"]))
     frame = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
     found = []
     for what, own in pd.DataFrame(over, columns=[*by, "seed", "x", "value", "run"]).groupby("name", sort=False):
         found += charts.by_experiment(
-            study, own.drop(columns="name"), str(what), wording.spoken(what), "round", wording.spoken(what)
+            study, own.drop(columns="name"), str(what), formatting.spoken(what), "round", formatting.spoken(what)
         )
     return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
 
@@ -177,7 +177,7 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
     """How many images of each class each client holds for training, by partition; of those
     whose table stands, and has the classes."""
     found = {}
-    for name in wording.unique(run["partition"] for run in content["runs"] if run.get("partition")):
+    for name in formatting.unique(run["partition"] for run in content["runs"] if run.get("partition")):
         path = results / Path(name).with_suffix(".csv")
         frame = pd.read_csv(path) if path.exists() else pd.DataFrame()
         counts = frame.filter(regex=r"^class_\d+$")
@@ -189,7 +189,7 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
 
 def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
     """Heat maps of the partitions of a paper's finished runs, a chart a dataset; and how many of them have no table."""
-    used = wording.unique(one["partition"] for one in own.values() if one["partition"])
+    used = formatting.unique(one["partition"] for one in own.values() if one["partition"])
     panels: dict[str, list[Panel]] = {}
     for name in used:
         if name not in known:
@@ -224,7 +224,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
         best = f"{server['best']:.2f}" if "best" in server else ""
         rows.append(
             {
-                "experiment": wording.spoken(columns["experiment"]),
+                "experiment": formatting.spoken(columns["experiment"]),
                 "dataset": columns["dataset"],
                 "alpha": columns.get("alpha", ""),
                 "more": ", ".join(filter(None, more)),
@@ -232,7 +232,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
                 "seed": columns["seed"],
                 "server, best (%)": cells.DIVERGED if one["diverged"] else best,
                 "clients' mean, best (%)": "".join(means),
-                "took": " ".join(wording.duration(one["provenance"].get("train_seconds", 0))),
+                "took": " ".join(formatting.duration(one["provenance"].get("train_seconds", 0))),
                 "run": name.rpartition("-")[2],
             }
         )

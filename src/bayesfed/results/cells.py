@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayesfed.errors import InputError, nearest
-from bayesfed.results import runs
-from bayesfed.results.statistic import (
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.results import run_records
+from bayesfed.results.formatting import spoken, text, unique
+from bayesfed.results.statistics import (
     BEST,
     CURVES_ALONE,
     FOREIGN,
@@ -25,7 +26,6 @@ from bayesfed.results.statistic import (
     Statistic,
     read_statistic,
 )
-from bayesfed.results.wording import spoken, text, unique
 
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
@@ -52,7 +52,7 @@ class Record:
     them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `asks`: what else its run
     is asked for, `mistakes` (how well it tells its own) and `active` (learning). `summary` holds accuracies in
     [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
-    where it has (results/search.py), and how; `choice` its values alone: `lr 0.1`.
+    where it has (results/selection.py), and how; `choice` its values alone: `lr 0.1`.
     """
 
     experiment: str
@@ -130,7 +130,7 @@ class Record:
         if not self.done or self.diverged:
             return self.missing
         if statistic.of != "accuracy":
-            undefined = runs.undefined(self.folder, last=TAILS[statistic.name])
+            undefined = run_records.undefined(self.folder, last=TAILS[statistic.name])
             return undefined.get(self.recorded(statistic.of)) or self.missing or UNRECORDED
         return self.missing or WITHOUT.get(statistic.kind or statistic.name, "")
 
@@ -141,11 +141,11 @@ class Record:
         rounds = list(self.curve())[-TAILS[statistic.name] :]
         if self.level != "personal":
             return rounds
-        return list(range(runs.together(self.folder)[1][rounds[0]], rounds[-1] + 1))
+        return list(range(run_records.together(self.folder)[1][rounds[0]], rounds[-1] + 1))
 
     def at_the_end(self, statistic: Statistic) -> bool:
         """Whether its `tail` is the last rounds of the run."""
-        had = runs.had(self.folder)
+        had = run_records.had(self.folder)
         return self.tail(statistic) == list(range(max(1, had + 1 - TAILS[statistic.name]), had + 1))
 
     def own(self, statistic: Statistic, curve: Mapping[int, float]) -> float | None:
@@ -164,7 +164,9 @@ class Record:
 
     def measured(self, metric: str) -> dict[int, float]:
         """Another metric than accuracy by round, in order, NaN where it has no value; nothing for an unfinished run."""
-        return dict(sorted(runs.measured(self.folder).get(self.recorded(metric), {}).items())) if self.done else {}
+        return (
+            dict(sorted(run_records.measured(self.folder).get(self.recorded(metric), {}).items())) if self.done else {}
+        )
 
     def recorded(self, metric: str) -> str:
         """What a metric is called in the record, which has the names of the datasets used."""
@@ -175,7 +177,7 @@ class Record:
         """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of
         bins with at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before
         there were bins."""
-        found = runs.measured(self.folder, model) if self.done and not self.diverged else {}
+        found = run_records.measured(self.folder, model) if self.done and not self.diverged else {}
         last = {
             what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]
             for what in ("images", "right")
@@ -188,16 +190,16 @@ class Record:
     def along_labelled(self) -> dict[float, float]:
         """In active learning, accuracy in [0, 1] by the labelled images that all clients together trained on: of the last
         round with so many. Nothing for an unfinished run."""
-        labelled = runs.diagnostic(self.folder, "labelled_images") if self.done else {}
+        labelled = run_records.diagnostic(self.folder, "labelled_images") if self.done else {}
         return {labelled[round]: value for round, value in self.curve().items() if round in labelled}
 
     def curve(self) -> dict[int, float]:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
         if self.level == "personal":
-            return runs.together(self.folder)[0] if self.done else {}
+            return run_records.together(self.folder)[0] if self.done else {}
         of_level = {"global": "global", "local": "mean", "global_on_shard": f"global on {self.client}"}
         series = of_level.get(self.level, self.client)
-        return dict(sorted(runs.curves(self.folder).get(series, {}).items())) if self.done else {}
+        return dict(sorted(run_records.curves(self.folder).get(series, {}).items())) if self.done else {}
 
 
 FIELDS = ("experiment", "dataset", "used", "setting", "alpha", "stragglers", "model", "client", "method", "seed", "rounds",

@@ -2,8 +2,8 @@
 
 A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
 and what its kind needs; `where` narrows the cells (field -> value or values), `apart` names axes in which cells that are
-compared may differ (each method with its best number of local epochs); with a `search` (results/search.py) best is compared
-with best; `most: true` is a claim of most settings: in all it holds where it does in more than half. Kinds:
+compared may differ (each method with its best number of local epochs); with a `search` (results/selection.py) best is
+compared with best; `most: true` is a claim of most settings: in all it holds where it does in more than half. Kinds:
 
 - `higher`, `lower`, `not higher`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
 - `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, likewise;
@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import cells, csvfile, join, runs, search, tables, tails, wording
-from bayesfed.results.statistic import Statistic
+from bayesfed.results import cells, csv_file, formatting, run_records, selection, tables, tails
+from bayesfed.results import study as join
+from bayesfed.results.statistics import Statistic
 
 MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
 COLUMNS = (
@@ -141,9 +142,9 @@ def _above(
 
 def _higher_at(records: Sequence[cells.Record], claim: Claim, statistic: Statistic) -> list[Test]:
     """`higher at`: one test a method, other value of `along` and cell."""
-    found, along, at = [], claim["along"], wording.text(claim["at"])
+    found, along, at = [], claim["along"], formatting.text(claim["at"])
     chosen = cells.select(records, {"method": claim["methods"]})
-    for than in map(wording.text, claim["than"]):
+    for than in map(formatting.text, claim["than"]):
         for of_cell, differences in _pairs(chosen, ("method", *MATCH), along, at, than, claim, statistic):
             holds = [difference is not None and difference > 0 for difference in differences]
             sides, level = [f"{along} {at}", than], _level(differences, holds)
@@ -245,10 +246,10 @@ KINDS: dict[str, Callable[[Sequence[cells.Record], Claim, Statistic], list[Test]
 
 
 def tests(study: cells.Study, claim: Claim) -> list[Test]:
-    """A claim in each cell that it speaks of; `results/check.py` has checked its names."""
+    """A claim in each cell that it speaks of; `plan/paper_check.py` has checked its names."""
     where = {"experiment": claim["experiments"], **claim.get("where", {})}
     own, asked = study.spec.get("statistics", {}), claim.get("search")
-    chosen = search.choose(study, cells.select(study.records, where), asked)
+    chosen = selection.choose(study, cells.select(study.records, where), asked)
     records, statistic = cells.of_metric(chosen, claim["metric"], own)
     if asked:
         claim = {**claim, "apart": [*claim.get("apart", []), *asked["over"]]}
@@ -274,7 +275,7 @@ def rows(study: cells.Study, of: Tested) -> list[dict[str, str]]:
         "metric": claim["metric"],
         "experiment": "+".join(claim["experiments"]),
     }
-    sides = {"method": claim.get("method", ""), "than": ", ".join(map(wording.text, claim.get("than", [])))}
+    sides = {"method": claim.get("method", ""), "than": ", ".join(map(formatting.text, claim.get("than", [])))}
     whole = [{**common, **sides, "dataset": "all", **_columns(of.total)}]
     for test, outcome in zip(of.tests, of.each, strict=True):
         chosen = {"chosen": choices(test)} if "search" in claim else {}
@@ -309,9 +310,9 @@ def _cell(study: cells.Study, test: Test) -> dict[str, str]:
 
     row = {"method": test.method, "than": test.than}
     for field in MATCH:
-        values = wording.unique(axes(r) if field == "axes" else r.field(field) for r in test.records)
+        values = formatting.unique(axes(r) if field == "axes" else r.field(field) for r in test.records)
         row[field] = study.labels(values[0]) if len(values) == 1 else ""
-    row["dataset"] = " and ".join(wording.unique(study.labels(record.dataset) for record in test.records))
+    row["dataset"] = " and ".join(formatting.unique(study.labels(record.dataset) for record in test.records))
     row["client"] = study.written("client", row["client"].replace("global", ""))
     return row
 
@@ -320,7 +321,7 @@ def choices(test: Test) -> str:
     """What a search has chosen for a test, and for which of its cells: `FOLA, alpha 0.1: lr 0.01 (best of 5, ...)`."""
     chosen = [record for record in test.records if record.chosen]
     named = (f"{r.method}{f', alpha {r.alpha}' if r.alpha else ''}: {r.chosen}" for r in chosen)
-    return "; ".join(wording.unique(named))
+    return "; ".join(formatting.unique(named))
 
 
 def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False, part: str = "") -> Outcome:
@@ -331,7 +332,7 @@ def _outcome(study: cells.Study, found: Sequence[Test], most: bool = False, part
     differences = [value for test in found for value in test.differences if value is not None]
     finite = [value for value in differences if math.isfinite(value)]
     holds, level, of = sum(sum(test.holds) for test in found), sum(test.level for test in found), len(differences)
-    why = wording.unique(reason for test in found for reason in _without(test))
+    why = formatting.unique(reason for test in found for reason in _without(test))
     if not of:
         verdict = cells.DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
     elif holds == of or level == of:
@@ -370,12 +371,14 @@ def _without(test: Test) -> list[str]:
 def _precision(counted: Sequence[Test]) -> str:
     """The precision of the runs that are compared; `bf16 against fp32` where those of a seed differ."""
     found = [
-        wording.unique(sorted(runs.provenance(record.folder)["precision"] for record in of_seed if record.done))
+        formatting.unique(
+            sorted(run_records.provenance(record.folder)["precision"] for record in of_seed if record.done)
+        )
         for test in counted
         for of_seed in _groups(test.records, ["seed"]).values()
     ]
     mixed = [" against ".join(each) for each in found if len(each) > 1]
-    return mixed[0] if mixed else " or ".join(wording.unique(itertools.chain(*found)))
+    return mixed[0] if mixed else " or ".join(formatting.unique(itertools.chain(*found)))
 
 
 def shown(difference: float, statistic: Statistic) -> str:
@@ -401,5 +404,5 @@ def write(plan: Path, out: Path) -> list[Path]:
         }
         header = [*COLUMNS, *(name for name, shown in said.items() if shown)]
         kept = [{name: row.get(name, "") for name in header} for row in found]
-        written.append(csvfile.write(out / study.paper / "claims.csv", header, kept))
+        written.append(csv_file.write(out / study.paper / "claims.csv", header, kept))
     return written

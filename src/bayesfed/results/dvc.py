@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from bayesfed import files
-from bayesfed.results import cells, csvfile, join, tables, wording
+from bayesfed.core import files
+from bayesfed.results import cells, csv_file, formatting, tables
+from bayesfed.results import study as join
 
 METRICS, CURVES = "metrics.json", "curves.csv"
 COLUMNS = ("paper", "cell", "curve", "round", "accuracy_percent")
@@ -43,7 +44,7 @@ def curves(study: cells.Study) -> Iterator[dict[str, str]]:
     for (name, level, method), records in shown.items():
         of_seeds = [record.curve() for record in records]
         rounds = sorted({round for curve in of_seeds for round in curve})
-        for round in wording.thinned(rounds, ROUNDS) if len(rounds) > 1 else []:
+        for round in formatting.thinned(rounds, ROUNDS) if len(rounds) > 1 else []:
             mean = statistics.fmean(curve[round] for curve in of_seeds if round in curve)
             curve = method if level == "global" else f"{method}, {level}"
             yield dict(zip(COLUMNS, (study.paper, name, curve, str(round), f"{100 * mean:.2f}"), strict=True))
@@ -65,4 +66,4 @@ def write(plan: Path, out: Path) -> list[Path]:
     folder = out.parent
     files.write_json(folder / METRICS, {study.paper: found for study in studies if (found := numbers(study))})
     rows = [row for study in studies for row in curves(study)]
-    return [folder / METRICS, csvfile.write(folder / CURVES, COLUMNS, rows)]
+    return [folder / METRICS, csv_file.write(folder / CURVES, COLUMNS, rows)]

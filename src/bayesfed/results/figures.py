@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import seaborn as sns
 
-from bayesfed.results import cells, runs, search, wording
-from bayesfed.results.statistic import BEST, POINTS
+from bayesfed.results import cells, formatting, run_records, selection
+from bayesfed.results.statistics import BEST, POINTS
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
@@ -42,7 +42,7 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     means, too. Panels are all those that the plan asks for. A figure's YAML: `experiment`, `accuracy` (one of LEVELS),
     `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells its curves apart; unless given, `method`), `x`
     (an axis of numbers to stand below, against each run's best accuracy, in place of rounds), `shows`, `search`
-    (results/search.py), `note`, `title`. With an `x`, the column `round` holds its values.
+    (results/selection.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
     server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last) of
@@ -55,7 +55,7 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    chosen = search.choose(study, cells.select(study.records, where), figure.get("search"))
+    chosen = selection.choose(study, cells.select(study.records, where), figure.get("search"))
     records, _ = cells.of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
@@ -81,12 +81,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         own = [name for name in COLUMNS if name != "accuracy"]
         curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
-    names = wording.unique(named)
+    names = formatting.unique(named)
     return Content(
         curves=curves,
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
-        rows=wording.unique(panel(study, record, figure["rows"]) for record in records),
-        columns=wording.unique(panel(study, record, figure["columns"]) for record in records),
+        rows=formatting.unique(panel(study, record, figure["rows"]) for record in records),
+        columns=formatting.unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
         left_out=left_out,
     )
@@ -111,7 +111,7 @@ def named_points(record: cells.Record, figure: Mapping[str, Any]) -> list[tuple[
     """A record's curve and its name; where networks are told apart, a point each."""
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
-    found = runs.errors(record.folder, figure["shows"]["error"]) if record.done else []
+    found = run_records.errors(record.folder, figure["shows"]["error"]) if record.done else []
     return [(network.split()[0], {at: value}) for network, at, value in found]
 
 
@@ -124,10 +124,10 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
     """A record's curve: by round, or by the number that stands below in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
-        return runs.diagnostic(record.folder, shows["diagnostic"]) if record.done else {}
+        return run_records.diagnostic(record.folder, shows["diagnostic"]) if record.done else {}
     if "predictors" in shows:
         round = record.rounds if shows["round"] == -1 else shows["round"]
-        return runs.along(record.folder, shows["predictors"], round) if record.done else {}
+        return run_records.along(record.folder, shows["predictors"], round) if record.done else {}
     if "labelled" in shows:
         return record.along_labelled()
     if "reliability" in shows:
@@ -166,7 +166,7 @@ def footnote(
 ) -> str:  # fmt: skip
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     drawn = [record for record in records if record.done and record.folder.name not in left_out]
-    seeds = len(wording.unique(record.seed for record in drawn))
+    seeds = len(formatting.unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
@@ -185,10 +185,10 @@ def footnote(
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
-        " or ".join(wording.unique(str(getattr(record, field)) for record in shown))
+        " or ".join(formatting.unique(str(getattr(record, field)) for record in shown))
         for field in ("rounds", "local_epochs", "batch_size")
     )
-    stopped = wording.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
+    stopped = formatting.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
@@ -217,8 +217,8 @@ def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
     note = figure.get("note", "")
     found = [note[0].upper() + note[1:].rstrip(".") + "."] if note else []
     if "search" in figure:
-        found.append(search.words(figure["search"]))
-        if counts := search.counts(records):
+        found.append(selection.words(figure["search"]))
+        if counts := selection.counts(records):
             found.append(f"Chosen, in so many cells: {counts}; each cell's choice is in the table beside this figure.")
     return "".join(f" {one}" for one in found)
 
@@ -245,7 +245,7 @@ def without(study: cells.Study, records: Iterable[cells.Record]) -> list[str]:
         if record.missing:
             clients = found.setdefault((record.method, record.missing), [])
             clients += [f"client {study.written('client', record.client)}"] if record.client != "global" else []
-    return [f"{', '.join([method, *wording.unique(clients)])} ({why})" for (method, why), clients in found.items()]
+    return [f"{', '.join([method, *formatting.unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
 def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int]:
@@ -290,7 +290,7 @@ def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles:
 
 def why(records: Iterable[cells.Record]) -> str:
     """Why finished records have no accuracy; "" where none of them says so."""
-    return " or ".join(wording.unique(record.missing for record in records if record.missing))
+    return " or ".join(formatting.unique(record.missing for record in records if record.missing))
 
 
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bayesfed.results.wording import unique
+from bayesfed.results.formatting import unique
 
 
 def machines(provenance: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import breakdown, cells, csvfile, join, search, tails, wording
-from bayesfed.results.statistic import Statistic
+from bayesfed.results import cells, csv_file, formatting, per_run, selection, tails
+from bayesfed.results import study as join
+from bayesfed.results.statistics import Statistic
 
 BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget")  # columns beside those of a table's YAML
 ALSO = ("of_rounds", "chosen")  # and these, where there is something to say
@@ -36,7 +37,7 @@ def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
     """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
     if "title" in keys:
         return str(keys["title"])
-    words = [study.labelled(key, wording.text(value)) for key, value in keys_of(keys).items() if key != "client"]
+    words = [study.labelled(key, formatting.text(value)) for key, value in keys_of(keys).items() if key != "client"]
     client = f"client {study.written('client', str(keys['client']))}" if "client" in keys else ""
     return ": ".join(part for part in (client, ", ".join(words)) if part)
 
@@ -46,19 +47,19 @@ def rows(study: cells.Study, table: Mapping[str, Any]) -> Iterator[tuple[dict[st
 
     A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
     keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
-    default: the table's name), `title`, `note`, `search` (results/search.py).
+    default: the table's name), `title`, `note`, `search` (results/selection.py).
     """
     records = cells.select(study.records, {"experiment": table["experiment"]})
-    records = search.choose(study, records, table.get("search"))
+    records = selection.choose(study, records, table.get("search"))
     own = study.spec.get("statistics", {})
     for values in itertools.product(*table["rows"].values()):
-        keys = dict(zip(table["rows"], map(wording.text, values), strict=True))
+        keys = dict(zip(table["rows"], map(formatting.text, values), strict=True))
         of_row = cells.select(records, keys)
         found = []
         for column in table["columns"]:
             metric, asked = column.get("metric", table.get("metric")), keys_of(column)
             of_column, statistic = cells.of_metric(cells.select(of_row, asked), metric, own)
-            named = {**keys, **{key: wording.text(value) for key, value in asked.items()}}
+            named = {**keys, **{key: formatting.text(value) for key, value in asked.items()}}
             found.append(Cell(named, title(study, column), of_column, metric, statistic))
         yield keys, found
 
@@ -77,7 +78,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
     """
     whole = list(rows(study, table))
     titles = [title(study, column) for column in table["columns"]]
-    scored = wording.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
+    scored = formatting.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
     found = []
     for keys, of_row in whole:
         row = {key: study.written(key, value) for key, value in keys.items()}
@@ -91,7 +92,7 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
         row["dataset_used"] = _common({cell.column: used(study, cell.records) for cell in of_row})
         row["budget"] = study.budget([record for cell in of_row for record in cell.records])
         row["of_rounds"] = _where({cell.column: cell.of_rounds() for cell in of_row})
-        row["chosen"] = _common({cell.column: search.chosen(cell.records) for cell in of_row})
+        row["chosen"] = _common({cell.column: selection.chosen(cell.records) for cell in of_row})
         found.append(row)
     said = {"of_rounds": any(row["of_rounds"] for row in found), "chosen": "search" in table}
     also = [name for name in ALSO if said[name]]
@@ -106,12 +107,12 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def budget(records: list[cells.Record], field: str) -> str:
     """The records' value of a budget field; several are joined by ` or `."""
-    return " or ".join(wording.unique(str(getattr(record, field)) for record in records))
+    return " or ".join(formatting.unique(str(getattr(record, field)) for record in records))
 
 
 def used(study: cells.Study, records: list[cells.Record]) -> str:
     """The dataset trained on, in the paper's writing where it is the paper's."""
-    return " or ".join(wording.unique(study.labels(record.used) for record in records))
+    return " or ".join(formatting.unique(study.labels(record.used) for record in records))
 
 
 def _common(values: Mapping[str, str]) -> str:
@@ -143,7 +144,7 @@ def write(plan: Path, out: Path) -> list[Path]:
     for study in join.studies(plan):
         folder = out / study.paper
         for name, table in study.spec.get("tables", {}).items():
-            written.append(csvfile.write(folder / f"{name}.csv", *layout(study, table)))
-        written.append(csvfile.write(folder / "clients.csv", *breakdown.clients(study)))
-        written.append(csvfile.write(folder / "uncertainty.csv", *breakdown.uncertainty(study)))
+            written.append(csv_file.write(folder / f"{name}.csv", *layout(study, table)))
+        written.append(csv_file.write(folder / "clients.csv", *per_run.clients(study)))
+        written.append(csv_file.write(folder / "uncertainty.csv", *per_run.uncertainty(study)))
     return written

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from bayesfed.results.cells import Record
-from bayesfed.results.statistic import Statistic
-from bayesfed.results.wording import unique
+from bayesfed.results.formatting import unique
+from bayesfed.results.statistics import Statistic
 
 
 def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:

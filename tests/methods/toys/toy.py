@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of
+from bayesfed.core.options import option
+from bayesfed.methods.method import Method, Update
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, leaves
-from bayesfed.options import option
 
 
 class Toy(Method):

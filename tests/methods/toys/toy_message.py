@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, shares, softmax_of, stacked
+from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.node import Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, leaves
 
 

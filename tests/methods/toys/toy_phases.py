@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayesfed.methods.base import Batch, Learner, Method, Node, Phase, Predictor, State, Update, softmax_of
+from bayesfed.methods.method import Method, Update
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import cross_entropy, grad, kl, leaves
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bayesfed.engine.executors.base import Executor, Job, run_plainly
+from bayesfed.engine.executors.cuda_graphs import GraphExecutor
 from bayesfed.engine.executors.eager import EagerExecutor
-from bayesfed.engine.executors.graphs import GraphExecutor
 from bayesfed.engine.executors.threads import ThreadExecutor
 
 __all__ = ["DEFAULT", "EXECUTORS", "EagerExecutor", "Executor", "GraphExecutor", "Job", "ThreadExecutor", "run_plainly"]

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import torch
 
-from bayesfed import reach
+from bayesfed.core import reachable
+from bayesfed.core.errors import InputError
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.outside import kept
 from bayesfed.engine.repeat import chosen, differing
-from bayesfed.errors import InputError
-from bayesfed.methods.base import Node, Phase, State
+from bayesfed.methods.node import Node, Phase, State
 
 EVERY = 2048  # replays, one of which is proved
 CLIENTS = 64  # so many are proved when they first come; in a federation of thousands not all
@@ -73,10 +73,10 @@ class Proofs:
         generator.set_state(seed)
         # What can be reached from the method is looked at after each round; a step that is made anew is gone by then.
         made = {} if getattr(phase.step, "__self__", None) is self.federation.method else {"self": phase.step}
-        held = reach.held(made)
+        held = reachable.held(made)
         step()
         method, node = self.federation.method.name, self.node
-        if path := reach.held(made).changed(held):
+        if path := reachable.held(made).changed(held):
             raise kept(method, "a step", path)
         if other := differing(replayed, state, before):
             self.federation.look()

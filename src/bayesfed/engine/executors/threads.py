@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import torch
 
 from bayesfed.engine.executors.base import Executor, Job, Result, run_plainly
-from bayesfed.engine.executors.desk import Desk
+from bayesfed.engine.executors.cpu_worker import Desk
 from bayesfed.engine.federation import Federation
 
 

@@ -1,0 +1,1 @@
+"""FOLA's findings."""

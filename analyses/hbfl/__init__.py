@@ -1,0 +1,1 @@
+"""HBFL's findings."""

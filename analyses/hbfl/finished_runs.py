@@ -1,0 +1,243 @@
+"""What docs/hbfl.md says of HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and
+otherwise.
+
+Nothing is trained: the records under `results/` are read, and `python -m analyses.pages` shows what comes out.
+"""
+
+import contextlib
+import csv
+import itertools
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bayesfed.plan import plan
+from bayesfed.results import run_records
+
+ROOT = Path(__file__).parents[2]
+
+# Experiments in which HBFL's networks and rounds are Table 1's, but for the method; the second config's have fewer rounds.
+CONFIGS = {"paper": ("ablation", "by_adam", "falling_rate", "falling_once"), "hbfl-readings": ("readings", "falling")}
+RATES = {"falling_rate": ", falling rate", "falling": ", falling rate", "falling_once": ", rate falls once"}
+NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "100": "IID", "0.05": "Non-IID"}
+PAIRS = (
+    ("HBFL", "FML"),
+    ("HBFL SGD", "FML"),
+    ("HBFL", "FML Adam"),
+    ("HBFL", "FML uniform Adam"),
+    ("HBFL", "FML uniform"),
+    ("HBFL", "FML uniform, falling rate"),
+    ("HBFL", "FML uniform, rate falls once"),
+    ("HBFL", "FedAvg Adam"),
+    ("HBFL SGD", "FedAvg"),
+    ("FedAvg", "FML"),
+    ("HBFL", "HBFL plain mean"),
+    ("HBFL", "HBFL without noise"),
+    ("HBFL unscaled", "HBFL"),
+    ("HBFL unscaled", "FML"),
+    ("HBFL, decoupled decay", "HBFL unscaled"),
+    ("HBFL, decoupled decay", "FML"),
+)
+OF_FIGURE_3 = tuple(("HBFL", other) for other in ("FML", "FedAvg", "FedProx", "ABAVG"))
+FIVE, TEN = 5, 10
+ENDS = (10, 20, 40, 100)
+FEW = 20  # test images of a client whose accuracy is one of a few numbers
+Runs = dict[tuple[str, str], dict[str, Path]]
+
+
+def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
+    """HBFL's cells of a config whose runs are finished, with their folders."""
+    with contextlib.chdir(ROOT):
+        asked = plan.read_mapping(Path("config", f"{config}.yaml"))
+        alone = {} if asked["papers"] == ["hbfl"] else {"papers": ["hbfl"], "experiments": {}}
+        made, _ = plan.make(asked | alone)
+    for cell in made["cells"]:
+        folder = ROOT / "results" / config / "runs" / cell["folder"]
+        if run_records.summary(folder):
+            yield cell, folder
+
+
+@cache
+def finished() -> Runs:
+    """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by
+    method."""
+    found: Runs = {}
+    for config, experiments in CONFIGS.items():
+        for cell, folder in cells(config):
+            if cell["experiment"] in experiments:
+                rounds = f", {cell['rounds']} rounds" if cell["changes"] else ""
+                place = f"{NAMES[cell['dataset']]}, {NAMES[cell['alpha']]}", f"seed {cell['seed']}{rounds}"
+                found.setdefault(place, {})[cell["method"] + RATES.get(cell["experiment"], "")] = folder
+    return found
+
+
+def by_seed(where: str) -> list[tuple[str, str, str]]:
+    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last
+    five's, %.
+
+    Of methods that have a run on a seed of the paper's tables; what has fewer rounds alone is the search's.
+    """
+    ours = {method for (_, column), methods in finished().items() if "rounds" not in column for method in methods}
+    shown = []
+    for (at, column), methods in finished().items():
+        for method, folder in methods.items() if at == where else ():
+            if method not in ours:
+                continue
+            reached = (run_records.summary(folder) or {})["global"]
+            numbers = (f"{100 * reached[name]:.1f}" for name in ("accuracy_best", "accuracy_last5"))
+            shown.append((method, column, " / ".join(numbers)))
+    return shown
+
+
+def searched() -> dict[str, dict[str, Path]]:
+    """By seed, the finished runs of the search in which one reading is changed: the folders by method."""
+    where = f"{NAMES['cifar10']}, {NAMES['0.05']}"
+    return {
+        column.partition(",")[0]: {name: folder for name, folder in methods.items() if "falling" not in name}
+        for (at, column), methods in finished().items()
+        if at == where and "rounds" in column
+    }
+
+
+def base_of(method: str) -> str:
+    """Whose reading it is: `HBFL, sigma kept` is HBFL's."""
+    return method.replace(",", " ").split()[0]
+
+
+@cache
+def on_mnist() -> Runs:
+    """Figure 3's finished runs on MNIST: by alpha and seed, the folders by method."""
+    found: Runs = {}
+    for cell, folder in cells("paper"):
+        if cell["experiment"] == "homogeneous" and cell["dataset"] == "mnist":
+            found.setdefault((f"MNIST, alpha {cell['alpha']}", f"seed {cell['seed']}"), {})[cell["method"]] = folder
+    return found
+
+
+def five_round_means(values: dict[int, float]) -> dict[int, float]:
+    """By round, the mean of it and the four before it."""
+    each = [values[round] for round in sorted(values)]
+    return {end: fmean(each[end - FIVE : end]) for end in range(FIVE, len(each) + 1)}
+
+
+def compared(first: Path, second: Path) -> dict[str, str]:
+    """How far the first run is ahead of the second, in points: its global model in the mean of the first and of the last ten
+    rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean, and how many of
+    them, by best rounds and by the last five."""
+    ours, theirs = (run_records.curves(folder)["global"] for folder in (first, second))
+    ahead = {round: ours[round] - theirs[round] for round in sorted(ours)}
+    each = list(ahead.values())
+    last = max((at for at, mean in five_round_means(ahead).items() if mean > 0), default=0)
+    told = {
+        "first ten rounds": f"{100 * fmean(each[:TEN]):+.1f}",
+        "last ten": f"{100 * fmean(each[-TEN:]):+.1f}",
+        "ahead in": f"{sum(points > 0 for points in each)} of {len(each)}",
+        "last ahead by five-round mean": str(last or "never"),
+    }
+    clients = [(run_records.summary(folder) or {})["clients"] for folder in (first, second)]
+    for when, name in (("best", "accuracy_best"), ("last five", "accuracy_last5")):
+        points = [mine - other for mine, other in zip(*(of[name] for of in clients), strict=True)]
+        told[f"clients, {when}"] = f"{100 * fmean(points):+.1f}"
+        told[f"clients ahead, {when}"] = f"{sum(point > 0 for point in points)} of {len(points)}"
+    return told
+
+
+def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str, str]]:
+    """Each wanted pair of runs on one seed, see `compared`."""
+    for first, second in wanted:
+        for (where, column), methods in found.items():
+            if first in methods and second in methods:
+                yield {"ahead of": f"{first} of {second}", "where": f"{where}, {column}"} | compared(
+                    methods[first], methods[second]
+                )
+
+
+def along() -> Iterator[dict[str, str]]:
+    """Of every run of HBFL and FML as the paper has them the global model's five-round mean, %, at the end of some rounds,
+    its best less the last of them, and by how much it differs from round to round in the second half, in the mean."""
+    for (where, column), methods in finished().items():
+        for method in ("HBFL", "FML"):
+            if method in methods:
+                curve = run_records.curves(methods[method])["global"]
+                means, late = five_round_means(curve), [curve[round] for round in sorted(curve)[len(curve) // 2 :]]
+                swings = [abs(after - before) for before, after in itertools.pairwise(late)]
+                reached = {f"round {end}": f"{100 * means[end]:.1f}" if end in means else "" for end in ENDS}
+                yield {"": f"{method}, {where}, {column}"} | reached | {
+                    "best less last": f"{100 * (max(curve.values()) - list(means.values())[-1]):.1f}",
+                    "from round to round, late": f"{100 * fmean(swings):.1f}",
+                }  # fmt: skip
+
+
+def precisions() -> Iterator[dict[str, str]]:
+    """How much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's mean
+    sigma."""
+    for (where, column), methods in finished().items():
+        for method, folder in methods.items():
+            if spread := run_records.diagnostic(folder, "log_precision_spread"):
+                sigma = run_records.diagnostic(folder, "sigma_mean")
+                yield {"": f"{method}, {where}, {column}"} | {
+                    "last round": f"{math.exp(spread[max(spread)]):.3g}",
+                    "most in a round": f"{math.exp(max(spread.values())):.3g}",
+                    "mean sigma, last round": f"{sigma[max(sigma)]:.4f}",
+                }
+
+
+def clients(name: str) -> Iterator[dict[str, str]]:
+    """Of a dataset at alpha 0.05: each client's test images on each seed of Table 2 or 3, and how far FML and HBFL are from
+    print there, in points of the client's best round; then the means, of all and of those with more than a few images."""
+    where = f"{name}, {NAMES['0.05']}"
+    with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
+        printed = {
+            (row["method"], int(row["client"])): float(row["value"])
+            for row in csv.DictReader(file)
+            if row["client"] and (row["dataset"], row["alpha"]) == (name.replace("-", ""), "0.05")
+        }
+    number = max(client for _, client in printed)
+    titles = {str(k): f"client {k}" for k in range(1, number + 1)}
+    titles |= {"all": "mean", "many": f"mean of those with more than {FEW} test images"}
+    told = {row: {name: title} for row, title in titles.items()}
+    for (at, column), methods in finished().items():
+        if at != where or "rounds" in column or not {"FML", "HBFL"} <= methods.keys():
+            continue
+        # Older records do not say it; some other of the same shards does.
+        images = next(
+            of["test_images"] for of in map(run_records.summary, methods.values()) if of and "test_images" in of
+        )
+        for k in range(number):
+            told[str(k + 1)][f"{column}: test images"] = str(images[k])
+        for method in ("FML", "HBFL"):
+            best = (run_records.summary(methods[method]) or {})["clients"]["accuracy_best"]
+            away = [100 * best[k] - printed[method, k + 1] for k in range(number)]
+            head = f"{column}: {method} less print"
+            for k in range(number):
+                told[str(k + 1)][head] = f"{away[k]:+.1f}"
+            told["all"][head] = f"{fmean(away):+.1f}"
+            told["many"][head] = f"{fmean(a for a, n in zip(away, images, strict=True) if n > FEW):+.1f}"
+    yield from told.values()
+
+
+def computed() -> Iterator[dict[str, str]]:
+    """Where and in which precision HBFL's finished runs were computed, one after another where there were several places,
+    and how many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row of its own, with its
+    rounds."""
+    counts: dict[str, dict[str, int]] = {}
+    for config in CONFIGS:
+        for folder, cell in {folder: cell for cell, folder in cells(config)}.items():
+            made = run_records.provenance(folder)
+            sessions = [(one["by"]["hardware"], one["rounds"]) for one in made.get("sessions", [])] or [
+                (made["hardware"], 0)
+            ]
+            rounds: dict[str, int] = {}
+            for name, many in sessions:
+                rounds[name] = rounds.get(name, 0) + many
+            where = " then ".join(rounds)
+            if len(rounds) > 1 and any("NVIDIA" in name for name in rounds):
+                of = f"{cell['method']}, {cell['used']}, alpha {cell['alpha']}, seed {cell['seed']}"
+                where = " then ".join(f"{name} ({many} rounds)" for name, many in rounds.items()) + f": {of}"
+            found = counts.setdefault(f"{where}, {made['precision']}", dict.fromkeys(CONFIGS, 0))
+            found[config] += 1
+    for where, found in sorted(counts.items()):
+        yield {"computed on": where} | {f"runs of `{config}`": str(number) for config, number in found.items()}

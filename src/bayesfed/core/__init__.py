@@ -1,0 +1,1 @@
+"""Errors, files, random streams, options and plugins: nothing here knows of learning."""

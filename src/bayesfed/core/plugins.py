@@ -1,0 +1,325 @@
+"""Parts by name: methods, networks, datasets and preparations; ours, those of installed packages, and a user's own.
+
+A user's own lie in a folder that a config or a run file names under `parts`: `methods/*.py`, `networks/*.py` and
+`preparations/*.py`, each a module like ours, and `datasets/<name>/`. An installed package names its modules by entry
+points of the groups `bayesfed.methods`, `bayesfed.networks` and so on: the part's name, and the module that holds it.
+No name stands for two parts.
+
+Ours enter a run's key by their revisions, all others by a digest of their source: of the file, of all files of the
+package folder where a part in a user's folder is one, and of all files of the top-level package where it is installed.
+What a part imports from elsewhere is not in the digest. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import sysconfig
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bayesfed.core import files
+from bayesfed.core.errors import OWN, InputError, nearest, out_of_memory, words
+
+KINDS = ("methods", "networks", "datasets", "preparations")
+PAPERS = "papers"  # the sub-folder with papers of a user's own
+DATA = Path("data")  # where datasets are fetched to, unless a command is told otherwise
+WEIGHTS = Path("weights")  # where files of pretrained weights are, likewise
+NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a name stands for, where it is from, the digest of its source, "" for ours, and its file or package folder, if it
+    is a module in a user's folder."""
+
+    origin: str
+    value: Callable[[], Any]
+    digest: Callable[[], str]
+    path: Path | None = None
+
+
+@dataclass
+class InUse:
+    """The folder of own parts in use, its state when it was looked at, what was found there, by kind, and digests of folders
+    of datasets there."""
+
+    folder: Path | None = None
+    data: Path = DATA
+    state: object = None
+    found: dict[str, dict[str, Part]] = field(default_factory=dict)
+    listings: dict[Path, str] = field(default_factory=dict)
+
+
+in_use = InUse()
+
+
+def use(folder: object, data: Path = DATA) -> None:
+    """Take own parts from this folder from now on, and from no other; None: from installed packages alone.
+
+    A folder that is in use already and has not changed stays as it was read. Raises InputError for what is no folder.
+    """
+    if folder is not None and not (folder and isinstance(folder, str | Path) and Path(folder).is_dir()):
+        raise InputError(f"parts: there is no folder {str(folder)!r}; it is looked for from {Path.cwd()}")
+    path = None if folder is None else Path(str(folder))
+    if path and not any((path / kind).is_dir() for kind in (*KINDS, PAPERS)):
+        raise InputError(f"parts: {path} has none of the folders {', '.join((*KINDS, PAPERS))}")
+    looked = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in own_files(path)]
+    state = (path and path.resolve(), data, looked)
+    if state != in_use.state:
+        in_use.folder, in_use.data, in_use.state, in_use.found, in_use.listings = path, data, state, {}, {}
+
+
+class Registry(ABC):
+    """All parts of a kind, by name. Subclasses say what a part of a folder or of an installed package is."""
+
+    def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]]) -> None:
+        self.kind, self.noun, self.ours = kind, noun, ours
+
+    def part(self, name: object, where: str) -> Part:
+        """The part of that name; raises InputError that begins with `where` and ends with the nearest name."""
+        ours, own = self.ours(), self.own()
+        if isinstance(name, str) and name in ours:
+            return Part("bayesfed", lambda: ours[name], lambda: "")
+        if isinstance(name, str) and name in own:
+            return own[name]
+        hint = "" if in_use.folder else f" (one of your own is in `{self.kind}/` of the folder that `parts` names)"
+        raise InputError(f"{where}: no {self.noun} is named '{name}'; {nearest(name, [*ours, *own])}{hint}")
+
+    def own(self) -> dict[str, Part]:
+        """The parts that are not ours. Raises InputError for a name that is taken, or no name."""
+        if self.kind not in in_use.found:
+            found: dict[str, Part] = {}
+            for name, part in self.listed():
+                taken = "bayesfed" if name in self.ours() else found[name].origin if name in found else None
+                if taken:
+                    raise InputError(
+                        f"{part.origin}: the {self.noun} '{name}' is there already ({taken}); rename yours"
+                    )
+                if not (isinstance(name, str) and NAME.fullmatch(name)):
+                    raise InputError(
+                        f"{part.origin}: '{name}' is no name; it has letters, digits, `_`, `-` and `.`, a letter first"
+                    )
+                found[name] = part
+            in_use.found[self.kind] = found
+        return in_use.found[self.kind]
+
+    def listed(self) -> Iterator[tuple[str, Part]]:
+        """Names and parts of installed packages, then of the folder in use."""
+        for entry in entry_points(group=f"bayesfed.{self.kind}"):
+            yield entry.name, self.installed(entry)
+        folder = in_use.folder and in_use.folder / self.kind
+        for path in sorted(folder.iterdir()) if folder and folder.is_dir() else []:
+            if not path.name.startswith((".", "_")):
+                yield from self.lying(path)
+
+    @abstractmethod
+    def installed(self, entry: EntryPoint) -> Part:
+        """The part that an entry point names."""
+
+    @abstractmethod
+    def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
+        """The parts in a file or folder of the user's."""
+
+
+class Modules(Registry):
+    """Parts in Python modules: under `attribute` a module has a mapping of names to parts, or a part with a `name`."""
+
+    def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]], attribute: str,
+                 fault: Callable[[str, Any], str]) -> None:  # fmt: skip
+        """`fault`: what is wrong with a part, "" for one as it should be."""
+        super().__init__(kind, noun, ours)
+        self.attribute, self.fault = attribute, fault
+
+    def installed(self, entry: EntryPoint) -> Part:
+        origin = f"entry point '{entry.name}' ({entry.value})"
+
+        def value() -> Any:
+            know_old_names()
+            with one_line(entry.value):
+                module = importlib.import_module(entry.module)
+            held = self.held(module, origin)
+            if entry.name not in held:
+                raise InputError(f"{origin}: the module has no {self.noun} of that name; {nearest(entry.name, held)}")
+            return held[entry.name]
+
+        return Part(origin, value, lambda: digest(top_level(entry)))
+
+    def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
+        if path.suffix != ".py" and not (path / "__init__.py").is_file():
+            return
+        module, source = load(path)
+        for name, value in self.held(module, str(path)).items():
+            yield name, Part(str(path), lambda value=value: value, lambda: source, path)  # type: ignore[misc]
+
+    def held(self, module: ModuleType, origin: str) -> Mapping[str, Any]:
+        """The parts of a module by name; raises InputError where there is none, or one is not as it should be."""
+        value = getattr(module, self.attribute, None)
+        if value is None:
+            raise InputError(f"{origin}: the module has no {self.attribute}")
+        named = value if isinstance(value, Mapping) else {str(getattr(value, "name", "")): value}
+        for name, one in named.items():
+            if fault := self.fault(name, one):
+                raise InputError(f"{origin}: {self.attribute}{f' {name!r}' if named is value else ''}: {fault}")
+        return named
+
+
+class Folders(Registry):
+    """Parts that are folders, read when they are asked for."""
+
+    def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]],
+                 read: Callable[[str, Path, Path], Any], identity: Callable[[Any], str]) -> None:  # fmt: skip
+        """`read(name, folder, data)` gives the part, `identity` its digest."""
+        super().__init__(kind, noun, ours)
+        self.read, self.identity = read, identity
+
+    def installed(self, entry: EntryPoint) -> Part:
+        def folder() -> Path:
+            with one_line(entry.value):
+                spec = importlib.util.find_spec(entry.module)
+            places = list(spec.submodule_search_locations or []) if spec else []
+            if not places:
+                raise InputError(f"entry point '{entry.name}' ({entry.value}): this is no package")
+            return Path(places[0])
+
+        return self.of(f"entry point '{entry.name}' ({entry.value})", entry.name, folder)
+
+    def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
+        if path.is_dir():
+            yield path.name, self.of(str(path), path.name, lambda: path)
+
+    def of(self, origin: str, name: str, folder: Callable[[], Path]) -> Part:
+        """The part in a folder."""
+        data = in_use.data
+        return Part(
+            origin, lambda: self.read(name, folder(), data), lambda: self.identity(self.read(name, folder(), data))
+        )
+
+
+@contextlib.contextmanager
+def one_line(where: object) -> Iterator[None]:
+    """Whatever a user's code raises inside becomes an InputError of one line that names the file and the line, but for
+    memory that ran out."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        if out_of_memory(error):
+            raise
+        file = str(Path(str(where)).resolve())
+        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        at = f", line {line}" if line else ""
+        raise InputError(f"{where}{at}: {words(error)}") from None
+
+
+# By these plugins imported what lies elsewhere now. Their text is in the keys of their runs, so that it must go on to work.
+MOVED = {"bayesfed.options": "bayesfed.core.options", "bayesfed.errors": "bayesfed.core.errors"}
+
+
+def know_old_names() -> None:
+    """Have Python find modules under the names that they had."""
+    for old, new in MOVED.items():
+        sys.modules.setdefault(old, importlib.import_module(new))
+
+
+def load(path: Path) -> tuple[ModuleType, str]:
+    """The module at `path`, a file or a package folder, and the digest of its source.
+
+    Equal sources at one place are imported once; a changed one is another module. Raises InputError of one line for
+    whatever the import raises.
+    """
+    source = digest(path)
+    name = f"{OWN}{path.stem}_{hashlib.sha256(f'{path.resolve()} {source}'.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name], source
+    file = path / "__init__.py" if path.is_dir() else path
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: this is a link to {file.resolve()}, and a Python file is needed")
+    module = importlib.util.module_from_spec(spec)
+    know_old_names()
+    # Python tells bytecode by second and size of its source: of a part that is edited, none is left.
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.modules[name] = module
+    try:
+        with one_line(file):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.dont_write_bytecode = before
+    return module, source
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file; of a folder, over the names and contents of its files."""
+    if path.is_file():
+        return files.sha256(path)
+    return hashlib.sha256(listing(path, files_in(path)).encode()).hexdigest()
+
+
+def listing(folder: Path, paths: Iterable[Path]) -> str:
+    """The names and digests of files in a folder, as text."""
+    return "".join(f"{path.relative_to(folder).as_posix()} {files.sha256(path)}\n" for path in paths)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder at any depth, in one order on every machine, but for hidden ones and bytecode."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    named = ((path.relative_to(folder).parts, path) for path in found)
+    return [path for parts, path in sorted(named) if not any(part.startswith(".") for part in parts)]
+
+
+@functools.cache
+def is_library(path: Path) -> bool:
+    """Whether a file is Python's, an installed package's or ours, and so nobody's own code."""
+    stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    place = path.resolve()
+    installed = {"site-packages", "dist-packages"} & {*place.parts}
+    return bool(installed) or any(place.is_relative_to(one) for one in (*stdlib, Path(__file__).resolve().parents[1]))
+
+
+def own_files(folder: Path | None) -> list[Path]:
+    """The files of a folder that parts and papers are read from."""
+    return [path for kind in (*KINDS, PAPERS) for path in files_in(folder / kind)] if folder else []
+
+
+def lies_in_folder(name: str) -> bool:
+    """Whether a part of a run, `methods/mine`, lies in the folder in use, and not in an installed package."""
+    kind, _, name = name.partition("/")
+    return in_use.folder is not None and Path(in_use.found[kind][name].origin).is_relative_to(in_use.folder)
+
+
+@functools.cache
+def top_level(entry: EntryPoint) -> Path:
+    """The top-level package, or module, of an entry point, found without importing it."""
+    spec = importlib.util.find_spec(entry.module.partition(".")[0])
+    if spec is None or not (spec.submodule_search_locations or spec.origin):
+        raise InputError(f"entry point '{entry.name}' ({entry.value}): there is no such module")
+    return Path(next(iter(spec.submodule_search_locations or [str(spec.origin)])))
+
+
+def state(folder: object) -> str:
+    """A text that changes with anything that own parts are read from; "" where there are none. Imports none of them."""
+    path = Path(str(folder)) if folder else None
+    text = listing(path, own_files(path)) if path else ""
+    for reader in sorted(path.glob("datasets/*/reader.py")) if path else []:  # what it read decides, not its files
+        record = DATA / reader.parent.name / "dataset.json"
+        text += f"{record} {files.sha256(record) if record.exists() else 'missing'}\n"
+    entries = entry_points()
+    packages = {top_level(entry) for kind in KINDS for entry in entries.select(group=f"bayesfed.{kind}")}
+    return text + "".join(f"{package} {digest(package)}\n" for package in sorted(packages))

@@ -1,0 +1,291 @@
+"""Where clients are trained one after another on a GPU: a stream with fixed buffers that each is copied to, and the steps
+recorded on it as CUDA graphs.
+
+A thousand clients need no more lanes than ten. What a run needs is recorded at its start; a recording that proves
+necessary later holds up its own lane and the host, not other lanes.
+
+On a CPU nothing can be recorded: there a step runs each time it would be replayed, and all else is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bayesfed.core.errors import InputError, out_of_memory
+from bayesfed.engine.batches import Chunk, chunk_size, last_batch, phase_shard, trained_on
+from bayesfed.engine.executors.base import Job, layout_of
+from bayesfed.engine.executors.proof import Proofs
+from bayesfed.engine.federation import SERVER, Federation
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.models import network
+
+KINDS = 8  # of networks and states that a lane keeps recorded
+STEPS = 16  # different steps of a kind, at most: where there are more, each round makes its own
+TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded
+
+
+class Recorder:
+    """A stream, and the graphs recorded on it, which share a pool of memory since they never overlap."""
+
+    def __init__(self, device: torch.device, generator: torch.Generator, ahead: bool) -> None:
+        """`generator`: what recorded steps draw from; it may be seeded between replays. `ahead`: a stream whose work
+        comes before that of the others where the device cannot do all at once."""
+        self.stream = torch.cuda.Stream(device, priority=-1 if ahead else 0)
+        self.generator = generator
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def record(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Record what a step does on this stream, which must be the current one; gives its replay.
+
+        torch.cuda.graph() would wait for the whole device and empty both of torch's caches, lanes that are training
+        included; nothing but memory asks for that. Only this thread is forbidden what would spoil a recording:
+        gradients are computed by another one. Raises Unrecordable where the step does what no recording can hold.
+        """
+        for _ in range(2):  # libraries set themselves up in their first calls, which cannot be recorded
+            step()
+        self.stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        try:
+            with uncollected():
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    step()
+                finally:
+                    graph.capture_end()
+        except RuntimeError as error:  # the step's own comes first, and spoils the end of the recording, too
+            first = error.__context__ or error
+            if out_of_memory(first):
+                raise
+            raise Unrecordable(str(first).strip().partition("\n")[0]) from error
+        return cast(Callable[[], None], graph.replay)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from freeing an earlier run's graphs inside: CUDA forbids that to a thread that records."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class Unrecordable(RuntimeError):
+    """What a step does that a GPU cannot record, in the words of torch or CUDA."""
+
+
+def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -> Recorder | None:
+    """A lane's recorder; none on a CPU."""
+    return Recorder(device, generator, ahead) if device.type == "cuda" else None
+
+
+@dataclass
+class Recorded:
+    """A step's replay, and the step as it is."""
+
+    replay: Callable[[], None]
+    step: Callable[[], None]
+
+
+@dataclass
+class Kind:
+    """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
+
+    `recorded`: by step, then by size and whether the batch is filled up.
+    """
+
+    learner: Learner
+    recorded: dict[Any, dict[tuple[int, bool], Recorded]] = field(default_factory=dict)
+
+
+class Lane:
+    """Fixed buffers that recorded steps read and write, and the stream that they run on."""
+
+    def __init__(self, federation: Federation, ahead: bool) -> None:
+        """`ahead`: the lane of the client with most work, whose chain of steps bounds the round, so that no other may hold
+        it up."""
+        compute = federation.compute
+        self.federation, self.proofs = federation, Proofs(federation)
+        self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
+        self.channels_first = network.layout_for(self.device, self.cast) is torch.contiguous_format
+        self.size = federation.run.budget.batch_size
+        self.generator = torch.Generator(self.device)
+        self.recorder = recorder_of(self.device, self.generator, ahead)
+        self.kinds: dict[Any, Kind] = {}
+        self.kind: Kind  # of the client that is here
+        self.fills: bool  # whether its last batches are filled up
+        self.images: dict[tuple[int, int, int], Tensor] = {}  # by height, width and channels
+        self.n = torch.zeros((), dtype=self.dtype, device=self.device)
+        self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
+        self.range = torch.arange(self.size, device=self.device)
+        self.rows = self.range.clone()  # where the next batch lies in the chunk
+        # A batch that is filled up may reach behind the chunk.
+        self.y = torch.zeros(chunk_size(federation) + 2 * self.size, dtype=torch.int64, device=self.device)
+        self.index = torch.zeros_like(self.y)
+
+    def on(self) -> contextlib.AbstractContextManager[object]:
+        """Work inside is queued on the lane's stream."""
+        return torch.cuda.stream(self.recorder.stream) if self.recorder else contextlib.nullcontext()
+
+    def follow(self) -> None:
+        """What is queued on the lane from now on waits for what the device has been asked so far."""
+        if self.recorder:
+            self.recorder.stream.wait_stream(torch.cuda.current_stream())
+
+    def lead(self) -> None:
+        """What the device is asked from now on waits for what is queued on the lane."""
+        if self.recorder:
+            torch.cuda.current_stream().wait_stream(self.recorder.stream)
+
+    def knows(self, client: int) -> bool:
+        """Whether steps for the client's networks have been recorded here."""
+        return any(networks == tuple(self.federation.networks[client].items()) for networks, _ in self.kinds)
+
+    def full(self) -> bool:
+        """Whether another kind would take the place of all that are recorded."""
+        return len(self.kinds) == KINDS
+
+    def load(self, job: Job) -> None:
+        """Copy a client in: its node works on the lane's buffers from now on."""
+        node = job.node
+        self.prepare(job)
+        state = self.kind.learner.state
+        for name, tensor in node.state.items():
+            state[name].copy_(tensor)
+        self.n.copy_(node.n)
+        # A hook that puts a new tensor into the state would leave the recorded steps behind: it gets an error.
+        node.state = cast(State, MappingProxyType(state))
+        self.generator.set_state(node.generator.get_state())
+        node.generator = self.generator
+        self.proofs.arrive(node)
+
+    def prepare(self, job: Job) -> None:
+        """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""
+        node, networks = job.node, self.federation.networks
+        # Recording, and a batch that is filled up, read what is here: never another client's labels, of which it may have
+        # fewer.
+        self.y.zero_()
+        self.index.zero_()
+        key = (tuple(networks[node.client].items()), layout_of(node.state))
+        alike = [node.client]
+        if key not in self.kinds:
+            if self.full():
+                self.forget()
+            self.kinds[key] = self.kind_of(node)
+            alike = [client for client in range(len(networks)) if networks[client] == networks[node.client]]
+        self.kind = self.kinds[key]
+        images = self.federation.shards[node.client].train_images
+        shape = (images.size, images.size, images.channels)
+        if shape not in self.images:
+            held = shape[::-1] if self.channels_first else shape
+            self.images[shape] = torch.zeros((len(self.y), *held), dtype=self.cast, device=self.device)
+        self.x = self.images[shape]
+        self.fills = self.federation.fillable(node.client)
+        for phase in job.phases:
+            phase_shard(self.federation, node, phase)
+            for client in [SERVER] if phase.data == "server" else alike:
+                count = len(trained_on(self.federation, client, phase).train)
+                batchwise = self.federation.batchwise(node.client) and not phase.evaluates
+                tail = last_batch(count, self.size, batchwise)
+                for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
+                    self.record(phase, *self.form(size))
+
+    def forget(self) -> None:
+        """Let all recordings go, once no replay of them is left.
+
+        All at once: from torch 2.13 on, the end of one graph frees the workspaces that cuBLAS has on its stream, also
+        those that other graphs recorded there still write to. And torch refuses a pool whose last graph has gone.
+        """
+        if self.recorder:
+            self.recorder.stream.synchronize()
+            self.recorder.pool = torch.cuda.graph_pool_handle()
+        self.kinds.clear()
+        del self.kind
+
+    def kind_of(self, node: Node) -> Kind:
+        """New buffers in the shapes of a node's state."""
+        learner = node.learner()
+        learner.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
+        learner.n, learner.generator = self.n, self.generator
+        return Kind(learner)
+
+    def fill(self, chunk: Chunk) -> None:
+        """Put the next chunk into the buffers."""
+        count = len(chunk.y)
+        self.x[:count].copy_(chunk.x if self.channels_first else chunk.x.permute(0, 2, 3, 1))
+        self.y[:count].copy_(chunk.y)
+        self.index[:count].copy_(chunk.index)
+        self.rows.copy_(self.range)
+
+    def step(self, phase: Phase, size: int) -> None:
+        """The next mini-batch of the chunk, of `size` images."""
+        if size < self.size:
+            self.tail.fill_(size)
+        recorded = self.kind.recorded[phase.step][self.form(size)]
+        if not self.proofs.due():
+            recorded.replay()
+            return
+        rows = self.rows.clone()
+
+        def step() -> None:
+            self.rows.copy_(rows)
+            recorded.step()
+
+        self.proofs.prove(phase, self.kind.learner.state, self.generator, recorded.replay, step)
+
+    def form(self, size: int) -> tuple[int, bool]:
+        """How a batch of that size is run: filled up to so many images, and whether it must be told its own size.
+
+        See `Federation.fillable`.
+        """
+        if not self.fills:
+            return size, False
+        return min(-(-size // TAIL) * TAIL, self.size), size < self.size
+
+    def record(self, phase: Phase, filled: int, weighted: bool) -> None:
+        """Record a step for batches of that form, where it is not; the buffers lose what they hold.
+
+        Raises InputError where the steps are made anew in every round, and would be recorded without end, and where a
+        step cannot be recorded.
+        """
+        steps = self.kind.recorded
+        if phase.step not in steps and len(steps) == STEPS:
+            raise InputError(
+                f"method '{self.federation.method.name}': its phases have had more than {STEPS} different steps; give "
+                f"methods of the class, not a lambda or partial of each round, so that a recorded step serves them all"
+            )
+        if (filled, weighted) in steps.setdefault(phase.step, {}):
+            return
+        learner, images = self.kind.learner, self.x
+
+        def body() -> None:
+            rows = self.rows[:filled]
+            x = images.index_select(0, rows)
+            x = x if self.channels_first else x.permute(0, 3, 1, 2)
+            weight: Tensor | None = None
+            if weighted:
+                weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail
+            index = self.index.index_select(0, rows) if phase.indexed else None
+            phase.train(learner, Batch(x, self.y.index_select(0, rows), weight, index))
+            self.rows += filled
+
+        self.rows.copy_(self.range)
+        try:
+            replay = self.recorder.record(body) if self.recorder else body
+            steps[phase.step][filled, weighted] = Recorded(replay, body)
+        except Unrecordable as error:
+            raise InputError(
+                f"method '{self.federation.method.name}': a step cannot be recorded as a CUDA graph ({error}); leave out "
+                "what waits for the GPU, like .item() or an `if` on a tensor, or train with --executor eager"
+            ) from error

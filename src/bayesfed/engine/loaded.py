@@ -1,0 +1,351 @@
+"""bayesfed in Python and notebooks: train a run, and look at a finished one with its trained networks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bayesfed.core import files, helper_modules, plugins
+from bayesfed.core.errors import InputError
+from bayesfed.data import partition, prepare, store
+from bayesfed.data.augment import Images
+from bayesfed.data.records import SPLITS
+from bayesfed.data.schemes import SCHEMES
+from bayesfed.data.sources import Source
+from bayesfed.engine import checkpoint as checkpoints
+from bayesfed.engine.device import Compute
+from bayesfed.engine.federation import SERVER, Federation, prefix
+from bayesfed.engine.rounds import Progress
+from bayesfed.engine.session import Process
+from bayesfed.engine.training import Place, assemble
+from bayesfed.engine.training import train as train_run
+from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
+from bayesfed.methods.predictors import Predictor
+from bayesfed.models import pretrained as pretraining
+from bayesfed.runs import compatibility, run_file
+from bayesfed.runs import run_folder as runfolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AnyPath = str | os.PathLike[str]
+
+BATCH = 250  # images at once: activations that stay in a CPU's cache
+HOST = Compute(torch.device("cpu"))
+
+
+def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
+          device: str = "auto", precision: str = "auto", executor: str = "auto",
+          weights: AnyPath = plugins.WEIGHTS, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
+    """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
+
+    The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. A bundled
+    dataset (digits and its kin) is fetched where it is missing; the error for another one names the command. Raises
+    InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT or SIGHUP.
+    """
+    if not isinstance(run, Mapping):
+        raise InputError(f"run: expected a mapping, as yaml.safe_load gives of a run file's text, found {run!r}")
+    folder, data = run_folder(out, "out"), Path(data)
+    where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
+    resolved = run_file.resolve(plain(run), data)
+    compatibility.check_counts(resolved)
+    with Process() as process:
+        shares = None if partitions is None else Path(partitions)
+        place = Place(
+            folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares
+        )
+        train_run(resolved, place, process)
+    return load_run(folder, checkpoint=where, data=data, weights=weights, partitions=partitions)
+
+
+def run_folder(given: object, name: str) -> Path:
+    """The run's folder as it was given; raises InputError for what is no path."""
+    if not isinstance(given, str | os.PathLike) or not str(given):
+        raise InputError(f"{name}: expected the run's folder, found {'an empty text' if given == '' else repr(given)}")
+    return Path(given)
+
+
+def plain(value: Any) -> Any:
+    """A run file's mapping with Python's own numbers and texts in the place of numpy's, at any depth."""
+    if isinstance(value, Mapping):
+        return {plain(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
+             weights: AnyPath = plugins.WEIGHTS, parts: AnyPath | None = None,
+             trust: bool = False, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
+    """The finished run in `folder`, its record verified.
+
+    `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
+    networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
+    started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not
+    where its run file says, from the working folder; `run`, networks and images need them. `trust`: load networks although
+    a file with such a part has changed, where that part is as it was: files count as a whole. `partitions`: the folder of
+    partitions, if not that in the data folder. Raises InputError for a folder without a finished run and for a record that
+    was changed.
+    """
+    folder = run_folder(folder, "folder")
+    summary = runfolder.finished(folder)
+    given = Path(checkpoint) if checkpoint is not None else None
+    moved = None if parts is None else str(Path(parts))
+    shares = None if partitions is None else Path(partitions)
+    return LoadedRun(folder, summary, Path(data), given, Path(weights), moved, trust, shares)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained network, as an ordinary module in fp32 on the host, in evaluation mode, and what its images need."""
+
+    name: str
+    network: nn.Module
+    source: Source
+    run: LoadedRun
+
+    def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
+        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W).
+
+        Raises InputError for anything else.
+        """
+        native = np.asarray(images)
+        if native.dtype != np.uint8 or native.ndim != 4 or not len(native):
+            raise InputError(f"images: expected uint8 (N, C, H, W), at least one, found {native.dtype} {native.shape}")
+        self.run.take_parts()  # another run may have had its own in use since
+        pixels = prepare.prepared(native, self.source)
+        one = Images(
+            self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
+        )
+        return one.plain(torch.arange(len(one)))
+
+    @torch.no_grad()
+    def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
+        """Log class probabilities (N, classes) of images as the dataset has them; raises InputError as `prepare` does."""
+        pieces = [images[start : start + BATCH] for start in range(0, max(len(images), 1), BATCH)]
+        return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A finished run. Clients are numbered from 0, as in `metrics`.
+
+    Accuracies of its networks equal the recorded ones: exactly for a run in fp32 (`provenance["precision"]`), as far as
+    the last bit of a logit may decide between two classes; for one in bf16 or tf32 within that precision's rounding.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+    data: Path
+    given: Path | None
+    weights: Path
+    parts: str | None
+    trust: bool = False
+    partitions: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self.folder)!r})"
+
+    @cached_property
+    def run(self) -> run_file.Run:
+        """The run file; raises InputError where the run's own parts are not where it says."""
+        mapping = files.read_yaml(self.folder / "run.yaml")
+        return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`: columns round, client (a number as text, `global` or `mean`), model, metric, value."""
+        import pandas as pd
+
+        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str})
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Versions, device, precision, executor, fingerprints."""
+        return runfolder.provenance(self.folder)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where its tensors are; raises InputError where there is no such file."""
+        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *workflow_checkpoint(self.folder)]
+        for path in places:
+            if path.is_file():
+                return path
+        looked = " nor ".join(map(str, places))
+        raise InputError(
+            f"{self.folder}: no checkpoint at {looked}; its networks need one: name it by `checkpoint`, `dvc pull` it, or train the run again; a clone has records alone"
+        )
+
+    @cached_property
+    def server(self) -> dict[str, TrainedModel]:
+        """The server's networks after the last round, by the names of its predictors: `global`.
+
+        Only predictors that are one network; nothing where the server has no whole one.
+        """
+        node = self._nodes.node(SERVER, self._progress.round)
+        node.state = self._progress.server
+        predictors = self._nodes.method.server_predictors(node) if node.predicts else []
+        return self._named("the server", [one for predictor in predictors for one in self._trained(node, predictor)])
+
+    def client(self, client: int) -> dict[str, TrainedModel]:
+        """A client's networks as it left them in the last round that it took part in, by the names of its predictors.
+
+        Only those that it keeps between rounds, since no other one outlives a run: nothing for FedAvg.
+        """
+        self._check(client)
+        node = self._nodes.node(client, self._progress.round)
+        node.state = Kept(self._progress.clients.get(client, {}))
+        try:
+            predictors = self._nodes.method.client_predictors(node)
+        except RuntimeError:  # torch: a tensor that is not there, computed with one that is
+            predictors = []
+        return self._named(
+            f"client {client}", [one for predictor in predictors for one in self._trained(node, predictor)]
+        )
+
+    def _named(self, owner: str, found: list[TrainedModel]) -> Networks:
+        """Networks by the names of their predictors."""
+        return Networks(f"{owner} of this run of {self.summary['method']}", {one.name: one for one in found})
+
+    def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
+
+        `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
+        """
+        if client is not None:
+            self._check(client)
+        if split not in SPLITS:
+            raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
+        self.take_parts()
+        source = self.run.sources[(client or 0) if self.run.multi_task else 0]
+        store.ready(source, self.data)
+        images, labels = self._native(source, split)
+        if client is None:
+            return images, labels
+        shard = self._federation.shards[client]
+        own = (shard.train if split == "train" else shard.test).numpy()
+        return images[own], labels[own]
+
+    def _check(self, client: object) -> None:
+        """Raises InputError for what is no client's number."""
+        if not isinstance(client, int | np.integer) or not 0 <= client < self.run.partition.clients:
+            raise InputError(f"client {client!r}: this run has clients 0 to {self.run.partition.clients - 1}")
+
+    def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Images and labels of a split as the run has it, which takes it from both where its partition deals from both."""
+        found = {}
+        for one in SPLITS:
+            with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
+                found[one] = arrays["images"], arrays["labels"].astype(np.int64)
+        spec = self.run.partition
+        if not self.run.multi_task and SCHEMES[spec.scheme].pooled:
+            shares = partition.load(source.name, spec, self.run.budget.seed, self.data, self.partitions)
+            (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
+            images = partition.dealt(train_images, test_images, shares)
+            labels = partition.dealt(train_labels, test_labels, shares)
+            found = dict(zip(found, zip(images, labels, strict=True), strict=True))
+        return found[split]
+
+    @cached_property
+    def _progress(self) -> Progress:
+        """What the checkpoint holds."""
+        return checkpoints.load(self.checkpoint, self.summary["key"], HOST.device)[0]
+
+    @cached_property
+    def _nodes(self) -> Federation:
+        """The federation without images. No checkpoint holds what is not trained: a network has that from its file."""
+        self.take_parts()
+        of = Federation(self.run, [], None, HOST)
+        constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
+        begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
+        return Federation(self.run, [], None, HOST, weights=begun) if begun else of
+
+    @cached_property
+    def _federation(self) -> Federation:
+        """The federation with images."""
+        self.take_parts()
+        datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
+        # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
+        trained = replace(self.run, weights=(), tasks=run_file.Tasks())
+        return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
+
+    def take_parts(self) -> None:
+        """Take the run's own parts into use; raises InputError where their sources are not those it was trained with, unless
+        they are trusted."""
+        plugins.use(self.run.parts, self.data)
+        if self.trust:
+            return
+        before, now = self.provenance.get("parts", {}), self.run.own_parts
+        changed = [
+            f"the source of {name}" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
+        ]
+        changed += helper_modules.changed(self.provenance.get("helpers", {}))
+        if changed:
+            raise InputError(
+                f"{self.folder}: {changed[0]} has changed since this run was trained; put the old one back, or, where all that "
+                "the run uses is as it was (a file counts as a whole, other parts in it too), load it with `trust=True`"
+            )
+
+    def _source(self, task: int) -> Source:
+        """A dataset with its mean and standard deviation, which take its images where they are not given."""
+        self.take_parts()
+        source = self.run.sources[task]
+        return source if source.mean else store.load(source.name, self.data, self.run.images).source
+
+    def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
+        """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
+        if predictor.theta is None or predictor.theta.is_meta:
+            return []
+        name = {node.model: GLOBAL, node.received: GLOBAL, node.local_model: LOCAL}.get(predictor.model)
+        name = predictor.model.name if isinstance(predictor.model, Bound) else name
+        assert name is not None, "a predictor's model is one of its node's"
+        network = self._nodes.networks[max(node.client, 0)][name]
+        if len(predictor.theta) != network.parameters:  # of a source that was trusted
+            raise InputError(
+                f"{self.folder}: model '{network.name}' has {network.parameters} parameters now, and {len(predictor.theta)} "
+                "were trained; put the old one back"
+            )
+        statistics = {key: node[prefix(name) + key] for key in network.statistics}
+        gone = predictor.model == node.received  # with the round, in which training has changed them
+        if statistics and (gone or any(value.is_meta for value in statistics.values())):
+            return []
+        source = self._source(max(node.client, 0) if self.run.multi_task else 0)
+        return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source, self)]
+
+
+class Networks(dict[str, TrainedModel]):
+    """Networks by name, of an owner in words; a name that is not there is told with those that are."""
+
+    def __init__(self, owner: str, found: Mapping[str, TrainedModel]) -> None:
+        super().__init__(found)
+        self.owner = owner
+
+    def __missing__(self, name: str) -> TrainedModel:
+        kept = f"has {', '.join(self)}" if self else "keeps no network between rounds"
+        raise KeyError(f"no network '{name}': {self.owner} {kept}")
+
+
+class Kept(State):
+    """What a client kept. A tensor that it did not keep is one of no device, and so is what is computed from it."""
+
+    def __missing__(self, name: str) -> Tensor:
+        return torch.empty(0, device="meta")
+
+
+def workflow_checkpoint(folder: Path) -> list[Path]:
+    """The checkpoint that the workflow keeps for a run folder, beside the tree of run folders."""
+    folder = folder.resolve()
+    return [
+        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
+        for above in folder.parents
+        if above.name == "runs"
+    ]

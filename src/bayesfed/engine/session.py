@@ -1,0 +1,110 @@
+"""Several runs in one process: the GPU that they share, the datasets of the last one, and their failures."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesfed.core import helper_modules
+from bayesfed.core.errors import in_a_line, words
+from bayesfed.data import prepare, store
+from bayesfed.engine import gpu_lease
+from bayesfed.engine.provenance import code_hash
+from bayesfed.engine.signals import Stopped
+from bayesfed.engine.training import KEY, Place, refuse_other_key, train
+from bayesfed.runs import run_file as runfile
+from bayesfed.runs.run_file import Run
+
+
+class Process:
+    """What runs that are trained one after another in a process share: a GPU, leased once, the last run's datasets, and what
+    has been said of helpers."""
+
+    def __enter__(self) -> Process:
+        code_hash()  # of the sources that run from now on: they may change while a process trains one run after another
+        self.held = contextlib.ExitStack()
+        self.leased = False
+        self.seen: Any = None
+        self.datasets: list[store.Dataset] = []
+        self.told: set[str] = set()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.held.close()
+
+    def lease(self, place: Place) -> None:
+        """Take the GPU, at the first call; before torch looks, which fixes what it sees."""
+        if not self.leased:
+            self.held.enter_context(gpu_lease.lease(place.device, slots=place.gpu_slots))
+            self.leased = True
+
+    def warn(self, run: Run) -> None:
+        """Tell of the helpers of a run's own parts, of each once."""
+        if new := helper_modules.found(run.part_files).keys() - self.told:
+            print(helper_modules.told(sorted(new)), file=sys.stderr)
+            self.told |= new
+
+    def load(self, run: Run, data: Path) -> list[store.Dataset]:
+        """The run's datasets: those of the last run, where it saw the same."""
+        seen = (run.sources, [prepare.identity(one) for one in run.sources], run.parts, data)
+        if seen != self.seen:
+            self.seen, self.datasets = None, []  # not both in memory
+            self.datasets = [store.load(name, data, run.images) for name in run.datasets]
+            self.seen = seen
+        return self.datasets
+
+
+def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], Place]) -> dict[Path, int]:
+    """Train runs one after another in this process, each as `train` does and where `place_of` says.
+
+    A run that fails is told of, and the others go on: gives what failed, and the exit code for it. Raises Stopped on
+    SIGTERM, SIGINT or SIGHUP while a run is trained, which ends them all.
+    """
+    failed: dict[Path, int] = {}
+    paths = list(run_files)
+    for path in paths:  # a mistake in the last is told before the first has taken hours
+        try:
+            runfile.load(path, data)
+        except (Exception, SystemExit) as error:
+            failed[path] = tell(path, error)
+    with Process() as process:
+        for path in paths:
+            if path in failed:
+                continue
+            try:
+                run = runfile.load(path, data)
+                if re.fullmatch(KEY, path.stem):
+                    refuse_other_key(run, path.stem, str(path))
+                train(run, place_of(run), process)
+            except Stopped:
+                raise
+            except (Exception, SystemExit) as error:
+                failed[path] = tell(path, error)
+            finally:
+                give_back()
+    return failed
+
+
+def tell(path: Path, error: BaseException) -> int:
+    """Say why the run of a run file failed, in the last line of what is told; gives the exit code for it."""
+    known = in_a_line(error)
+    if not known:
+        traceback.print_exception(error)
+    text, code = known or (words(error), 1)
+    print(f"bayesfed: {text if text.startswith(f'{path}: ') else f'{path}: {text}'}", file=sys.stderr)
+    return code
+
+
+def give_back() -> None:
+    """Free what a run's recorded steps have kept of a GPU's memory, which other jobs share."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

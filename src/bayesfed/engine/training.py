@@ -1,0 +1,294 @@
+"""Runs from their run files to their finished folders: lock, resume, train, checkpoint, and write the results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bayesfed.core import files, helper_modules, plugins
+from bayesfed.core.errors import InputError, file_on, of_machine
+from bayesfed.data import partition, store
+from bayesfed.engine import checkpoint, device
+from bayesfed.engine.device import Compute
+from bayesfed.engine.executors import DEFAULT, EXECUTORS
+from bayesfed.engine.federation import Federation
+from bayesfed.engine.progress import Reporter
+from bayesfed.engine.provenance import facts, machine
+from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.engine.signals import Stop, Stopped
+from bayesfed.methods.node import GLOBAL
+from bayesfed.models import pretrained as weights
+from bayesfed.models.pretrained import SCRATCH
+from bayesfed.runs import run_folder
+from bayesfed.runs.revision import ENGINE_REVISION
+from bayesfed.runs.run_file import Run, difference
+from bayesfed.runs.summary import summarise
+
+if TYPE_CHECKING:
+    from bayesfed.engine.session import Process
+
+CHECKPOINT_SECONDS = 30  # so much finished work may be lost to a kill; a signal loses none
+CHECKPOINT_SHARE = 0.02  # of the time at most goes into checkpoints: those of a thousand clients come more rarely
+KEY = "[0-9a-f]{12}"  # of a run, in names of files and folders
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a run's files are, and how it is to be computed."""
+
+    out: Path
+    checkpoint: Path
+    data: Path
+    device: str = "auto"
+    precision: str = "auto"
+    gpu_slots: int = 1  # jobs that may share a GPU
+    executor: str = "auto"  # another than the device's own one is for debugging
+    weights: Path = plugins.WEIGHTS  # with the files of pretrained weights that run files name
+    partitions: Path | None = None  # where they are, unless in the data folder
+
+
+def train(run: Run, place: Place, process: Process) -> None:
+    """Train a run, or go on with it, until its folder is done; a finished run is left alone.
+
+    A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
+    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
+    """
+    refuse_places(place)
+    process.warn(run)
+    if finished(run, place):
+        return
+    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
+        if not finished(run, place):  # by whoever held it
+            refuse_other_files(run, place)
+            process.lease(place)
+            train_locked(run, place, process)
+            process.warn(run)  # of those that were imported as late
+
+
+def finished(run: Run, place: Place) -> bool:
+    """Whether the run's folder is done, which is told. Raises InputError for another run's folder."""
+    refuse_other_run(run, place.out)
+    if done := (place.out / run_folder.SUMMARY).exists():
+        checkpoint.done(place.checkpoint, run.key)
+        other = helper_modules.changed(run_folder.provenance(place.out).get("helpers", {}))
+        told = f", with another {' and '.join(other)} than now" if other else ""
+        print(f"{place.out}: done already{told}", file=sys.stderr)
+    return done
+
+
+def refuse_places(place: Place) -> None:
+    """Raise InputError where no run folder or no checkpoint can be, before hours are spent."""
+    for what, path in (("run folder", place.out), ("checkpoint", place.checkpoint.parent)):
+        if file := file_on(path):
+            raise InputError(f"{file}: this is a file, and a folder is needed for the {what}; give another path")
+    if place.checkpoint.is_dir():
+        raise InputError(f"--checkpoint {place.checkpoint}: this is a folder; give the path of a file")
+
+
+def refuse_other_key(run: Run, key: str, where: str) -> None:
+    """Raise InputError where a run is not the one that a file or folder is named after."""
+    if key != run.key:
+        raise InputError(
+            f"{where}: the name is that of run {key}, and the run file gives {run.key} now; if it was planned so, a part, a "
+            "dataset or the run file itself has changed since: plan again"
+        )
+
+
+def refuse_other_run(run: Run, out: Path) -> None:
+    """Raise InputError where the folder holds another run, or one of another source or revision, or is named after one."""
+    if named := re.fullmatch(rf"seed~\d+-({KEY})", out.resolve().name):
+        refuse_other_key(run, named[1], f"--out {out}")
+    stored = run_folder.read(out)
+    if stored and (key := stored["key"]) != run.key:
+        apart = difference(files.read_yaml(out / "run.yaml"), written(run))
+        raise InputError(f"--out {out}: this folder holds run {key}, not {run.key} ({apart}); give another folder")
+
+
+def refuse_other_files(run: Run, place: Place) -> None:
+    """Raise InputError where the folder of a run that is yet to begin holds files of others that the run's would replace."""
+    there = [name for name in run_folder.SEALED if (place.out / name).exists()]
+    if not there or checkpoint.found(place.checkpoint):
+        return
+    if "run.yaml" not in there or files.read_yaml(place.out / "run.yaml") != written(run):
+        raise InputError(
+            f"--out {place.out}: its {' and '.join(there)} would be replaced, and nothing says that this run wrote that; give "
+            "another folder, or delete what is there"
+        )
+
+
+def written(run: Run) -> dict[str, Any]:
+    """A run file with all defaults, as it is read again."""
+    return json.loads(json.dumps(run.to_dict()))  # type: ignore[no-any-return]
+
+
+def refuse_own_file(run_file: Path, run: Run, out: Path) -> None:
+    """Raise InputError where a user's run file would be replaced: it lies where the run's completed one will be written."""
+    if (out / run_folder.SUMMARY).exists() or run_file.resolve() != (out / "run.yaml").resolve():
+        return
+    if files.read_yaml(run_file) != written(run):
+        raise InputError(
+            f"--out {out}: {run_file} would be replaced by the completed run file; rename it, or give another folder"
+        )
+
+
+def train_locked(run: Run, place: Place, process: Process) -> None:
+    """Train with the folder's lock held."""
+    on = device.choose_device(place.device)
+    device.one_of("executor", place.executor, ["auto", *EXECUTORS])
+    executor = DEFAULT[on] if place.executor == "auto" else place.executor
+    if on == "cuda" and executor == DEFAULT["cpu"]:
+        raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
+    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor, run=written(run))
+    progress: Progress | None = None
+    if stored := checkpoint.found(place.checkpoint):
+        progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
+        if record.sessions and record.sessions[-1]["by"]["device"] != on:
+            device.choose_precision(record.precision, on)  # a CPU lacks one that a GPU has
+            record.executor = executor
+        for option, asked, begun in (
+            ("precision", place.precision, record.precision),
+            ("executor", place.executor, record.executor),
+        ):
+            if asked not in ("auto", begun):
+                raise InputError(
+                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
+                    f"{' and '.join(map(str, stored))}"
+                )
+    federation = None
+    if progress is None or not progress.over(run.budget.rounds):
+        compute = device.compute(on, record.precision, place.gpu_slots)
+        federation = assemble(run, place, compute, process.load(run, place.data))
+    else:
+        own_partition(run, place)  # the results name it
+    with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
+        if federation is not None:
+            progress = rounds(
+                federation, progress or begin(federation), place, record, machine(on, record.executor), report
+            )
+        assert progress is not None
+        write_results(run, place, on, progress, record)
+        checkpoint.done(place.checkpoint, run.key)
+        report.write(f"checkpoint: {place.checkpoint}")
+
+
+def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
+    """The run's federation from its datasets, the files that its networks start from, and the cached partition, which is
+    made where it is missing."""
+    pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
+    foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
+    return Federation(run, datasets, own_partition(run, place), compute, foreign, pretrained)
+
+
+def own_partition(run: Run, place: Place) -> partition.Partition | None:
+    """The run's cached partition, made where it is missing; None where every client holds a whole dataset."""
+    if run.multi_task:
+        return None
+    cell = (run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)
+    partition.build(*cell)
+    return partition.load(*cell)
+
+
+def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
+           by: dict[str, Any], report: Reporter) -> Progress:  # fmt: skip
+    """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
+    total = federation.run.budget.rounds
+    kept, saving = progress.round, threading.Lock()
+
+    def save() -> None:
+        nonlocal kept
+        with saving:
+            checkpoint.save(place.checkpoint, progress, record)
+            kept = progress.round
+
+    def leave() -> str:
+        save()
+        return f"stopped by a signal after round {progress.round} of {total}; run it again to go on"
+
+    stop = Stop(leave)
+    federation.check = stop.check
+    trainer = Trainer(federation, record.executor, report.client_done, report.write)
+    saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
+    heard = threading.current_thread() is threading.main_thread()  # signals reach no other thread
+    with stop if heard else contextlib.nullcontext():
+        try:
+            while not progress.over(total):
+                started = time.monotonic()
+                progress = trainer.play(progress)
+                record.add(by, time.monotonic() - started, trainer.samples)
+                report.round_done(progress)
+                if progress.over(total) or time.monotonic() - saved > wait:
+                    started = time.monotonic()
+                    save()
+                    saved = time.monotonic()
+                    wait = max(CHECKPOINT_SECONDS, (saved - started) / CHECKPOINT_SHARE)
+            stop.check()  # for what came since the last mini-batch, lest a batch goes on to its next run
+        except Exception as error:
+            # An OSError is that of a terminal that is gone, for whoever writes to it.
+            if stop.raised and isinstance(error, Stopped | OSError):
+                raise Stopped(leave()) from None
+            if of_machine(error) and progress.round > kept:
+                with contextlib.suppress(Exception):  # of a GPU or a disk that does no more: what was kept before stays
+                    save()
+            raise
+    return progress
+
+
+def write_results(run: Run, place: Place, on: str, progress: Progress, record: checkpoint.Record) -> None:
+    """Write the files of a finished run, the summary last."""
+    header = "round,client,model,metric,value\n"
+    lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
+    files.write_text(place.out / "metrics.csv", header + "".join(lines))
+    files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
+    method = run.build_method()
+    by = record.sessions[-1]["by"] if record.sessions else machine(on, record.executor)
+    provenance = {
+        "key": run.key,
+        "method_revision": method.revision,
+        "engine_revision": ENGINE_REVISION,
+        "executor": record.executor,  # where sessions of an earlier version do not say it
+        **facts(run, place.data, by, record.precision, place.partitions),
+        "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
+        "partition": run.partition_file,
+        "train_seconds": round(record.seconds, 3),
+        "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
+    }
+    if not provenance["helpers"]:
+        del provenance["helpers"]
+    if len(record.sessions) > 1:
+        provenance["sessions"] = record.sessions
+    if leak := method.leak():
+        provenance["leak"] = leak
+    if own := run.own_parts:
+        provenance["parts"] = own
+    files.write_json(place.out / "provenance.json", provenance)
+    budget = run.budget
+    summary = {
+        "key": run.key,
+        "method": run.method,
+        "dataset": list(run.datasets),
+        "seed": budget.seed,
+        "rounds": budget.rounds,
+        "local_epochs": budget.local_epochs,
+        "batch_size": budget.batch_size,
+        "train_seconds": round(record.seconds, 3),
+        "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
+    } | summarise(progress.history, test_images(run, place), progress.round)
+    run_folder.seal(place.out, summary)
+
+
+def test_images(run: Run, place: Place) -> list[int]:
+    """How many test images each client has."""
+    if run.multi_task:
+        return [one.count("test") for one in run.sources]
+    shares = partition.load(run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)
+    return np.diff(shares.test_offsets).tolist()  # type: ignore[no-any-return]

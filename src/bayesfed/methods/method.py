@@ -1,0 +1,210 @@
+"""What a method is: the contract between an algorithm and the engine that runs it.
+
+A method is written for one client at a time, with the paper's symbols as named tensors. The engine decides where
+and how its steps run: one after another, side by side, or recorded once and replayed. For that a step
+
+* changes the tensors of its `Learner` in place and keeps no tensor of its own between steps,
+* is ordinary PyTorch without Python branches on tensor values or transfers to the host, and reads no number or flag of
+  Python's that changes: it would be recorded as it was (the engine finds out, and refuses it),
+* takes means over a mini-batch by `batch.mean`, counts its images by `batch.size`, and knows of its client only what
+  a `Learner` shows: a number that changes from round to round goes into the state, in `start`,
+* moves by the optimisers of `bayesfed.methods.steps`, or takes its learning rate from `c.rate(lr)`: schedules need it.
+
+Registered methods are the modules of `bayesfed.methods` that define a class `METHOD`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bayesfed.methods.node import Batch, Learner, Node, Phase, State
+from bayesfed.methods.predictors import Predictor
+
+
+@dataclass
+class Update:
+    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j, and the
+    statistics of normalisation of the models that travel, which the engine averages once the method has aggregated.
+
+    The sum is over the updates of this round: over those who took part, not over all clients, so that the q of a round
+    add up to 1. q is a tensor () in float64 beside the values.
+    """
+
+    client: int
+    n: int
+    q: Tensor
+    values: State = field(default_factory=dict)
+    statistics: State = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.values:
+            raise KeyError(
+                f"no '{name}' from client {self.client}, whose `finish` gives {', '.join(self.values) or 'nothing'}"
+            )
+        return self.values[name]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is known of a run's ground before it is trained, for `Method.unfit`.
+
+    sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
+    alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted. participation: the
+    share of the clients that take part in a round. min_test: how many test images every client has at least. batchwise,
+    random: whether the network that travels normalises over its mini-batch, or draws random numbers, in training.
+    """
+
+    sizes: Sequence[int]
+    pixels: int
+    classes: int
+    clients: int
+    rounds: int
+    batches: int
+    participation: float
+    min_test: int
+    batchwise: bool
+    random: bool
+
+    @property
+    def by_image(self) -> bool:
+        """Whether each image has a gradient of its own in training, by the network that travels."""
+        return bool(self.sizes) and not (self.batchwise or self.random)
+
+
+class Method:
+    """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round.
+
+    What lives how long: the server's state, all of it, from round to round, with whatever `aggregate` and
+    `server_phases` put in, take out or change in shape. Of a client's state the names that `init_client` gave, with the
+    values that they have after `finish`; what `start` adds under other names is gone when the round is over. Clients
+    that do not take part keep what they had. Nothing is kept elsewhere, on the method, its class or its module: a checkpoint
+    holds these states alone, and the engine refuses a round that has changed anything else.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    # Raise it by hand when results change on purpose, a changed default included: runs get new keys.
+    revision: ClassVar[int]
+    # True where every client trains a model of its own beside the one that travels.
+    local_models: ClassVar[bool] = False
+    # Further networks that travel, beside `global`: a run file names one for each, under `models`.
+    networks: ClassVar[tuple[str, ...]] = ()
+    # True where the equations hold for one learning rate a round, so that no schedule may change it within.
+    steady_rate: ClassVar[bool] = False
+    # True where a client's round is made of epochs, so that a run cannot count its mini-batches instead.
+    by_epochs: ClassVar[bool] = False
+    # True where the equations hold for images as they are, so that no run may augment them.
+    unaugmented: ClassVar[bool] = False
+    # What `aggregate` gives to log, name to meaning, for the report; of a name of several words the first may stand for all.
+    logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
+    draws_by_image: ClassVar[bool] = False
+
+    @dataclass(frozen=True)
+    class Options:
+        """Hyperparameters, with the defaults of the paper or our reading of it."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def outputs(self, classes: int) -> int:
+        """How many outputs the networks have for images of so many classes: another number where they are no logits."""
+        return classes
+
+    def unfit(self, ground: Ground) -> str:
+        """What keeps the method from such a run, after the key of the run file to change; "" where nothing does."""
+        return ""
+
+    def server_images(self) -> int:
+        """How many training images the server needs for itself; they leave the clients' shards."""
+        return 0
+
+    def leak(self) -> str:
+        """What the method learns from labels of test images, in words; "" for nothing, which it should be.
+
+        Only who says so is given any. The run's log and provenance repeat it: its accuracy is not that on unseen images.
+        """
+        return ""
+
+    def evaluate_each_epoch(self) -> bool:
+        """Whether clients are tested after every local epoch, not only at the end of a round."""
+        return False
+
+    def init_server(self, server: Node) -> State:
+        """What the server starts with."""
+        return {}
+
+    def init_client(self, c: Node) -> State:
+        """What a client keeps between rounds, as it stands before the first; called when it first takes part."""
+        return {}
+
+    def message(self, server: Node, client: int) -> State:
+        """What the server sends to a client; by default all it has.
+
+        Any named tensors, other ones for each client if need be. The client must not change them in place: they may be
+        the server's own, so `start` clones what will be trained. Nothing is drawn here, since clients come in any order.
+        """
+        return server.state
+
+    def start(self, c: Node, message: State) -> State:
+        """A client begins a round: the tensors it works on. A name that it keeps is overwritten."""
+        return {}
+
+    def step(self, c: Learner, batch: Batch) -> None:
+        """One mini-batch, in place."""
+        raise AssertionError(f"{type(self).__name__} defines neither step nor phases")
+
+    def phases(self, c: Node) -> Sequence[Phase]:
+        """The phases of a client's round; by default its local epochs, or mini-batches, of `step`."""
+        return [c.local(self.step)]
+
+    def finish(self, c: Node) -> State:
+        """What a client sends back: any named tensors, of shapes of its own; the engine copies them.
+
+        Changes of what it keeps belong here, too, in place.
+        """
+        return {}
+
+    def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
+        """The server's step on its state; gives diagnostics to log, name to value ().
+
+        `updates`: those of this round's participants, at least one, in the order of the clients; `server.clients` is
+        the number of all clients.
+        """
+        return {}
+
+    def server_phases(self, server: Node) -> Sequence[Phase]:
+        """Training of the server's own after aggregation, on the images of `server_images`."""
+        return []
+
+    def client_predictors(self, c: Node) -> Sequence[Predictor]:
+        """What a client predicts with after local training, before aggregation."""
+        return []
+
+    def server_predictors(self, server: Node) -> Sequence[Predictor]:
+        """What the server predicts with at the end of a round; the model that stands for the method is called `global`."""
+        return []
+
+
+def shares(updates: Sequence[Update]) -> Tensor:
+    """The weights q of the updates: (K,), float64."""
+    return torch.stack([update.q for update in updates])
+
+
+def stacked(updates: Sequence[Update], name: str) -> Tensor:
+    """What each client sent under a name: (K, ...)."""
+    return torch.stack([update[name] for update in updates])
+
+
+def some(server: Node, updates: Sequence[Update], count: int) -> list[Update]:
+    """`count` of the updates, drawn at random and in order; all of them for 0 and where there are no more."""
+    if not 0 < count < len(updates):
+        return list(updates)
+    draws = server.noise(updates[0].q.new_empty(len(updates)))
+    return [updates[place] for place in sorted(draws.argsort()[:count].tolist())]

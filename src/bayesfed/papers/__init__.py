@@ -1,0 +1,1 @@
+"""Papers as data: experiments, tables, figures, claims and published numbers."""

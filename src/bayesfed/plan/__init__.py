@@ -1,0 +1,1 @@
+"""A config's runs, each once, and the cells of the experiments that they fill."""

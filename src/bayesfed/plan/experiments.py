@@ -1,0 +1,289 @@
+"""A paper's experiments as a config asks for them: every cell, with the run that fills it and how it differs from the
+paper's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bayesfed.core import files
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.core.options import check_keys, check_mapping, flat
+from bayesfed.papers.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, unprinted
+from bayesfed.plan.unused_keys import plain, taken
+
+if TYPE_CHECKING:
+    from bayesfed.methods.method import Method
+    from bayesfed.runs.run_file import Run
+
+OF_PLAN = ("axes", "cases", "seeds", "departs")  # what an experiment has beside keys of a run file
+CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
+NAMED = {"dataset": ("dataset",), "method": ("method", "name"), "model": ("models", "global")}  # axes, and their keys
+ELSEWHERE = {  # no keys of a config's `run`
+    "method": "a method's options stand under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
+    "seed": "seeds stand under `seeds`",
+}
+PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
+
+
+def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterator[tuple[dict[str, Any], Run]]:
+    """Every cell of a paper's experiments under a config, once a seed, with the run that fills it.
+
+    `counted`: runs must be possible with as many images as their datasets have. Where the config's values are entries of an
+    account, those that come into a run are taken.
+    """
+    from bayesfed.runs import compatibility
+
+    for name, experiment in spec["experiments"].items():
+        change: Tree = config.get("experiments", {}).get(name) or {}
+        where = f"config.experiments.{name}"
+        check_keys(change, CHANGES, where)
+        if change.get("skip"):
+            if beside := [key for key in change if key != "skip"]:
+                raise InputError(f"{where}.{beside[0]}: the experiment is skipped; leave this out, or `skip`")
+            continue
+        every = {frozen(point): point for point in grid(experiment, {}, where)}
+        shipped = is_shipped(paper, name, spec)
+        for point in grid(experiment, change, where):
+            with naming(paper, name, point):
+                mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
+                printed = printed_point(point, every)
+                theirs = plain(run_mapping(spec, {}, experiment, printed or point)[0]) | {"dataset": asked}
+                if not config.get("weights") and plain(mapping.get("weights")) == theirs.get("weights"):
+                    mapping.pop("weights", None)  # nobody has the paper's: from scratch, which is told as a difference
+            mapping = taken(mapping)
+            stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
+            used = [taken(stand_ins.get(dataset, dataset)) for dataset in listed(asked)]
+            mapping["dataset"] = used if isinstance(asked, list) else used[0]
+            foreign = foreign_of(mapping)
+            if foreign:
+                mapping["tasks"] = {**mapping["tasks"], "foreign": [taken(stand_ins.get(one, one)) for one in foreign]}
+            changes = [] if shipped else [f"experiment {name} is not the paper's"]
+            changes += [experiment["departs"]] if "departs" in experiment else []
+            if printed is None:
+                changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
+            for seed in seeds_of(experiment, change, config):
+                run = resolved(paper, name, point, mapping | {"seed": seed}, plain(config.get("run", {})))
+                if counted:
+                    with naming(paper, name, point):
+                        compatibility.check_counts(run)
+                printed_run = (
+                    run if mapping == theirs else resolved(paper, name, printed or point, theirs | {"seed": seed})
+                )
+                told = changes + differences(run, printed_run)
+                cell = cell_of(paper, name, spec, point, asked, run, told)
+                told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
+                yield cell | told_foreign, run
+
+
+def foreign_of(mapping: Tree) -> list[str]:
+    """The foreign datasets that a run file names in its tasks."""
+    tasks = mapping.get("tasks")
+    found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
+    return found if isinstance(found, list) else []
+
+
+def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
+    """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
+    found = taken(change.get("seeds", experiment.get("seeds", config.get("seeds"))))
+    if found is None:
+        raise InputError("config.seeds: this key is missing")
+    return range(found) if isinstance(found, int) else found
+
+
+def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tree = types.MappingProxyType({})) -> Run:
+    """The run of a mapping; raises InputError as `naming` says, and of a key that a config's `run` (`budget`) gives so."""
+    with naming(paper, experiment, point):
+        try:
+            return run_of(json.dumps(mapping))
+        except InputError as error:
+            key, found = str(error).partition(":")[0], flat(mapping)
+            given_so = [name for name, value in flat(budget).items() if found.get(name) == value]
+            if any(f"{name}.".startswith(f"{key}.") for name in given_so):
+                raise InputError(f"config.run.{error}") from None
+            raise
+
+
+@functools.cache
+def run_of(text: str) -> Run:
+    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
+    shipped."""
+    from bayesfed.runs import run_file
+
+    return run_file.resolve(json.loads(text))
+
+
+@contextlib.contextmanager
+def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
+    """An InputError inside says which point of which experiment it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{paper}, experiment {experiment} ({at(point)}): {error}") from None
+
+
+def differences(run: Run, printed: Run) -> list[str]:
+    """How a run differs from the one that the paper's file asks for, but for its data: `lr 0.001 (paper 0.01)`."""
+    from bayesfed.models.pretrained import SCRATCH
+
+    ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
+    found = []
+    for key in dict.fromkeys([*ours, *theirs]):
+        if key != "dataset" and ours.get(key) != theirs.get(key):
+            none = SCRATCH if key.startswith("weights.") else "none"
+            words = [none if one.get(key) is None else shown(one[key]) for one in (ours, theirs)]
+            name = key.removeprefix("partition.").removeprefix("method.").replace("_", " ").replace(".", " ")
+            found.append(f"{name} {words[0]} (paper {words[1]})")
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else " ".join(map(str, listed(value)))
+
+
+def is_shipped(paper: str, name: str, spec: Tree) -> bool:
+    """Whether the paper's file asks for the experiment's runs as it was shipped to.
+
+    A file that says under `shipped` what its experiments asked for cannot pass for the paper's when it is edited; one
+    that does not, a user's own, is taken at its word.
+    """
+    if name in spec["added"]["experiments"]:  # by a config
+        return False
+    return "shipped" not in spec or spec["shipped"].get(name) == digest(paper, name, spec)
+
+
+def digest(paper: str, name: str, spec: Tree) -> str:
+    """12 hex digits over all runs that an experiment of a paper's file asks for, whatever the seed."""
+    experiment, runs = spec["experiments"][name], []
+    for point in grid(experiment, {}, name):
+        mapping, asked = run_mapping(spec, {}, experiment, point)
+        run = resolved(paper, name, point, mapping | {"dataset": asked, "seed": 0})
+        runs.append(json.dumps([point, run.to_dict(defaults=False)], sort_keys=True))
+    return files.digest("\n".join(sorted(runs)), [])
+
+
+def run_mapping(
+    spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
+) -> tuple[dict[str, Any], Any]:
+    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
+
+    What holds for all experiments of the paper, as the config changes it; over that what the experiment says, and over that
+    `change`, what the config says of the experiment.
+    """
+    from bayesfed import methods
+
+    run, options = given(spec, point)
+    budget = config.get("run", {})
+    own = {key: value for key, value in experiment.items() if key not in OF_PLAN}
+    mapping = merged(merged(merged(run, budget), own), change)
+    if "parts" in spec:
+        mapping["parts"] = spec["parts"]
+    if "method" not in point:
+        raise InputError("method: no case and no axis names one")
+    label = point["method"]
+    if label not in spec["methods"]:
+        raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
+    mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
+    method = methods.get(plain(mapping["method"]["name"]))
+    check_change(budget, (), method, "config.run")
+    check_change(change, point, method, "run")
+    if "dataset" in point:
+        mapping["dataset"] = point["dataset"]
+    if "model" in point:
+        given_so = check_mapping(mapping.get("models", {}), "models")
+        others = {key: value for key, value in given_so.items() if key in method.networks}
+        mapping["models"] = {"global": point["model"]} | others
+    for axis, value in point.items():
+        if axis not in NAMED:
+            put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
+    for axis, known in (("dataset", "dataset" in mapping), ("model", "models" in mapping)):
+        if not known:
+            raise InputError(f"{axis}: no case and no axis names one")
+    had = {"global", *method.networks, *(["local"] if method.local_models else [])}
+    for block in ("models", "weights"):
+        if block in mapping:
+            mapping[block] = {key: value for key, value in check_mapping(mapping[block], block).items() if key in had}
+    return mapping, plain(mapping["dataset"])
+
+
+def check_change(run: Tree, axes: Iterable[str], method: type[Method], where: str) -> None:
+    """Refuse keys under a config's `run` that have another place, or that one of these axes decides."""
+    for key, stand in ELSEWHERE.items():
+        if key in run:
+            raise InputError(f"{where}.{key}: {stand}")
+    for axis in axes:
+        *blocks, key = NAMED.get(axis) or place_of(axis, method)  # type: ignore[arg-type]
+        block = run
+        for name in blocks:
+            block = block.get(name) or {}
+        if key in block:
+            name = ".".join([where, *blocks, key])
+            raise InputError(
+                f"{name}: the experiment has an axis '{axis}'; give other values under its `axes` or `cases`"
+            )
+
+
+@functools.cache
+def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
+    """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
+
+    What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
+    nearest name.
+    """
+    from bayesfed.data.prepare import Seen
+    from bayesfed.data.schemes import PartitionSpec
+    from bayesfed.runs.run_file import Active, Budget, Tasks
+    from bayesfed.runs.schedule import Schedule
+
+    places: dict[str, tuple[str, ...]]
+    places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
+    places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
+    places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
+    places |= {f"active.{field.name}": ("active", field.name) for field in dataclasses.fields(Active)}
+    places |= {f"tasks.{field.name}": ("tasks", field.name) for field in dataclasses.fields(Tasks)}
+    places |= {f"schedule.{field.name}": ("schedule", field.name) for field in dataclasses.fields(Schedule)}
+    places |= {f"models.{name}": ("models", name) for name in method.networks}
+    places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
+    places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
+    if axis in ELSEWHERE:
+        raise InputError(f"axis '{axis}': {ELSEWHERE[axis]}")
+    if axis not in places:
+        raise InputError(f"axis '{axis}': no key of a run file of method '{method.name}'; {nearest(axis, places)}")
+    return places[axis]
+
+
+def cell_of(
+    paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, run: Run, changes: list[str]
+) -> dict[str, Any]:
+    """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
+    its = spec["experiments"][experiment]
+    used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
+    alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
+    budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
+    return {
+        "paper": paper,
+        "experiment": experiment,
+        "dataset": asked,
+        "used": used,
+        "alpha": alpha,
+        "setting": spec.get("settings", {}).get(run.partition.scheme if alpha is None else alpha),
+        "method": point["method"],
+        "model": point.get("model"),
+        # By the run: a config may have other networks than the paper's experiment.
+        "models": {"global": run.global_model, "local": list(run.local_models)} if "models" in its else {},
+        "clients": run.partition.clients,
+        "stragglers": f"{run.budget.stragglers:g}",
+        "axes": {axis: value for axis, value in point.items() if axis not in PLAIN},
+        "seed": run.budget.seed,
+        **budget,
+        "asks": [*(["mistakes"] if run.tasks.mistakes else []), *(["active"] if run.active else [])],
+        "changes": changes,
+        "folder": run.folder,
+    }

@@ -1,0 +1,223 @@
+"""What a paper's runs say, in words made from the data: its claims one by one, and how close its numbers are."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bayesfed.report import html_tables
+from bayesfed.results import cells, claims
+from bayesfed.results.statistics import in_words
+from bayesfed.results.tables import Cell
+
+MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
+
+COMPARED = ("higher", "lower", "not higher")
+
+Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
+"""The printed number of what a metric is measured of: records by folder, level and client."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A claim in one cell that has been run: where, what came out, and the link to its runs."""
+
+    where: str
+    words: str
+    holds: bool
+    link: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A claim: its words, whose it is, the verdict over all its cells, in how many it holds, and these cells; `apart`: what
+    was run is not the paper's, so the verdict is none on the paper."""
+
+    claim: str
+    by: str
+    kind: str
+    mark: str
+    verdict: str
+    outcome: str
+    lines: list[Line]
+    run: bool
+    apart: bool
+
+
+def printed(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Printed:
+    """The numbers in print by what they are of."""
+    found = {}
+    for table, own in shown:
+        for cell, of in zip(table.cells, own, strict=True):
+            if cell.row["published"]:
+                found[of.metric, place(of.records)] = float(cell.row["published"])
+    return found
+
+
+def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str, str]]:
+    """What records are of. Experiments may share a run of which a paper prints several numbers."""
+    return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
+
+
+def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
+    """A claim in words; `rows` are those of its cells in `claims.csv`."""
+    claim, total = of.claim, of.total
+    lines = []
+    for row, test, came in zip(rows, of.tests, of.each, strict=True):
+        if came.of:
+            words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
+            lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
+    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == cells.DIVERGED else ("open", ""))
+    verdict = replace(total, verdict=f"{total.verdict} so far").told if 0 < total.of < total.planned else total.told
+    told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
+    told += f", level in {total.level}" if total.level else ""
+    told += f" ({total.planned} planned)" if total.of != total.planned else ""
+    if len(lines) > 1 and total.difference:
+        told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
+    told += f"; measured: {in_words(claim['metric'])}"
+    told += f" ({total.of_rounds})" if total.of_rounds else ""
+    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(total.apart))
+
+
+def where(row: Mapping[str, str]) -> str:
+    """A claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
+    named = (("", "dataset"), ("alpha ", "alpha"), ("stragglers ", "stragglers"), ("", "axes"), ("", "model"))
+    words = [f"{word}{row[key]}" for word, key in (*named, ("client ", "client")) if row[key]]
+    return ", ".join(word for word in words if word != "stragglers 0")
+
+
+def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
+    """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    size = claims.amount(came.difference, test.statistic)
+    mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
+    up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
+    if (
+        came.difference and not equal and not float(came.difference)
+    ):  # too small to be shown, but for a 1 as its last digit
+        size = f"less than {claims.amount(came.difference[:-1] + '1', test.statistic)}"
+    if not came.difference:
+        never = "both" if came.level == came.of else "one of them"
+        words = f"{test.method} and {test.than}: {never} never there, or diverged"
+    elif claim["kind"] in COMPARED:
+        words = f"{test.method} {size} {'above' if up else 'below'} {test.than}"
+        words = f"{test.method} equal to {test.than}" if equal else words
+    elif claim["kind"] == "higher at":
+        at, other = test.sides
+        words = f"{test.method}, {at}: {size} {'above' if up else 'below'} {other}"
+    elif claim["kind"] in ("falls", "rises"):
+        words = f"{test.method} {'rises' if up else 'falls'} by {size} over {' to '.join(test.sides)}"
+        one_way = up == (claim["kind"] == "rises")
+        words += ", but not at each step" if one_way and came.holds != came.of else ""
+    else:
+        than, other = test.sides
+        words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} on {claim['dataset']} than on {other}"
+    seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
+    seeds += f", level in {came.level}" if came.level else ""
+    seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
+    return f"{words}, as claimed in {seeds}"
+
+
+def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
+    """What print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
+    if claim["kind"] not in COMPARED:
+        return ""
+    sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
+    ours, theirs = (known.get((claim["metric"], side)) for side in sides)
+    if ours is None or theirs is None:
+        return ""
+    difference = (ours - theirs) / test.statistic.scale
+    if not difference:
+        return "; print: equal"
+    size = claims.amount(claims.shown(difference, test.statistic), test.statistic)
+    return f"; print: {size} {'above' if difference > 0 else 'below'}"
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """How the numbers of a paper stand beside print: how many are printed, how many have a run, and of those that may be
+    compared how many are near, above and below; `median`: of the distances in points, rounded up, "" without any."""
+
+    printed: int
+    run: int
+    close: int
+    higher: int
+    lower: int
+    apart: int
+    median: str
+
+    @property
+    def compared(self) -> int:
+        """How many may be compared."""
+        return self.close + self.higher + self.lower
+
+
+def closeness(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Closeness:
+    """Counts over the cells of all tables with a printed number each; the median is of percentages alone."""
+    found = [
+        (cell, own.statistic)
+        for table, of in shown
+        if table.counted
+        for cell, own in zip(table.cells, of, strict=True)
+        if cell.row["published"]
+    ]
+    kinds = [cell.kind for cell, _ in found]
+    points = [abs(float(cell.row["difference"])) for cell, statistic in found
+              if cell.kind in ("close", "higher", "lower") and statistic.scale == 100]  # fmt: skip
+    return Closeness(
+        printed=len(found),
+        run=len(kinds) - kinds.count("open"),
+        close=kinds.count("close"),
+        higher=kinds.count("higher"),
+        lower=kinds.count("lower"),
+        apart=kinds.count("apart") + kinds.count("diverged"),
+        median=f"{math.ceil(10 * statistics.median(points) - 1e-9) / 10:.1f}" if points else "",
+    )
+
+
+def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
+    """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests
+    on."""
+    own = [one for one in found if one.by == "paper"] or found
+    run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
+    if not done:
+        about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
+        return [f"None of the {planned} planned runs stands yet{about}."]
+    outcomes = (
+        ("yes", "holds", "hold"),
+        ("part", "holds in part", "hold in part"),
+        ("no", "does not hold", "do not hold"),
+        ("level", "is level", "are level"),
+        ("diverged", "diverged", "diverged"),
+    )
+    counted = [(sum(one.kind == kind for one in run), one, several) for kind, one, several in outcomes]
+    counts = [f"{count} {one if count == 1 else several}" for count, one, several in counted if count]
+    words = []
+    if run:
+        first = run[0]
+        line = first.lines[0] if len(first.lines) == 1 else None
+        said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
+        words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
+    rest = f"{done} of {planned} planned runs stand"
+    verdict = ": a first word, no verdict" if own or numbers.printed else ""
+    words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs stand.")
+    others = sum(one.apart for one in run)
+    told = f"{'has' if len(run) == 1 else 'have'} been tested"
+    if others:
+        told += (
+            f"{f', {others} of them' if others < len(run) else ''} on other data, or by other runs, than the paper's"
+        )
+    if run:
+        words.append(f"Of {of} {len(own)} claims {len(run)} {told}: {', '.join(counts)}.")
+    elif own:
+        words.append(f"None of {of} {len(own)} claims has been tested yet.")
+    if numbers.printed:
+        told = f"{numbers.run} of its {numbers.printed} printed numbers have a run beside them"
+        if numbers.compared:
+            told += f": {numbers.close} within a point, {numbers.higher} higher, {numbers.lower} lower"
+            told += f"; half of them are within {numbers.median} points" if numbers.median else ""
+        told += f"; {numbers.apart} cannot be compared" if numbers.apart and numbers.run else ""
+        words.append(f"{told}.")
+    return words

@@ -1,0 +1,168 @@
+"""The tables of the page: a paper's own, cell by cell beside print, and plain ones; each can be downloaded."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bayesfed.results import cells, comparison, formatting, tables
+
+KINDS = {"higher": "higher", "lower": "lower", cells.DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
+"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with print is `apart`, and where
+finished runs have no value it is `bare`."""
+GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
+"""What says the same without colour."""
+
+
+def run_id(folder: Path) -> str:
+    """A run's name on the page: its folder's, which ends in its key."""
+    return folder.name
+
+
+def runs_of(records: Iterable[cells.Record]) -> str:
+    """The finished runs behind these records, joined by commas."""
+    return ",".join(formatting.unique(run_id(record.folder) for record in records if record.done))
+
+
+@dataclass(frozen=True)
+class Files:
+    """A table to download: as CSV, and in LaTeX for the package booktabs, both as links that hold all of it."""
+
+    name: str
+    csv: str
+    latex: str
+
+
+def download(name: str, title: str, frame: pd.DataFrame, whole: pd.DataFrame | None = None) -> Files:
+    """The downloads of a table; the CSV is of `whole`, where that says more."""
+    comment = " ".join(title.split())
+    latex = frame.to_latex(index=False, escape=True).replace("±", r"$\pm$")
+    csv = (frame if whole is None else whole).to_csv(index=False, lineterminator="\n")
+    return Files(name, as_link(csv, "csv"), as_link(f"% {comment}\n{latex}", "x-tex"))
+
+
+def as_link(text: str, kind: str) -> str:
+    """A text as a link that holds it."""
+    return f"data:text/{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A table as it is: its columns, and rows of texts; `runs` has a link for each row, or is empty."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    files: Files
+    runs: Sequence[str] = ()
+
+
+def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) -> Plain:
+    """A data frame of texts as a table of the page."""
+    rows = [list(map(str, row)) for row in frame.itertuples(index=False)]
+    return Plain(title, list(map(str, frame.columns)), rows, download(name, title, frame), runs)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell beside print. `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by
+    commas, `notes` the numbers of its footnotes."""
+
+    row: Mapping[str, str]
+    kind: str
+    seeds: str
+    runs: str
+    notes: list[int]
+    percent: bool
+
+    @property
+    def link(self) -> str:
+        """Where the page tells of its runs; "" without any."""
+        return f"#runs={self.runs}" if self.runs else ""
+
+    @property
+    def glyph(self) -> str:
+        """The verdict without colour."""
+        return GLYPHS.get(self.kind, "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper: the names of its keys, its columns, and for each row the keys' values and the cells."""
+
+    name: str
+    title: str
+    keys: list[str]
+    columns: list[str]
+    rows: list[tuple[list[str], list[Cell]]]
+    footnotes: list[str]
+    note: str
+    files: Files
+    counted: bool
+    """Whether each printed number stands in one cell, so that cells near print can be counted."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, row by row."""
+        return [cell for _, of_row in self.rows for cell in of_row]
+
+    @property
+    def run(self) -> bool:
+        """Whether a finished run stands behind any cell."""
+        return any(cell.kind != "open" for cell in self.cells)
+
+
+def of_paper(
+    study: cells.Study, name: str, table: Mapping[str, Any], published: Sequence[Mapping[str, str]]
+) -> tuple[Table, list[tables.Cell]]:
+    """A paper's table beside print, and its cells as results have them, row by row."""
+    items = table.get("published", [name])
+    printed = [row for row in published if row["item"] in items]
+    found, footnotes, rows, compared = [], [], [], []
+    for keys, of_row in tables.rows(study, table):
+        shown = []
+        for cell in of_row:
+            row = comparison.beside(study, table, cell, printed)
+            score = cell.score()
+            kind = "close" if row["verdict"].startswith("within") else KINDS.get(row["verdict"], "apart")
+            kind = "bare" if score.missing and score.mean is None else kind
+            told = "; ".join(comparison.remarks(study, cell, printed)) if kind != "open" else ""
+            footnotes += [told] if told and told not in footnotes else []
+            seeds = "" if kind == "open" else f"{many(score)} seed{'s' if score.planned != 1 else ''}"
+            notes = [footnotes.index(told) + 1] if told else []
+            shown.append(Cell(row, kind, seeds, runs_of(cell.records), notes, cell.statistic.scale == 100))
+            found.append(cell)
+            compared.append(row)
+        rows.append(([study.written(key, value) for key, value in keys.items()], shown))
+    columns = [tables.title(study, column) for column in table["columns"]]
+    heads = [formatting.spoken(key) for key in table["rows"]]
+    frame = pd.DataFrame(
+        [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in rows],
+        columns=pd.MultiIndex.from_tuples(
+            [("", key) for key in heads] + [(each, of) for each in columns for of in ("print", "here", "difference")]
+        ),
+    )
+    files = download(f"{study.paper}-{name}", table["title"], frame, pd.DataFrame(compared))
+    shown_as = Table(
+        name, table["title"], heads, columns, rows, footnotes, table.get("note", ""), files, len(items) == 1
+    )
+    return shown_as, found
+
+
+def many(score: cells.Score) -> str:
+    """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
+    if not score.missing or score.seeds:
+        return score.count()
+    done = sum(score.missing.values())
+    return str(done) if done == score.planned else f"{done} of {score.planned}"
+
+
+def three(row: Mapping[str, str]) -> tuple[str, str, str]:
+    """Print, here and difference, as a row of the comparison has them."""
+    here = f"{row['mean']} ± {row['sd']}" if row["sd"] else row["mean"]
+    return row["published"], here, row["difference"]

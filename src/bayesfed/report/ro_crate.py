@@ -1,0 +1,108 @@
+"""The RO-Crate of a report: what was made from what, by which software, for repositories and tools that read it.
+
+It is a folder beside the report, `<report>-crate`, with `ro-crate-metadata.json` and links to the report and its results: so
+nothing is copied, every path lies in the crate, and `zip -r` makes a package of it that stands alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocrate.model import ContextEntity
+from rocrate.rocrate import ROCrate
+
+from bayesfed import __version__
+from bayesfed.core.errors import InputError
+from bayesfed.results import cells, hardware, run_records
+from bayesfed.runs import run_folder
+
+NAME = "ro-crate-metadata.json"
+PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
+KINDS = {".csv": "text/csv", ".json": "application/json", ".yaml": "application/yaml", ".html": "text/html", ".md": "text/markdown",
+         ".svg": "image/svg+xml", ".png": "image/png", ".log": "text/plain"}  # fmt: skip
+
+
+def path(report: Path) -> Path:
+    """Where the crate's metadata of a report lie."""
+    return report.with_name(f"{report.stem}-crate") / NAME
+
+
+def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, studies: Sequence[cells.Study]) -> None:
+    """Write the crate: the report, tables and figures, every finished run with what it used, and the software."""
+    folder = made.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    pointed = {"results": results, report.name: report}
+    workflow = report.with_name(f"{report.stem}-workflow.html")
+    pointed |= {workflow.name: workflow} if workflow.exists() else {}
+    for name, target in pointed.items():
+        if (folder / name).is_symlink():
+            (folder / name).unlink()
+        elif (folder / name).exists():
+            raise InputError(f"{folder / name}: expected a link to {target}, found a copy of something; delete it")
+        (folder / name).symlink_to(os.path.relpath(target, folder), target_is_directory=target.is_dir())
+    crate = ROCrate(version="1.2")
+    crate.name = str(content.get("title", report.stem))
+    crate.description = " ".join(f"Report of bayesfed. {content['notice']}".split())
+    crate.license = "https://spdx.org/licenses/Apache-2.0"
+    crate.metadata["conformsTo"] = [{"@id": crate.metadata.profile}, {"@id": PROFILE}]
+    software = entity(crate, "#bayesfed", "SoftwareApplication", name="bayesfed", version=__version__)
+    articles = [
+        entity(
+            crate,
+            f"#{study.paper}",
+            "ScholarlyArticle",
+            name=study.spec.get("title", study.paper),
+            citation=study.spec.get("reference", ""),
+        )
+        for study in studies
+    ]
+    main = file(crate, report.name, about=articles)
+    crate.mainEntity = main
+    if workflow.exists():
+        file(crate, workflow.name)
+    for kind in ("tables", "figures", "partitions"):
+        for one in sorted((results / kind).rglob("*.*")):
+            file(crate, f"results/{one.relative_to(results).as_posix()}")
+    folders = sorted({record.folder for study in studies for record in study.records if record.done})
+    for run in folders:
+        run_entities(crate, run, results, software)
+    crate.metadata.write(folder)
+
+
+def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> None:
+    """A run: its record, and the action that made it of its run file."""
+    place = f"results/{run.relative_to(results).as_posix()}"
+    used = file(crate, f"{place}/run.yaml")
+    made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", run_folder.SUMMARY)]
+    entity(
+        crate,
+        f"#{run.name}",
+        "CreateAction",
+        name=f"training run {run.name}",
+        description=hardware.place(run_records.provenance(run)),
+        instrument=software,
+        object=used,
+        result=made,
+    )
+
+
+def file(crate: ROCrate, place: str, **properties: Any) -> Any:
+    """A file of the crate."""
+    kind = KINDS.get(Path(place).suffix)
+    told = {"name": Path(place).name} | ({"encodingFormat": kind} if kind else {})
+    one = crate.add_file(dest_path=place, properties=told)
+    for name, value in properties.items():
+        one[name] = value
+    return one
+
+
+def entity(crate: ROCrate, identifier: str, kind: str, **properties: Any) -> Any:
+    """A thing that is no file."""
+    one = crate.add(ContextEntity(crate, identifier, properties={"@type": kind}))
+    for key, value in properties.items():
+        if value:
+            one[key] = value
+    return one

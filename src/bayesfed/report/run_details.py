@@ -1,0 +1,147 @@
+"""What the page tells of one run: where it stands in the papers, how it was made, and all that its record holds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesfed.report import charts
+from bayesfed.report.html_tables import run_id
+from bayesfed.results import cells, formatting, per_run, run_records
+
+POINTS = 50  # of a client's curve at most, evenly spaced, and the last; the server's has four times as many
+
+Json = dict[str, Any]
+
+
+def of_study(study: cells.Study, plan: Mapping[str, Any]) -> dict[str, Json]:
+    """The finished runs of a paper, by their names on the page."""
+    entries = {run["folder"]: run for run in plan["runs"]}
+    client_rows: dict[str, list[dict[str, str]]] = {}
+    for row in per_run.clients(study)[1]:
+        client_rows.setdefault(row["run"], []).append(row)
+    return {
+        run_id(records[0].folder): story(study, columns, records, client_rows[columns["run"]], entries)
+        for columns, records in per_run.by_run(study)
+    }
+
+
+def story(
+    study: cells.Study,
+    columns: Mapping[str, str],
+    records: Sequence[cells.Record],
+    client_rows: Sequence[Mapping[str, str]],
+    entries: Mapping[str, Mapping[str, Any]],
+) -> Json:
+    """One run, as JSON: accuracies in percent."""
+    first = records[0]
+    folder, name = first.folder, place_of(first.folder, entries)
+    provenance, summary = run_records.provenance(folder), run_records.summary(folder)
+    assert summary is not None  # these are finished runs
+    curves = run_records.curves(folder)
+    return {
+        "columns": {key: value for key, value in columns.items() if value and key != "run"},
+        "folder": folder.as_posix(),
+        "partition": entries.get(name, {}).get("partition") or "",
+        "reproduces": study.reproduces,
+        "changes": study.changes(records),
+        "diverged": first.diverged,
+        "file": (folder / "run.yaml").read_text(encoding="utf-8"),
+        "provenance": provenance,
+        "command": command(folder, entries.get(name, {}), provenance, study.spec),
+        "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
+        "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
+        if first.level == "global"
+        else {},
+        "curves": {
+            series: thin(values, 4 * POINTS if series in ("global", "mean") else POINTS)
+            for series, values in curves.items()
+            if not series.startswith("global on")
+        },
+        "calibration": {
+            model: {
+                metric: round(value, 4) for metric, value in values.items() if run_records.number(value) is not None
+            }
+            | run_records.undefined(folder, model)
+            for model, values in summary.get("uncertainty", {}).items()
+        },
+        "reliability": {
+            model: [
+                [round(middle, 2), round(100 * accuracy, 2)] for middle, accuracy in first.reliability(model).items()
+            ]
+            for model in summary.get("uncertainty", {})
+            if first.reliability(model)
+        },
+        "diagnostics": {name: thin(values, 4 * POINTS, scale=1) for name, values in diagnostics(folder).items()},
+    }
+
+
+CLIENT_COLUMNS = (
+    "client",
+    "model",
+    "dataset",
+    *per_run.COLUMNS.values(),
+    *map(per_run.on_shard, per_run.COLUMNS.values()),
+    "note",
+)
+
+
+def place_of(folder: Path, entries: Mapping[str, Any]) -> str:
+    """The folder of a run as the plan has it: below the folder of runs."""
+    path = folder.as_posix()
+    return next((name for name in entries if path.endswith(f"/{name}")), "")
+
+
+def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[list[float]]:
+    """[round, value] of at most so many rounds."""
+    return [[at, float(f"{scale * values[at]:.4g}")] for at in formatting.thinned(sorted(values), points)]
+
+
+def diagnostics(folder: Path) -> dict[str, dict[int, float]]:
+    """What the method's server has logged, by name and round, where it is finite."""
+    found = {name: values for (model, name), values in run_records.of_server(folder).items() if model == "server"}
+    finite = {
+        name: {at: v for at, v in values.items() if run_records.number(v) is not None} for name, values in found.items()
+    }
+    return {name: values for name, values in finite.items() if values}
+
+
+def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """The commands that make a run again, from its own run file, on the same kind of device and in the same precision.
+
+    `spec`, the paper's, names the folders that its config has: of the user's own parts, which may hold datasets and which
+    the run file names itself, and of pretrained weights.
+    """
+    own = {key: f" --{key} {shlex.quote(spec[key])}" if spec.get(key) else "" for key in ("parts", "weights")}
+    run_file, out = shlex.quote(f"{folder.as_posix()}/run.yaml"), shlex.quote(f"again/{folder.name}")
+    threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
+    given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
+    datasets = " ".join(map(shlex.quote, entry.get("datasets", [])))
+    lines = [f"bayesfed fetch {datasets}{own['parts']}"] if datasets else []
+    return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {out}{given}{own['weights']}"])
+
+
+def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is logged by the servers of these runs, with what their methods say that it means, where they do."""
+    methods = {run["folder"]: run["method"] for run in plan["runs"]}
+    found = []
+    for run in runs:
+        meaning = plan.get("logs", {}).get(methods.get(place_of(Path(run["folder"]), methods)), {})
+        for name in run["diagnostics"]:
+            known = name if name in meaning else name.split()[0]
+            found += [(known, meaning[known])] if known in meaning else []
+    return list(dict.fromkeys(found))
+
+
+def specs() -> dict[str, Json]:
+    """The charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server
+    logged."""
+    return {
+        "heat": charts.heat_map(),
+        "clients": charts.clients(),
+        "curve": charts.of_run("round", "accuracy (%)"),
+        "reliability": charts.of_run("confidence (%)", "accuracy (%)", diagonal_line=True),
+        "logged": charts.of_run("round", "value"),
+    }

@@ -1,0 +1,126 @@
+"""What can be asked of a run: whose accuracy, or what else is measured, and which statistic of it over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.results import formatting
+
+LEVELS = ("global", "client", "global_on_shard", "local", "personal")
+"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
+model on that shard, the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
+runs that test clients there every round, and the clients' best models on their own shards together: the images that they
+label right among all of them (pFedBayes' PM)."""
+
+STATISTICS = ("best", "last", "last5", "early", "jitter", "labelled")
+"""What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
+by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
+rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+IN_WORDS = {
+    "best": "best round",
+    "last": "last round",
+    "last5": "mean of the last five rounds",
+    "early": "mean of the first tenth of the rounds",
+    "jitter": "standard deviation of its change from round to round in the second half",
+    "labelled": "mean over the numbers of labelled images",
+}
+"""What a statistic of an accuracy is, in words (`cells.Record.value`)."""
+
+TAILS = {"last": 1, "last5": 5}
+"""Statistics of the end of a run, and of how many rounds each is: the run's last ones, or those in which a model was tested
+last, where it was not in these (`tails.of_rounds` says so). Of what is not measured every round they are of the rounds in
+which it is."""
+
+CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics of
+
+MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
+"""What is measured of the server's model in detailed rounds, and what it is multiplied by to be shown; also
+`auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
+
+FOREIGN = "auroc_foreign_"
+POINTS = {"against", "error"}  # of what a figure shows: a point a run or a network, and no line
+OF_KIND = ("first", "best_within", "at_best_of")
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A statistic by name; one of a paper's own has a kind and its argument. `of`: accuracy, or what else is measured."""
+
+    name: str
+    kind: str = ""
+    argument: Any = None
+    of: str = "accuracy"
+
+    @property
+    def scale(self) -> int:
+        """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
+        return 1 if self.kind == "first" else MEASURES.get(self.of, 1 if self.of.startswith(FOREIGN) else 100)
+
+    @property
+    def decimals(self) -> int | None:
+        """Places behind the point as shown; None: one at most."""
+        return None if self.kind == "first" else 2 if self.scale == 100 else 3
+
+    @property
+    def unit(self) -> str:
+        """What `close` is one of, as shown."""
+        return "round" if self.kind == "first" else "point"
+
+    @property
+    def close(self) -> float:
+        """How near to the printed number is near, as shown: a round, a point of a percentage, or a hundredth."""
+        return 0.01 if self.decimals == 3 else 1.0
+
+    @property
+    def rising(self) -> bool:
+        """Whether more is better: of an accuracy, or of how well wrong and foreign images are told."""
+        return self.kind != "first" and self.name != "jitter" and (self.of == "accuracy" or self.of.startswith("auroc"))
+
+    @property
+    def chosen(self) -> bool:
+        """Whether its round is chosen by test accuracy, from more than one."""
+        if self.kind == "best_within":
+            return bool(self.argument[0] < self.argument[1])
+        return self.name == "best" or self.kind == "at_best_of"
+
+    @property
+    def last5(self) -> Statistic:
+        """The mean of the last five of what it is of."""
+        return Statistic("last5", of=self.of)
+
+
+BEST = Statistic("best")
+
+
+def read_statistic(name: str, value: object) -> Statistic:
+    """A statistic of a paper's own; raises InputError that says what is wrong with it."""
+    where = f"statistics.{name}"
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
+    ((kind, argument),) = value.items()
+    if kind not in OF_KIND:
+        raise InputError(f"{where}: no kind of statistic is named '{kind}'; {nearest(kind, OF_KIND)}")
+    if name in STATISTICS:
+        raise InputError(f"{where}: this name stands for another statistic; choose another")
+    if kind == "first" and not (isinstance(argument, int | float) and 0 < argument <= 1):
+        raise InputError(f"{where}.first: expected an accuracy above 0 and up to 1, found {argument!r}")
+    whole = isinstance(argument, list) and len(argument) == 2 and all(isinstance(each, int) for each in argument)
+    if kind == "best_within" and not (whole and 1 <= argument[0] <= argument[1]):
+        raise InputError(f"{where}.best_within: expected two rounds, the first and the last, found {argument!r}")
+    if kind == "at_best_of" and argument not in LEVELS:
+        raise InputError(f"{where}.at_best_of: no accuracy is named '{argument}'; {nearest(argument, LEVELS)}")
+    return Statistic(name, kind, argument)
+
+
+def in_words(metric: str) -> str:
+    """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
+    level, accuracy, name = metric.rpartition("_accuracy_")
+    return (
+        f"{formatting.spoken(level)} accuracy, {IN_WORDS.get(name, formatting.spoken(name))}"
+        if accuracy
+        else formatting.spoken(metric)
+    )

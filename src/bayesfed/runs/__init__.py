@@ -1,0 +1,1 @@
+"""One run: its file, its checks, its schedule and the record that it leaves."""

@@ -1,0 +1,94 @@
+"""The record of a finished run: small text files that may stand in git for years, sealed by digests.
+
+`summary.json` is written last and holds the sha256 of the other files and of itself. So a record that was edited, cut or
+mixed with another is noticed by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
+
+SUMMARY = "summary.json"
+# Why there is no accuracy of a global model: the server has no whole network, or its model is not tested there.
+NO_GLOBAL, NOT_ON_SHARDS = "no global model", "not tested on shards"
+# Why a metric that was measured is no number.
+INFINITE, NO_NUMBER, NO_FOREIGN = "infinite", "not a number", "no OOD images"
+ONE_KIND = {1.0: "no mistakes", 0.0: "only mistakes"}  # by accuracy: where mistakes cannot be told from the rest
+SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a later call may go on with
+
+
+def seal(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write `summary.json`: the summary, the digests of the folder's other files, and its own."""
+    digests = {name: files.sha256(folder / name) for name in SEALED}
+    files.write_text(folder / SUMMARY, files.sealed_json({**summary, "files": digests}))
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run, its record verified; None where the run is not finished.
+
+    Raises InputError, naming the file, for a record that is not as the run left it.
+    """
+    path = folder / SUMMARY
+    if not path.exists():
+        return None
+    try:
+        content = files.read_sealed_json(path)
+        wrong = [name for name in SEALED if content["files"][name] != files.sha256(folder / name)]
+    except (ValueError, KeyError, TypeError):
+        raise refused(path, "not as the run wrote it") from None
+    except FileNotFoundError as error:
+        raise refused(Path(error.filename), "missing in a finished run") from None
+    if wrong:
+        raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
+    return content
+
+
+def finished(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run, as `read` gives it; raises InputError where there is none, too."""
+    if (summary := read(folder)) is None:
+        raise InputError(f"{folder}: no finished run here (there is no {SUMMARY})")
+    return summary
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """How and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
+    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def undefined(metric: str, value: float, accuracy: float) -> str:
+    """Why a metric of a model on the full test set is no number, of its value and the model's accuracy there; "" for one
+    that is."""
+    if not math.isnan(value):
+        return INFINITE if math.isinf(value) else ""
+    if metric.startswith("auroc_foreign"):
+        return NO_FOREIGN
+    return ONE_KIND.get(accuracy, NO_NUMBER) if metric.startswith("auroc_mistakes") else NO_NUMBER
+
+
+def refused(path: Path, why: str) -> InputError:
+    """The error for a record that cannot be trusted, and what to do."""
+    return InputError(
+        f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to make it anew"
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of metrics.csv; `client` is a number from 0, "global", or "mean".
+
+    With a client's number and the model `global` it is about the server's model on that client's test images.
+    """
+
+    round: int
+    client: str
+    model: str
+    metric: str
+    value: float

@@ -1,0 +1,145 @@
+"""The end of a run in few numbers, from its metric history: what tables are built from.
+
+`last` is of the last round, and `last5` the mean of the last five, of every model that is tested then: the server's, on the
+full test set and on each client's shard. A model that is not, as that of a client who does not take part, has them of the
+rounds in which it was tested last; then the block holds these rounds, under `rounds`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bayesfed.methods.node import GLOBAL, SAMPLED
+from bayesfed.runs.run_folder import NO_GLOBAL, NOT_ON_SHARDS, Row, undefined
+
+LAST = 5  # rounds at the end: of these is `last5`, and in these the server's model is tested on every client's shard
+ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
+
+Curves = dict[int, dict[int, float]]  # per client: round -> accuracy
+
+# Why a client has no accuracy.
+NO_PREDICTORS = "no client predictors"  # the method evaluates nothing of its clients
+NO_IMAGES = "no test images"
+ABSENT = "never took part"
+
+
+def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
+    """Best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last five."""
+    best = max(curve, key=lambda round: (curve[round], -round))
+    tail = [curve[round] for round in tail_of(curve)]
+    return {
+        "accuracy_best": curve[best],
+        "accuracy_best_round": best,
+        "accuracy_last": tail[-1],
+        "accuracy_last5": sum(tail) / len(tail),
+    }
+
+
+def tail_of(rounds: Iterable[int]) -> list[int]:
+    """The last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
+    return sorted(rounds)[-LAST:]
+
+
+def at_the_end(tail: Sequence[int], rounds: int) -> bool:
+    """Whether these are the last rounds of a run that has had so many."""
+    return list(tail) == tail_of(range(1, rounds + 1))
+
+
+def client_curves(history: Iterable[Row], metric: str) -> Curves:
+    """Per client and round the better of its models on its own test images: HBFL's max(meme, local). `metric`:
+    `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs, where a run tests
+    after each."""
+    curves: Curves = {}
+    for row in history:
+        if row.model != GLOBAL and not row.model.endswith(SAMPLED) and row.metric == metric:
+            curve = curves.setdefault(int(row.client), {})
+            curve[row.round] = max(curve.get(row.round, 0.0), row.value)
+    return curves
+
+
+def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, float]]:
+    """The statistics of each client's curve. Only the best, which is chosen on the test set anyway, is over epochs where a
+    run tests after each: the last and the last five are what was there after a round."""
+    found = {k: curve_statistics(curve) for k, curve in curves.items()}
+    epochs = client_curves(history, "epoch_shard_accuracy")
+    for k, one in found.items():
+        one["accuracy_best"] = max([one["accuracy_best"], *epochs.get(k, {}).values()])
+    return found
+
+
+def global_on_shards(history: Iterable[Row]) -> Curves:
+    """Per client and round the server's model on the client's test images."""
+    curves: Curves = {}
+    for row in history:
+        if (row.model, row.metric) == (GLOBAL, "shard_accuracy"):
+            curves.setdefault(int(row.client), {})[row.round] = row.value
+    return curves
+
+
+def per_client(
+    found: Mapping[int, Mapping[str, float]], curves: Curves, test_images: Sequence[int], rounds: int, nobody: str
+) -> dict[str, Any]:
+    """Each statistic client by client, null where a client has none; its mean over those that have; by the client's number,
+    why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run for all. `found`: the
+    statistics of the clients' `curves`; `nobody`: the reason where no client has any."""
+    missing = {}
+    for k, images in enumerate(test_images):
+        if k not in found:
+            missing[str(k)] = NO_IMAGES if not images else ABSENT if found else nobody
+    means = {name: statistics.fmean(one[name] for one in found.values()) for name in ACCURACIES} if found else {}
+    clients = range(len(test_images))
+    each = {name: [found.get(k, {}).get(name) for k in clients] for name in ACCURACIES}
+    tails = [tail_of(curves.get(k, ())) for k in clients]
+    block = {**each, "mean": means, "missing": missing}
+    if all(at_the_end(tail, rounds) for tail in tails if tail):
+        return block
+    return block | {"rounds": {"last": [max(tail, default=None) for tail in tails], "last5": tails}}
+
+
+def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
+    """The statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in `per_client`."""
+    if not curve:
+        return {}
+    tail = tail_of(curve)
+    told = {} if at_the_end(tail, rounds) else {"rounds": {"last": tail[-1], "last5": tail}}
+    return curve_statistics(curve) | told
+
+
+def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """By predictor of the server, what is measured of it on the full test set in the last round; null for what is no finite
+    number, which has its reason under `missing`."""
+    last = max((row.round for row in history), default=0)
+    found: dict[str, dict[str, Any]] = {}
+    for row in history:
+        if row.client == "global" and row.round == last and row.metric.startswith("test_"):
+            found.setdefault(row.model, {})[row.metric.removeprefix("test_")] = row.value
+    for values in found.values():
+        why = {name: undefined(name, value, values["accuracy"]) for name, value in values.items()}
+        if missing := {name: reason for name, reason in why.items() if reason}:
+            values |= dict.fromkeys(missing) | {"missing": missing}
+    return found
+
+
+def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> dict[str, Any]:
+    """The `test_images`, `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
+
+    `test_images`: how many each client has. `rounds`: how many the run has had. Null stands for a client without an
+    accuracy, and for a value that is not finite.
+    """
+    server = {row.round: row.value for row in history if (row.model, row.metric) == (GLOBAL, "test_accuracy")}
+    own, on_shards = client_curves(history, "shard_accuracy"), global_on_shards(history)
+    return {
+        "test_images": list(test_images),
+        "global": of_server(server, rounds),
+        "clients": per_client(own_shards(history, own), own, test_images, rounds, NO_PREDICTORS),
+        "global_on_shards": per_client(
+            {k: curve_statistics(curve) for k, curve in on_shards.items()},
+            on_shards,
+            test_images,
+            rounds,
+            NOT_ON_SHARDS if server else NO_GLOBAL,
+        ),
+        "uncertainty": uncertainty(history),
+    }

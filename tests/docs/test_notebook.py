@@ -1,0 +1,31 @@
+"""The notebook in docs/ runs as it stands, and stands there with what it gives."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
+
+
+def kinds(notebook: nbformat.NotebookNode) -> list[list[str]]:
+    """What each code cell gives: the names of its streams, and the formats of all else."""
+    return [
+        sorted(output.get("name") or "+".join(sorted(output["data"])) for output in cell["outputs"])
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder; its own assertions hold, and its outputs are of the kinds that are stored."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    fresh = nbformat.read(NOTEBOOK, 4)
+    for cell in fresh.cells:
+        if cell.cell_type == "code":
+            cell["outputs"] = []
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(fresh, timeout=300, kernel_name="python3", resources=place, coalesce_streams=True).execute()
+    assert kinds(fresh) == kinds(nbformat.read(NOTEBOOK, 4))
+    assert (tmp_path / "runs/hbfl/summary.json").exists()

@@ -1,0 +1,816 @@
+"""The plan: what a config asks for becomes runs, each once, and cells; a current plan is read without torch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayesfed.core import files
+from bayesfed.core.errors import InputError
+from bayesfed.papers import grid
+from bayesfed.plan import experiments, plan
+from bayesfed.results import comparison
+from bayesfed.runs import run_file
+
+PROJECT = Path(__file__).parents[2]
+
+PAPER = """
+paper: small
+title: A small paper
+reference: nobody, 2026
+run: {partition: {scheme: dirichlet_class_shared, clients: 3}, rounds: 2, local_epochs: 1, batch_size: 64}
+settings: {"100": IID}
+methods:
+  FedAvg: {name: fedavg}
+  FML: {name: fml}
+experiments:
+  first:
+    models: {global: lenet5, local: [mlp, mlp, lenet5]}
+    axes: {dataset: [cifar10], alpha: [100, 0.05], method: [FedAvg, FML]}
+  second:                     # FedAvg at alpha 100 is the first experiment's run
+    cases: [{dataset: cifar10, model: lenet5}]
+    axes: {alpha: [100], stragglers: [0, 0.5], method: [FedAvg]}
+  tasks:
+    dataset: [cifar10, mnist]
+    partition: {scheme: whole, clients: 2}
+    models: {global: convolutions, local: [lenet5, cnn1]}
+    axes: {method: [FML]}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A config of a small paper with stand-in datasets, in a working folder of its own."""
+    (tmp_path / "config" / "papers").mkdir(parents=True)
+    (tmp_path / "config" / "papers" / "small.yaml").write_text(PAPER.replace("mnist]", "cifar10]"))
+    monkeypatch.chdir(tmp_path)
+    return {"name": "tiny", "papers": ["small"], "seeds": [0, 1], "datasets": {"cifar10": "digits"}}
+
+
+def made(config: dict[str, Any]) -> dict[str, Any]:
+    return plan.make(config)[0]
+
+
+def cached(config: dict[str, Any]) -> dict[str, Any]:
+    """The plan that `plan.load` finds, made without the process that it starts, which takes longer than all else."""
+    path = plan.folder(config["name"]) / "config.yaml"
+    files.write_yaml(path, config)
+    return plan.write(path)
+
+
+def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(PROJECT)
+    return made(plan.read_mapping(Path("config", f"{name}.yaml")))
+
+
+def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 40 + 8 + 4 + 12 + 3 +
+    80 + 8 + 40 of HBFL, of which 22 are shared; 7 + 15 + 2 + 3 + 75 + 15 + 6 of FOLA, of which 3, 1, 1 and 2 are shared,
+    and 66 of its two clients, errors and central run in all. Of the searches, the part that the config names: one seed
+    of 5 alphas, 3 lr, 2 epochs, 4 batch sizes, 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of
+    FedPPD, one shared, without FEMNIST and its Table 3, and on one seed 9 of the baselines, 3 shared. 72 + 27 + 12 + 5 +
+    5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 + 2 of pFedBayes, of which 9, 4 and ten times 1 are shared, and 9 + 6 of forms of
+    two methods, 6 shared."""
+    full = of_project("paper", monkeypatch)
+    assert all(cell["used"] == cell["dataset"] for cell in full["cells"])
+    changed = [cell for cell in full["cells"] if cell["changes"]]
+    assert {(cell["paper"], cell["dataset"], cell["model"]) for cell in changed} == {
+        ("fedppd", "cifar100", "resnet18"),
+        ("fedppd", "mnist", "fedppd_mnist"),
+        ("fola", "mnist", "fola_mlp"),
+    }
+    told = {words for cell in changed for words in cell["changes"]}
+    assert told == {
+        "weights global from scratch (paper resnet18-f37072fd.pth)",
+        "weights student from scratch (paper resnet34-b627a593.pth)",
+        "our own, on MNIST, with a tenth of the images",
+        "one choice of hyperparameters, where the paper has the best of a grid",
+    }
+    cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
+    runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
+    assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 203, 3 * 181)
+    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 189 + 240 + 106, 3 * 180 + 230 + 91)
+    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 180, 3 * 151)
+    assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 46 + 9, 3 * 45 + 6)
+    assert len(full["runs"]) == 3 * (181 + 180 + 45 + 151) + 230 + 91 + 6
+    hbfl, fola, fedppd, pfedbayes = (len(runs[paper]) for paper in ("hbfl", "fola", "fedppd", "pfedbayes"))
+    told_in_readme = f"{hbfl} runs for HBFL, {fola} for FOLA, {fedppd} for FedPPD, {pfedbayes} for pFedBayes"
+    assert told_in_readme in (PROJECT / "README.md").read_text()
+    assert {cell["alpha"] for cell in cells["hbfl"]} == {None, "100", "1", "0.1", "0.05"}
+    assert {cell["stragglers"] for cell in cells["hbfl"]} == {"0", "0.5", "0.9"}
+
+
+def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = of_project("demo", monkeypatch)
+    every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
+    assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
+    assert {paper for paper, _ in every} == {path.stem for path in (PROJECT / plan.PAPERS).glob("*.yaml")}
+    assert 40 <= len(demo["runs"]) <= 140
+    assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
+    assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}
+    assert "not the paper's" in demo["notice"]
+
+
+def test_check_fills_tables_1_to_4_from_the_papers_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = of_project("check", monkeypatch)
+    assert Counter(cell["experiment"] for cell in check["cells"]) == {"heterogeneous": 8, "multitask": 3}
+    assert {name for run in check["runs"] for name in run["datasets"]} == {"cifar10", "cifar100"}
+    assert all(cell["changes"] for cell in check["cells"])
+
+
+def test_run_files_are_there_while_a_plan_is_made_anew(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of a sweep that goes on read them."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(config))
+    first = {Path(run["runfile"]) for run in plan.write(path)["runs"]}
+    there: list[bool] = []
+    written = files.write_yaml
+    monkeypatch.setattr(
+        files, "write_yaml", lambda *a, **k: (there.append(all(one.exists() for one in first)), written(*a, **k))
+    )
+    path.write_text(yaml.safe_dump(config | {"seeds": [0]}))
+    second = {Path(run["runfile"]) for run in plan.write(path)["runs"]}
+    assert second < first
+    assert there == [True] * len(second)
+    assert (
+        set(next(iter(second)).parent.glob("*.yaml")) == second
+    )  # what is not planned any more is not trained by hand
+
+
+def test_cells_share_runs(config: dict[str, Any]) -> None:
+    small = made(config)
+    folders = Counter(cell["folder"] for cell in small["cells"])
+    assert len(small["cells"]) == 2 * (4 + 2 + 1)
+    assert len(small["runs"]) == len(folders) == 2 * (4 + 1 + 1)
+    shared = [cell["experiment"] for cell in small["cells"] if folders[cell["folder"]] == 2]
+    assert Counter(shared) == {"first": 2, "second": 2}
+
+
+def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
+    cell = made(config)["cells"][0]
+    assert cell | {"folder": ""} == {
+        "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
+        "setting": "IID", "method": "FedAvg", "model": None, "models": {"global": "lenet5", "local": []}, "clients": 3, "stragglers": "0", "axes": {}, "seed": 0, "rounds": 2,
+        "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "asks": [], "changes": [], "folder": "",
+    }  # fmt: skip
+    tasks = made(config)["cells"][-1]
+    assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])
+    assert (tasks["alpha"], tasks["setting"]) == (None, None)
+
+
+def test_figures_are_made_again_when_methods_change_places(config: dict[str, Any]) -> None:
+    small = made(config)
+    (spec,) = small["papers"].values()
+    turned = spec | {"methods": dict(reversed(spec["methods"].items()))}
+    assert plan.products_hash(small) == small["products"]
+    assert plan.products_hash(small | {"papers": {"small": turned}}) != small["products"]
+
+
+def test_networks_of_a_cell_are_its_runs(config: dict[str, Any]) -> None:
+    ours = {"run": {"models": {"global": "mlp", "local": "cnn1"}}, "axes": {"method": ["FML"]}}
+    cells = made(config | {"experiments": {"first": ours}})["cells"]
+    found = [cell["models"] for cell in cells if cell["experiment"] in ("first", "second")]
+    assert found[0] == {"global": "mlp", "local": ["cnn1"] * 3}
+    assert found[-1] == {}  # an axis names it
+
+
+def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest seed of everything; in it what fills tables; in that the cheap, a table's row side by side."""
+    monkeypatch.chdir(PROJECT)
+    full = made(plan.read_mapping(Path("config/paper.yaml")) | {"papers": ["hbfl"], "experiments": {}})
+    of_folder = {cell["folder"]: cell for cell in reversed(full["cells"])}  # as the first that asks for it
+    order = [of_folder[run["folder"]] for run in sorted(full["runs"], key=lambda run: -run["priority"])]
+    assert sorted(run["priority"] for run in full["runs"]) == list(range(1, len(order) + 1))
+    assert [cell["seed"] for cell in order] == [0] * 181 + [1] * 181 + [2] * 181
+    first = [(cell["experiment"], cell["method"], cell["dataset"], cell["alpha"]) for cell in order[:11]]
+    both = ["cifar10", "cifar100"]
+    assert first[:3] == [("multitask", method, both, None) for method in ("Independent", "FML", "HBFL")]
+    assert first[3:7] == [("heterogeneous", m, "cifar10", alpha) for alpha in ("100", "0.05") for m in ("FML", "HBFL")]
+    assert {experiment for experiment, *_ in first} == {"multitask", "heterogeneous"}
+    figures = [(cell["model"], cell["dataset"]) for cell in order[11:181] if cell["experiment"] == "homogeneous"]
+    assert figures[0] == ("mlp", "mnist")
+    assert figures[-1] == ("cnn2", "cifar100")
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("hbfl-readings", 28 * 3 + 2 * 10),
+        ("fola-reduced", 7),
+        ("fedppd-reduced", 6),
+        ("pfedbayes-reduced", 25),
+        ("check", 11),
+    ],
+)
+def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    assert len(made(plan.read_mapping(Path("config", f"{name}.yaml")))["runs"]) == runs
+
+
+def test_a_configs_own_tables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    spec = made(plan.read_mapping(Path("config/pfedbayes-reduced.yaml")))["papers"]["pfedbayes"]
+    assert spec["glance"] == [
+        "cifar10_reduced",
+        "noise",
+        "table1",
+        "table1_cifar10",
+        "leaks",
+        "pfedgp_embedding",
+        "perfedavg_order",
+        "bnfed_form",
+    ]
+    assert list(spec["tables"])[:3] == ["cifar10_reduced", "noise", "table1"]
+
+
+def test_a_case_without_a_value_is_the_papers_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FOLA's Table II at a reduced budget names methods alone; each has local epochs of its own in the paper."""
+    monkeypatch.chdir(PROJECT)
+    cells = made(plan.read_mapping(Path("config/fola-reduced.yaml")))["cells"]
+    told = {cell["method"]: cell["changes"] for cell in cells}
+    assert told["FedAvg"] == ["rounds 4 (paper 100)", "local epochs 1 (paper 40)"]
+    assert told["SCAFFOLD"] == ["rounds 4 (paper 100)"]
+
+
+def test_short_runs_are_trained_in_batches() -> None:
+    """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
+    runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]
+    assert plan.batches(runs, 1, {"below": 2}) == [["5", "4", "3", "1", "0"]]
+    assert plan.batches(runs, 2, {"below": 2}) == [["5", "4", "3"], ["1", "0"]]
+    assert plan.batches(runs, 1, {"below": 2, "together": 4}) == [["5", "4", "3", "1"]]
+    assert plan.batches(runs, 8, {"below": 2}) == plan.batches(runs, 1, {"below": 1}) == plan.batches([], 2, {}) == []
+    assert plan.batches([{**run, "cost": plan.SHORT + run["cost"] - 2} for run in runs], 1, {}) == [
+        ["5", "4", "3", "1", "0"]
+    ]
+
+
+def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
+    """Whatever the experiment, or the config for all of them, says of it; the partition key by key."""
+    config |= {"run": {"rounds": 3}, "experiments": {"second": {"run": {"rounds": 1, "partition": {"clients": 4}}}}}
+    cells = made(config)["cells"]
+    assert {(c["experiment"], c["rounds"], c["clients"]) for c in cells if c["experiment"] != "tasks"} == {
+        ("first", 3, 3), ("second", 1, 4)
+    }  # fmt: skip
+    told = next(c["changes"] for c in cells if c["experiment"] == "second")
+    assert told == ["clients 4 (paper 3)", "rounds 1 (paper 2)"]
+    with pytest.raises(InputError, match="round: unknown key; did you mean 'rounds'"):
+        made(config | {"experiments": {"second": {"run": {"round": 1}}}})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 5}, "run.seed: seeds stand under `seeds`"),
+        ({"method": {"lr": 0.1}}, "run.method: a method's options stand under `methods`"),
+    ],
+)
+@pytest.mark.parametrize("place", ["of all experiments", "of one"])
+def test_a_key_of_run_that_has_another_place_is_refused(
+    config: dict[str, Any], place: str, changed: Any, message: str
+) -> None:
+    there = {"run": changed} if place == "of all experiments" else {"experiments": {"first": {"run": changed}}}
+    with pytest.raises(InputError, match=re.escape(message)):
+        made(config | there)
+
+
+@pytest.mark.parametrize("place", ["config", "config.experiments.first"])
+def test_a_stand_in_for_no_dataset_is_refused(config: dict[str, Any], place: str) -> None:
+    wanted = {"datasets": config["datasets"] | {"cifar1O": "digits"}}
+    with pytest.raises(InputError, match=f"{place}.datasets: no dataset is named 'cifar1O'; did you mean 'cifar10'"):
+        made(config | (wanted if place == "config" else {"experiments": {"first": wanted}}))
+
+
+SKIPPED: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
+CASE = {"dataset": "cifar10", "model": "mlp", "method": "Mine"}
+OWN = {"title": "Mine", "experiment": "tasks", "columns": [{"method": "FML"}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"run": {"partition": {"alpha": 0.5, "min_train": 5}}}, "run.partition.alpha"),
+        ({"run": {"partition": {"alpha": "banana"}}}, "run.partition.alpha"),
+        ({"run": {"dataset": "digits"}}, "run.dataset"),
+        ({"run": {"models": {"global": "mlp"}}}, "run.models.global"),
+        ({"run": {"models": {"student": "mlp"}}}, "run.models.student"),
+        ({"run": {"stragglers": 2}, "experiments": SKIPPED | {"second": {}}}, "run.stragglers"),
+        ({"methods": {"FML": {"lr": 1}}, "experiments": SKIPPED | {"second": {}}}, "methods.FML.lr"),
+        ({"methods": {"FML": {"lr": "x", "alpha": 0.1}}, "experiments": SKIPPED | {"second": {}}},
+         "methods.FML.lr, config.methods.FML.alpha"),
+        ({"methods": {"Mine": {"name": "fedavg", "lr": 1}},
+          "experiments": SKIPPED | {"mine": {"cases": [CASE], "axes": {"alpha": [1], "lr": [0.1]}}}}, "methods.Mine.lr"),
+        ({"methods": {"Mine": {"name": "fedavg"}}, "experiments": SKIPPED | {"mine": {
+            "partition": {"alpha": 3, "clients": 2}, "cases": [CASE | {"alpha": 1}]}}}, "experiments.mine.partition.alpha"),
+        ({"datasets": {"cifar10": "digits", "fashion-mnist": "digits"}}, "datasets.fashion-mnist"),
+        ({"experiments": SKIPPED | {"second": {"datasets": {"cifar10": "digits-parity"}}}}, "datasets.cifar10"),
+        ({"experiments": {"first": {"datasets": {"mnist": "digits"}}}}, "experiments.first.datasets.mnist"),
+        ({"experiments": SKIPPED | {"first": {"seeds": [3]}}}, "seeds"),
+        ({"experiments": SKIPPED | {"first": {"run": {"models": {"student": "mlp"}}}}},
+         "experiments.first.run.models.student"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_run_takes_is_refused(config: dict[str, Any], change: dict[str, Any], place: str) -> None:
+    with pytest.raises(InputError) as error:
+        made(config | change)
+    assert str(error.value).startswith(f"config.{place}: no run takes this, since ")
+
+
+def test_a_value_that_one_run_takes_is_none_the_worse(config: dict[str, Any]) -> None:
+    """And it is checked there."""
+    run = {"stragglers": 0.5, "partition": {"min_train": 5}}
+    made(config | {"run": run, "experiments": SKIPPED | {"first": {"axes": {"method": ["FedAvg"]}}, "second": {}}})
+    with pytest.raises(InputError, match=r"first .*config\.run\.stragglers: 2\.0 is out of range"):
+        made(config | {"run": {"stragglers": 2}})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experiments": {"first": {"skip": True, "run": {"rounds": 3}}}}, "experiments.first.run: the experiment is skipped"),
+        ({"experiments": {"mine": {"seed": 1, "axes": {"method": ["FML"]}}}}, "experiments.mine.seed: seeds stand under"),
+        ({"tables": {"mine": OWN | {"rows": {}, "metric": "client_accuracy_best"}}}, "tables.mine: no planned run is in it"),
+        ({"figures": {"mine": OWN | {"rows": [], "columns": [], "accuracy": "client", "methods": ["FML"]}}},
+         "figures.mine: no planned run is in it"),
+        ({"papers": ["small", "other"]}, "papers: all experiments of 'other' are skipped"),
+        ({"parts": "own"}, "parts: no run takes anything of own"),
+        ({"weights": "own"}, "weights: no run takes anything of own"),
+        ({"short_runs": {"below": 0, "together": 3}}, "short_runs.together: no run is short"),
+    ],
+)  # fmt: skip
+def test_what_is_in_no_run_is_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:
+    Path("own", "papers").mkdir(parents=True)
+    other = PAPER.replace("mnist]", "cifar10]")
+    for old, new in {"small": "other", "first:": "third:", "tasks:": "fourth:", "second:": "fifth:"}.items():
+        other = other.replace(old, new)
+    Path("config", "papers", "other.yaml").write_text(other)
+    skipped = {"second": {"skip": True}, "tasks": {"skip": True}}
+    if "papers" in change:
+        skipped |= {name: {"skip": True} for name in ("third", "fourth", "fifth")}
+    with pytest.raises(InputError, match=f"^config.{words}"):
+        made(config | change | {"experiments": skipped | change.get("experiments", {})})
+
+
+def test_seeds_are_given_where_they_are_wanted(config: dict[str, Any]) -> None:
+    del config["seeds"]
+    with pytest.raises(InputError, match=r"^config\.seeds: this key is missing"):
+        made(config)
+    cells = made(config | {"experiments": SKIPPED | {"first": {"seeds": [3]}}})["cells"]
+    assert {cell["seed"] for cell in cells} == {3}
+
+
+def test_an_axis_wins_over_the_run_of_all_experiments_and_forbids_the_key_in_its_own(config: dict[str, Any]) -> None:
+    cells = made(config | {"run": {"stragglers": 0.25}})["cells"]
+    assert {(c["experiment"], c["stragglers"]) for c in cells} >= {
+        ("first", "0.25"),
+        ("second", "0"),
+        ("second", "0.5"),
+    }
+    message = "small, experiment second (dataset cifar10, model lenet5, alpha 100, stragglers 0, method FedAvg): "
+    message += "run.stragglers: the experiment has an axis 'stragglers'; give other values under its `axes` or `cases`"
+    with pytest.raises(InputError, match=re.escape(message)):
+        made(config | {"experiments": {"second": {"run": {"stragglers": 0.25}}}})
+    with pytest.raises(InputError, match=r"run\.partition\.alpha: the experiment has an axis 'alpha'"):
+        made(config | {"experiments": {"second": {"run": {"partition": {"alpha": 1}}}}})
+    with pytest.raises(InputError, match=r"run\.models\.global: the experiment has an axis 'model'"):
+        made(config | {"experiments": {"second": {"run": {"models": {"global": "mlp"}}}}})
+
+
+def test_an_experiment_is_repeated_as_often_as_its_paper_says(config: dict[str, Any]) -> None:
+    """Unless the config gives its seeds; the config's own are for experiments of which the paper does not say it."""
+    path = plan.PAPERS / "small.yaml"
+    path.write_text(path.read_text().replace("  first:\n", "  first:\n    seeds: 3\n"))
+
+    def seeds(changes: dict[str, Any]) -> dict[str, set[int]]:
+        cells = made(config | changes)["cells"]
+        return {name: {cell["seed"] for cell in cells if cell["experiment"] == name} for name in ("first", "second")}
+
+    assert seeds({}) == {"first": {0, 1, 2}, "second": {0, 1}}
+    assert seeds({"experiments": {"first": {"seeds": [7]}}}) == {"first": {7}, "second": {0, 1}}
+
+
+def test_blocks_of_a_run_are_changed_key_by_key(config: dict[str, Any]) -> None:
+    """By an experiment as by a config; a partition that names its scheme is another one, whole."""
+    path = plan.PAPERS / "small.yaml"
+    paper = yaml.safe_load(path.read_text())
+    paper["run"] |= {"schedule": {"round_decay": 0.9}, "tasks": {"mistakes": True}}
+    paper["experiments"]["first"]["schedule"] = {"milestones": [[0.5, 0.1]]}
+    path.write_text(yaml.safe_dump(paper))
+    change = {
+        "tasks": {"foreign": ["digits-turned"]},
+        "partition": {"scheme": "dirichlet_client", "clients": 3, "min_test": 0},
+    }
+    config["run"] = {"schedule": {"epoch_decay": 0.8}, "partition": {"min_train": 5}}
+    config["experiments"] = {"first": {"run": change}, "tasks": {"skip": True}}
+    first, *_, last = plan.make(config)[1]
+    assert (first.schedule.round_decay, first.schedule.epoch_decay, first.schedule.milestones) == (
+        0.9,
+        0.8,
+        ((0.5, 0.1),),
+    )
+    assert (first.tasks.mistakes, first.tasks.foreign) == (True, ("digits-turned",))
+    assert (first.partition.scheme, first.partition.min_train) == ("dirichlet_client", 10)
+    assert (last.partition.scheme, last.partition.min_train) == ("dirichlet_class_shared", 5)
+
+
+def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> None:
+    """But for a partition of another scheme, which has other options."""
+    path = plan.PAPERS / "small.yaml"
+    rules = [
+        {"where": {"alpha": 0.05}, "run": {"rounds": 7, "partition": {"clients": 4}}},
+        {"where": {"alpha": 100}, "run": {"partition": {"scheme": "dirichlet_client", "clients": 5}}},
+        {"where": {"method": ["FML"]}, "methods": {"FML": {"lr": 0.5}}},
+    ]
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"given": rules}))
+    spec = plan.read_paper("small", {})
+    first = spec["run"]["partition"]["scheme"]
+    run, options = grid.given(spec, {"alpha": 0.05, "method": "FML"})
+    assert (run["rounds"], run["batch_size"], options) == (7, 64, {"lr": 0.5})
+    assert run["partition"] == {"scheme": first, "clients": 4}
+    run, options = grid.given(spec, {"alpha": 100, "method": "FedAvg"})
+    assert (run["rounds"], run["partition"], options) == (2, {"scheme": "dirichlet_client", "clients": 5}, {})
+
+
+def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
+    """Not the budget alone: methods, clients, participation, points outside the paper's grid; more rounds, too."""
+    changed = config | {
+        "run": {"rounds": 3, "participation": 0.2, "partition": {"clients": 4}},
+        "methods": {"FedAvg": {"lr": 0.001}},
+        "experiments": {
+            "first": {"axes": {"alpha": [100.0, 1], "method": ["FedAvg"]}},
+            "second": {"cases": [{"model": "lenet5", "dataset": "cifar10"}], "axes": {"stragglers": [0]}},
+            "tasks": {"skip": True},
+        },
+    }
+    common = ["clients 4 (paper 3)", "lr 0.001 (paper 0.01)", "rounds 3 (paper 2)", "participation 0.2 (paper 1)"]
+    cells = {(c["experiment"], c["alpha"]): c["changes"] for c in made(changed)["cells"]}
+    assert cells == {
+        ("first", "100"): common,
+        ("first", "1"): ["alpha 1 (not in the paper)", *common],
+        ("second", "100"): common,
+    }
+    assert not any(cell["changes"] for cell in made(config)["cells"])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda spec: spec["run"].update(rounds=3),
+        lambda spec: spec["methods"]["FedAvg"].update(lr=0.001),
+        lambda spec: spec["experiments"]["first"]["axes"].update(alpha=[100]),
+        lambda spec: spec["experiments"].update(more=spec["experiments"]["tasks"]),
+    ],
+)
+def test_an_edited_paper_file_is_not_the_papers(config: dict[str, Any], edit: Callable[[Any], None]) -> None:
+    """Where the file says what it shipped with; tables, labels and comments may be edited, experiments may not."""
+    path = plan.PAPERS / "small.yaml"
+    spec = yaml.safe_load(path.read_text())
+    spec["shipped"] = {name: experiments.digest("small", name, spec) for name in spec["experiments"]}
+    path.write_text(yaml.safe_dump(spec | {"title": "Another title"}))
+    assert not any(cell["changes"] for cell in made(config)["cells"])
+    edit(spec)
+    path.write_text(yaml.safe_dump(spec))
+    told = {change for cell in made(config)["cells"] for change in cell["changes"]}
+    assert any(change.startswith("experiment ") and change.endswith(" is not the paper's") for change in told)
+
+
+def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the paper's experiments on purpose: check it against the paper, then write these digests."""
+    monkeypatch.chdir(PROJECT)
+    for path in plan.PAPERS.glob("*.yaml"):
+        spec = plan.read_mapping(path)
+        assert spec["shipped"] == {name: experiments.digest(path.stem, name, spec) for name in spec["experiments"]}
+
+
+def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, Any]) -> None:
+    """A sweep along keys of the method, the partition and the run file, beside the paper's own experiments."""
+    rows = {"lr": [0.1, 0.01], "partition.clients": [3, 4]}
+    shown = {"title": "Sweep", "experiment": "sweep", "rows": rows, "columns": [{"method": "Mine"}]}
+    drawn = {"title": "Sweep", "experiment": "sweep", "rows": [], "columns": ["lr"], "curves": "partition.clients"}
+    config |= {
+        "methods": {"Mine": {"name": "fedavg", "momentum": 0.5}},
+        "experiments": {
+            "sweep": {
+                "seeds": [5],
+                "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
+                "axes": {"method": ["Mine"], "lr": [0.1, 0.01], "partition.clients": [3, 4], "participation": [0.5]},
+            },
+            "tasks": {"skip": True},
+        },
+        "tables": {"sweep": shown | {"metric": "global_accuracy_best"}},
+        "figures": {"sweep": drawn | {"accuracy": "global", "methods": ["Mine"]}},
+    }
+    small, runs = plan.make(config)
+    by_folder = {run.folder: run for run in runs}
+    own = [(cell, by_folder[cell["folder"]]) for cell in small["cells"] if cell["experiment"] == "sweep"]
+    assert len(own) == 4
+    for cell, run in own:
+        assert cell["seed"] == 5
+        assert cell["axes"] == {"lr": run.options.lr, "partition.clients": run.partition.clients, "participation": 0.5}
+        assert (run.options.momentum, run.budget.participation, run.global_model) == (0.5, 0.5, "mlp")
+        assert cell["changes"] == ["experiment sweep is not the paper's"]
+    assert {(run.options.lr, run.partition.clients) for _, run in own} == {(0.1, 3), (0.1, 4), (0.01, 3), (0.01, 4)}
+    assert [name for _, name, _ in plan.items(small, "tables")] == ["sweep"]
+    assert not any(cell["changes"] for cell in small["cells"] if cell["experiment"] == "first")
+
+
+def test_local_models_only_where_a_method_has_them(config: dict[str, Any]) -> None:
+    runs = {run.method: run for run in plan.make(config)[1] if not run.multi_task}
+    assert runs["fml"].local_models == ("mlp", "mlp", "lenet5")
+    assert runs["fedavg"].local_models == ()
+
+
+def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) -> None:
+    config |= {
+        "run": {"rounds": 7, "partition": {"min_train": 5}},
+        "methods": {"FML": {"alpha": 0.25}},
+        "experiments": {
+            "first": {"seeds": [4], "datasets": {"cifar10": "digits-parity"}, "axes": {"alpha": [1]}},
+            "second": {"cases": [{"dataset": "cifar10", "model": "mlp"}], "axes": {"stragglers": [0.9]}},
+            "tasks": {"skip": True},
+        },
+    }
+    small, runs = plan.make(config)
+    assert [(c["experiment"], c["method"], c["alpha"], c["stragglers"], c["seed"]) for c in small["cells"]] == [
+        ("first", "FedAvg", "1", "0", 4),
+        ("first", "FML", "1", "0", 4),
+        ("second", "FedAvg", "100", "0.9", 0),
+        ("second", "FedAvg", "100", "0.9", 1),
+    ]
+    assert [run.datasets for run in runs] == [("digits-parity",)] * 2 + [("digits",)] * 2
+    assert {run.budget.rounds for run in runs} == {7}
+    assert {run.partition.min_train for run in runs} == {5}
+    assert [run.options.alpha for run in runs if run.method == "fml"] == [0.25]
+    assert runs[-1].global_model == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": [0]}, "config.seed: unknown key; did you mean 'seeds'?"),
+        ({True: 1}, "config.True: unknown key"),
+        ({"papers": []}, "config.papers: expected a list of 1 or more, found []"),
+        ({"papers": ["large"]}, "config/papers/large.yaml: there is no such file; valid: small"),
+        ({"experiments": {"frist": {}}}, "config.experiments.frist: unknown key; did you mean 'first'?"),
+        (
+            {"experiments": {name: {"skip": True} for name in ("first", "second", "tasks")}},
+            "config.experiments: no experiment is left to run",
+        ),
+        ({"experiments": {"first": {"axis": {}}}}, "config.experiments.first.axis: unknown key"),
+        ({"experiments": {"first": {"axes": {"stragglers": [0]}}}}, "config.experiments.first.axes.stragglers"),
+        ({"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}}, "did you mean 'lr'?"),
+        ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
+        (
+            {"experiments": {"mine": {"axes": {"method": ["FML"]}, "run": {"rounds": 1}}}},
+            "config.experiments.mine.run: keys of a run file, such as rounds, stand in an experiment of your own itself",
+        ),
+        (
+            {"experiments": {"mine": {"axes": {"method": ["FML"], "lr": [1]}, "cases": [{"lr": 0.5}]}}},
+            "config.experiments.mine.cases: 'lr' is an axis of this experiment, too; give its values in one of them",
+        ),
+        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine: experiment: this key is missing"),
+        (
+            {"tables": {"mine": {"title": "x", "columns": "FML"}}},
+            "config.tables.mine.columns: expected a list, found 'FML'",
+        ),
+        (
+            {"tables": {"mine": {"rows": {"method": "FML"}}}},
+            "config.tables.mine.rows.method: expected a list, found 'FML'",
+        ),
+        (
+            {"figures": {"mine": {"curves": ["method"]}}},
+            "config.figures.mine.curves: expected text, found ['method']",
+        ),
+        ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine: titel: unknown key; did you mean 'title'?"),
+        ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
+        (
+            {"experiments": {"first": {"axes": {"alpha": 0.05}}}},
+            "experiments.first.axes.alpha: expected a list, found 0.05",
+        ),
+        ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
+        (
+            {
+                "experiments": {
+                    "mine": {
+                        "cases": [{"dataset": "cifar10", "model": "mlp", "method": "FML", "alpha": 1}],
+                        "axes": {"seed": [0, 1]},
+                    }
+                }
+            },
+            "axis 'seed': seeds stand under `seeds`",
+        ),
+        ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
+        ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),
+        (
+            {"methods": {"Mine": {"name": "fml", "lr": 1}}},
+            "config.methods.Mine: no experiment names it; put it into one's axis, experiments.NAME.axes.method: [..., Mine]",
+        ),
+        ({"run": {"round": 1}}, "alpha 100, method FedAvg): config.run.round: unknown key; did you mean 'rounds'?"),
+        ({"datasets": {"cifar10": "digit"}}, "did you mean 'digits'?"),
+        ({"run": 3}, "config.run: expected keys and values, found 3"),
+        ({"seeds": 3}, "config.seeds: expected a list, found 3"),
+    ],
+)
+def test_mistakes_are_named(config: dict[str, Any], change: dict[Any, Any], words: str) -> None:
+    Path("config", "tiny.yaml").write_text(yaml.safe_dump(config | change))
+    with pytest.raises(InputError) as error:
+        plan.write(Path("config", "tiny.yaml"))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("place", ["run", "experiment"])
+@pytest.mark.parametrize(
+    ("asked", "metric"),
+    [
+        ({"tasks": {"mistakes": True}}, "global_auroc_mistakes_last"),
+        ({"clients_on_test": "round"}, "local_accuracy_last"),
+    ],
+)
+def test_what_a_config_asks_of_runs_can_be_shown(
+    config: dict[str, Any], place: str, asked: dict[str, Any], metric: str
+) -> None:
+    table = {
+        "title": "Mine",
+        "experiment": "first",
+        "rows": {"method": ["FedAvg"]},
+        "columns": [{"alpha": 100, "metric": metric}],
+    }
+    config["tables"] = {"mine": table}
+    with pytest.raises(InputError, match="does not"):
+        plan.make(config)
+    made(config | ({"run": asked} if place == "run" else {"experiments": {"first": {"run": asked}}}))
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (
+            {"tables": {"mine": {"rows": {"lr": [0.1, 0.01]}, "columns": [{"metric": "global_accuracy_best"}]}}},
+            "config.tables.mine: runs that differ in method would be averaged as if they were one; name it in rows or columns",
+        ),
+        (
+            {"figures": {"mine": {"rows": [], "columns": [], "accuracy": "global", "methods": ["FedAvg", "FML"]}}},
+            "config.figures.mine: runs that differ in lr would be averaged",
+        ),
+    ],
+)
+def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own: dict[str, Any], words: str) -> None:
+    config["experiments"] = {
+        "sweep": {
+            "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
+            "axes": {"method": ["FedAvg", "FML"], "lr": [0.1, 0.01]},
+        }
+    }
+    for items in own.values():
+        items["mine"] |= {"title": "Sweep", "experiment": "sweep"}
+    with pytest.raises(InputError) as error:
+        plan.make(config | own)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"run": {"partition": {"clients": 1000}}}, "1000 clients with at least 10 training images need 10000, there are 1438"),
+        ({"run": {"partition": {"min_train": 100000}}}, "3 clients with at least 100000 training images need 300000"),
+        ({"run": {"active": {"start": 5000, "add": 1, "every": 1}}}, "active.start: no client has more than 5000 images"),
+        ({"run": {"server_images": 720}}, "server_images: 720 for the server, but dataset 'digits' has 1438 for training"),
+        ({"methods": {"Mine": {"name": "fedbe"}}}, "method 'fedbe' has 10000 images for the server, by its option `server_set`, but dataset 'digits' has 1438"),
+    ],
+)  # fmt: skip
+def test_more_images_than_a_dataset_has_are_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:
+    """Those of the dataset that a stand-in is for would do; a config's own experiment is counted with the config's run."""
+    case = {"dataset": "cifar10", "model": "mlp", "alpha": 1, "method": "Mine"}
+    skipped: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
+    config |= {"methods": {"Mine": {"name": "fedavg"}}, "experiments": skipped | {"mine": {"cases": [case]}}} | change
+    with pytest.raises(
+        InputError, match=r"^small, experiment mine \(dataset cifar10, model mlp, alpha 1, method Mine"
+    ) as error:
+        made(config)
+    assert words in str(error.value)
+
+
+def test_written_run_files_are_the_runs(config: dict[str, Any]) -> None:
+    Path("config", "tiny.yaml").write_text(yaml.safe_dump(config))
+    for run in plan.write(Path("config", "tiny.yaml"))["runs"]:
+        assert run_file.load(Path(run["runfile"])).folder == run["folder"]
+
+
+def test_run_files_of_an_earlier_plan_go(config: dict[str, Any], tmp_path: Path) -> None:
+    for seeds in ([0], [1]):
+        Path("config", "tiny.yaml").write_text(yaml.safe_dump(config | {"seeds": seeds}))
+        found = plan.write(Path("config", "tiny.yaml"), tmp_path)
+        assert set((tmp_path / "runs").iterdir()) == {Path(run["runfile"]) for run in found["runs"]}
+
+
+def test_a_run_file_is_no_config() -> None:
+    with pytest.raises(
+        InputError, match="config: this is a run file, which has a dataset and a method; `bayesfed train`"
+    ):
+        plan.make({"dataset": "digits", "method": {"name": "fedavg"}})
+
+
+def test_current_plan_is_read_without_torch_or_process(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cached(config)
+    program = f"""
+import subprocess, sys
+from bayesfed import plan
+subprocess.run = None
+assert plan.load({config!r})["hash"] == {first["hash"]!r}
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[str, Any]) -> None:
+    first, second = (Path(run["runfile"]) for run in cached(config)["runs"][:2])
+    was = first.read_text()
+    first.write_text(was.replace("rounds: 2", "rounds: 3"))
+    second.unlink()
+    plan.load(config)
+    assert first.read_text() == was
+    assert second.exists()
+
+
+def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a command that is run in another folder would say that nothing is printed."""
+    Path("config/papers/small.published.csv").write_text(
+        "item,dataset,setting,alpha,client,model,method,metric,value\n"
+    )
+    path = Path(cached(config)["runs"][0]["runfile"]).parents[1] / "plan.json"
+    comparison.write(path, Path("tables"))
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    with pytest.raises(
+        InputError, match=r"config/papers/small\.published\.csv: the printed numbers are not there; run this in"
+    ):
+        comparison.write(".." / path, Path("tables"))
+
+
+def test_plan_is_made_anew_when_its_sources_change(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Config, paper, printed numbers and source; each alone."""
+    package = tmp_path / "package"
+    shutil.copytree(plan.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(plan, "PACKAGE", package)
+    seen = [plan.content_hash(config)]
+    for path in (plan.PAPERS / "small.yaml", plan.PAPERS / "small.published.csv", package / "methods" / "fml.py"):
+        with path.open("a") as file:
+            file.write("\n# more\n")
+        seen.append(plan.content_hash(config))
+    seen.append(plan.content_hash(config | {"title": "another"}))
+    assert plan.content_hash(config | {"runs": "standing", "gpu_slots": 2, "title": "another"}) == seen[-1]
+    assert len(set(seen)) == len(seen)
+
+
+def test_refusal_of_the_planning_process_is_told(config: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="did you mean 'digits'"):
+        plan.load(config | {"datasets": {"cifar10": "digit"}})
+
+
+FOREIGN = """
+  foreign:
+    cases:
+      - {dataset: mnist, model: mlp, tasks.foreign: [fashion-mnist]}
+      - {dataset: cifar10, model: lenet5, tasks.foreign: [cifar100]}
+    tasks: {mistakes: true}
+    axes: {alpha: [100], method: [FedAvg]}
+"""
+
+
+def test_foreign_data_are_planned_fetched_and_stood_in_for(config: dict[str, Any]) -> None:
+    """What a task needs is fetched before the run; where another dataset stands in for it, the cell knows and says so."""
+    paper = Path("config/papers/small.yaml")
+    paper.write_text(paper.read_text() + FOREIGN)
+    stand_ins = {"datasets": {"cifar10": "cifar10", "mnist": "digits", "fashion-mnist": "digits-turned"}}
+    config["experiments"] = {
+        "first": {"skip": True},
+        "second": {"skip": True},
+        "tasks": {"skip": True},
+        "foreign": stand_ins,
+    }
+    del config["datasets"]
+    planned = made(config | {"seeds": [0]})
+    assert [run["datasets"] for run in planned["runs"]] == [["digits", "digits-turned"], ["cifar10", "cifar100"]]
+    digits, cifar = planned["cells"]
+    assert digits["foreign"] == {"fashion-mnist": "digits-turned"}
+    assert cifar["foreign"] == {"cifar100": "cifar100"}
+    assert [one for one in digits["changes"] if "foreign" in one] == [
+        "tasks foreign digits-turned (paper fashion-mnist)"
+    ]
+    assert not [one for one in cifar["changes"] if "foreign" in one]
+    runs = [run_file.resolve(mapping) for mapping in (run.to_dict() for run in plan.make(config | {"seeds": [0]})[1])]
+    assert [run.tasks.mistakes for run in runs] == [True, True]
