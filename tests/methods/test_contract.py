@@ -254,7 +254,12 @@ def test_the_server_trains_on_images_that_no_client_has(mapping: Make, data_dir:
     progress = play(of, 2)
     assert progress.server["steps"].item() == 2 * 2 * 2  # rounds x epochs x batches of 32 in 50
     assert progress.server["ensemble"].shape[0] == 2
-    assert {row.model for row in progress.history if row.client == "global"} == {"global", "ensemble", "server"}
+    assert {row.model for row in progress.history if row.client == "global"} == {
+        "global",
+        "ensemble",
+        "server",
+        "communication",
+    }
 
 
 def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path) -> None:

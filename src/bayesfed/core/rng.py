@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PURPOSES = (
     "partition", "server-images", "init", "init-layers", "init-network", "participation", "stragglers",
-    "order", "augment", "noise", "predict", "method", "resampling", "labelling",
+    "order", "augment", "noise", "predict", "method", "resampling", "labelling", "validation",
 )  # fmt: skip
 
 

@@ -40,8 +40,8 @@ class Evaluation:
         """`participants`: the clients of the round."""
         self.federation, self.participants = federation, participants
         budget = federation.run.budget
-        self.detailed = round == budget.rounds or round % DETAILED_EVERY == 0
-        self.late = round > budget.rounds - LAST
+        self.detailed = round == federation.rounds or round % DETAILED_EVERY == 0
+        self.late = round > federation.rounds - LAST
         self.every = budget.clients_on_test == "round"
         sparse = 1 if self.every else -(-len(participants) // DETAILED_CLIENTS)
         self.on_all = set(participants[::sparse] if self.detailed or self.every else [])  # the test images
@@ -49,6 +49,8 @@ class Evaluation:
         self.predicts = False  # whether anything has predicted
         self.off: list[tuple[str, Tensor]] = []  # how far probabilities were from adding up to 1, by predictor
         self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and what has predicted
+        # What clients' models predict of their validation images, and the labels, by model and client.
+        self.validated: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
 
     def epoch_test(self, client: int) -> Callable[[Node], None] | None:
         """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
@@ -135,9 +137,22 @@ class Evaluation:
             ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
             if ours and "test" in predicted and node.round == node.rounds:
                 readings += reliability(predictor.name, *predicted["test"])
+            if len(shard.validation) and (self.detailed or not predictor.sampled):
+                readings += self.validate(node.client, predictor)
             if predictor.name == GLOBAL and "shard" in predictor.sets:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
+
+    def validate(self, client: int, predictor: Predictor) -> list[Reading]:
+        """The server's predictor on the validation images of all clients; what a client's says of its own is kept for
+        `over_clients`."""
+        shard = self.federation.shards[client]
+        images, own = shard.train_images, shard.validation
+        predicted = self.predict(client, predictor, images, own, " of its validation images"), images.labels[own]
+        if client == SERVER:
+            return validation("global", predictor.name, *predicted)
+        self.validated.setdefault(predictor.name, {})[client] = predicted
+        return []
 
     def predict(self, client: int, predictor: Predictor, images: Images, indices: Tensor, of: str = "") -> Tensor:
         """`Federation.predict` for a predictor of a client or the server, noting whether all of it are numbers. `of`: which
@@ -189,13 +204,18 @@ class Evaluation:
         return readings
 
     def over_clients(self, readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
-        """Where clients are tested every round: sum_k q_k of the accuracies on the full test set of each model that all
+        """Each model of the clients on the validation images of all of them together. Where clients are tested every round,
+        also sum_k q_k of the accuracies on the full test set of each model that all
         clients of the round were tested with: FOLA's LA, of a model of the client "mean"."""
+        together = []
+        for model, of_clients in self.validated.items():
+            of_each = [of_clients[k] for k in self.participants if k in of_clients]
+            together += validation(MEAN, model, *(torch.cat(parts) for parts in zip(*of_each, strict=True)))
         found: dict[str, list[Tensor]] = {}
         for reading in readings if self.every else ():
             if reading.metric == "test_accuracy" and reading.client != "global":
                 found.setdefault(reading.model, []).append(q[int(reading.client)] * reading.value)
-        return [
+        return together + [
             Reading(MEAN, model, "test_accuracy", torch.stack(values).sum())
             for model, values in found.items()
             if len(values) == len(q)
@@ -211,6 +231,13 @@ class Evaluation:
     def check(self) -> None:
         """Raise InputError where nothing has predicted, or not in probabilities."""
         method_checks.check_predictions(self.federation.method, self.predicts, self.off)
+
+
+def validation(who: str, model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
+    """Accuracy, NLL and ECE on validation images, from log probabilities (n, classes) and labels (n,)."""
+    measured = uncertainty(log_probabilities, labels)
+    values = {"accuracy": accuracy(log_probabilities, labels), "nll": measured["nll"], "ece": measured["ece"]}
+    return [Reading(who, model, f"validation_{name}", value) for name, value in values.items()]
 
 
 def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -37,12 +37,16 @@ EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
 
 @dataclass
 class Shard:
-    """A node's images: the split they are in, and the indices of its training and test images, on the device."""
+    """A node's images: the split they are in, and the indices of its training and test images, on the device.
+
+    validation: indices among the training images that are set aside, and never trained on.
+    """
 
     train_images: Images
     train: Tensor
     test_images: Images
     test: Tensor
+    validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 class Federation:
@@ -65,6 +69,7 @@ class Federation:
         self.start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta
         self.method = run.build_method()
         self.clients = run.partition.clients
+        self.rounds = run.budget.rounds  # fewer where `patience` ends the run early
         if partition is not None:
             (whole,) = datasets
             whole, partition = partitions.as_dealt(whole, partition, run.partition)
@@ -104,7 +109,7 @@ class Federation:
             server = partition.server_indices
         else:
             server = images_for_server(datasets[0].train_labels, count, self.run.budget.seed, asked)
-        shards = {}
+        shards, every_validation = {}, []
         for client in range(self.clients):
             task = client if partition is None else 0
             train_images, test_images = self.splits[task]
@@ -113,11 +118,17 @@ class Federation:
             else:
                 train, test = partition.train(client), partition.test(client)
                 train = train[~np.isin(train, server)]
-            shards[client] = Shard(train_images, compute.place(train), test_images, compute.place(test))
+            budget = self.run.budget
+            held = held_out(datasets[task].train_labels[train], budget.validation, budget.seed, client)
+            validation, train = train[held], train[~held]
+            every_validation.append(validation)
+            places = [compute.place(indices) for indices in (train, test, validation)]
+            shards[client] = Shard(train_images, places[0], test_images, *places[1:])
         train_images, test_images = self.splits[0]
-        shards[SERVER] = Shard(
-            train_images, compute.place(server), test_images, compute.place(np.arange(len(test_images)))
-        )
+        # The server's model is validated on all that clients have set aside, where these are images of one dataset.
+        validation = np.sort(np.concatenate(every_validation)) if partition is not None else server[:0]
+        places = [compute.place(indices) for indices in (server, np.arange(len(test_images)), validation)]
+        shards[SERVER] = Shard(train_images, places[0], test_images, *places[1:])
         return shards
 
     def network(self, client: int) -> dict[str, AnyNetwork]:
@@ -162,7 +173,7 @@ class Federation:
             client=client,
             clients=self.clients,
             round=round,
-            rounds=self.run.budget.rounds,
+            rounds=self.rounds,
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
@@ -313,6 +324,26 @@ def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:
 def round_half_up(value: float) -> int:
     """The nearest whole number, halves up, those too that a product of floats has just missed: 32 of 90 clients at 0.35."""
     return int(value + 0.5 + 1e-9)
+
+
+def held_out(labels: np.ndarray, share: float, seed: int, client: int) -> np.ndarray:
+    """Which of a client's training images with these labels (n,) are its validation images, (n,) bool.
+
+    `share` of them, rounded; of each class its own share rounded down, and one more of the classes with the largest rest.
+    A client keeps at least one image to train on.
+    """
+    held = np.zeros(len(labels), dtype=bool)
+    if not share:
+        return held
+    classes, counts = np.unique(labels, return_counts=True)
+    wanted = share * counts
+    taken = np.floor(wanted + 1e-9).astype(int)
+    more = min(round_half_up(share * len(labels)), len(labels) - 1) - taken.sum()
+    taken[np.argsort(taken - wanted, kind="stable")[: max(more, 0)]] += 1
+    generator = rng.generator(seed, "validation", 0, client)
+    for label, count in zip(classes, taken, strict=True):
+        held[generator.permutation(np.flatnonzero(labels == label))[:count]] = True
+    return held
 
 
 def images_for_server(labels: np.ndarray, count: int, seed: int, asked: str) -> np.ndarray:

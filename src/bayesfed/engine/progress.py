@@ -22,6 +22,7 @@ class Reporter:
 
     def __init__(self, run: Run, log: Path, done: int) -> None:
         """`done` rounds are finished already."""
+        self.budget = run.budget
         self.rounds = run.budget.rounds
         self.title = f"{run.method} on {'+'.join(run.datasets)}, {run.partition.label}, seed {run.budget.seed}"
         self.leak = run.build_method().leak()
@@ -72,7 +73,7 @@ class Reporter:
         if self.bar is not None:
             self.bar.n = progress.round
             self.bar.set_postfix_str(text)
-        last = progress.over(self.rounds)
+        last = progress.over(self.budget)
         self.write(line, quiet=self.bar is not None or (time.monotonic() - self.told < LINE_SECONDS and not last))
         if progress.diverged:
             self.write(f"{progress.diverged}; the run ends here")

@@ -21,7 +21,9 @@ from bayesfed.engine.repeat import chosen
 from bayesfed.engine.trial import Trial
 from bayesfed.methods.method import Update
 from bayesfed.methods.node import Node, State
+from bayesfed.runs.run_file import Budget
 from bayesfed.runs.run_folder import Row
+from bayesfed.runs.summary import COMMUNICATION, validation_curve
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 
@@ -53,9 +55,13 @@ class Progress:
     diverged: Divergence | None = None
     labelled: Labelled = field(default_factory=dict)  # in active learning; else all images are
 
-    def over(self, rounds: int) -> bool:
-        """Whether a run of so many rounds ends here."""
-        return self.round == rounds or self.diverged is not None
+    def over(self, budget: Budget) -> bool:
+        """Whether the run ends here."""
+        return (
+            self.round == budget.rounds
+            or self.diverged is not None
+            or out_of_patience(self.history, self.round - 1, budget.patience)
+        )
 
     def tensors(self) -> State:
         """Every tensor by owner and name: server/<name>, client/<number>/<name>, labelled/<number>."""
@@ -97,6 +103,8 @@ class Round:
         """`first`: whether it is the first that the process plays."""
         federation.label(progress.labelled)
         self.federation, self.before, self.number = federation, progress.clients, progress.round + 1
+        if out_of_patience(progress.history, progress.round, federation.run.budget.patience):
+            federation.rounds = self.number
         self.server = federation.node(SERVER, self.number)
         self.server.state = copy(progress.server, federation.compute.device)
         self.participants = federation.participants(self.number)
@@ -110,6 +118,7 @@ class Round:
         # client's own model stay with it. A client that keeps parameters keeps what they go with.
         self.travelling = list(federation.statistics(SERVER, own=False))
         self.keeps: dict[int, list[str]] = {}
+        self.bytes: dict[str, dict[int, int]] = {"down": {}, "up": {}}  # by client
         self.watch = watch
         self.trial = Trial(federation, self.order()[0]) if first else None
 
@@ -144,6 +153,7 @@ class Round:
         self.keeps[client] = [*c.state, *(self.travelling if c.state else [])]
         c.arrived = copy({name: self.server[name] for name in self.travelling}, c.n.device)
         message = method_checks.state(method, "message", method.message(self.server, client))
+        self.bytes["down"][client] = self.size(message)
         c.state |= method_checks.state(method, "start", method.start(c, message))
         c.state |= copy(c.arrived, c.n.device)
         c.state |= federation.rate(self.number)
@@ -155,6 +165,7 @@ class Round:
         c = job.node
         self.watch.look_midway(c.client)
         sent = self.trial.twice("finish", c, self.finish) if self.trial else self.finish(c)
+        self.bytes["up"][c.client] = self.size(sent)
         update = Update(c.client, self.n[c.client], self.q[c.client], copy(sent, c.n.device))
         finite = finiteness({**c.state, **update.values})
         readings = self.evaluation.of_client(c)
@@ -162,6 +173,12 @@ class Round:
         kept = copy({name: c[name] for name in self.keeps[c.client]}, torch.device("cpu"))
         update.statistics = copy({name: c[name] for name in self.travelling}, c.n.device)
         return Visit(update, readings, kept, finite)
+
+    def size(self, sent: State) -> int:
+        """Bytes of what travels one way: the method's tensors but those it calls `free`, and BatchNorm statistics."""
+        tensors = [tensor for name, tensor in sent.items() if name not in self.federation.method.free]
+        tensors += [self.server[name] for name in self.travelling]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def finish(self, c: Node) -> State:
         """What a client sends."""
@@ -200,9 +217,9 @@ class Trainer:
     def play(self, progress: Progress) -> Progress:
         """The progress after one more round."""
         self.played += 1
-        number, rounds = progress.round + 1, self.federation.run.budget.rounds
-        with self.watch.watching("a round", closely=chosen(self.played, number == rounds)):
-            return self.round(Round(self.federation, progress, self.watch, first=self.played == 1), progress)
+        now = Round(self.federation, progress, self.watch, first=self.played == 1)
+        with self.watch.watching("a round", closely=chosen(self.played, now.number == self.federation.rounds)):
+            return self.round(now, progress)
 
     def round(self, now: Round, progress: Progress) -> Progress:
         """The progress after this round. A GPU is waited for at its end, before only for a recording and for values that the
@@ -235,6 +252,9 @@ class Trainer:
             readings.append(Reading("global", "server", LABELLED, count))
         if active_learning.due(federation, now.number):
             labelled = active_learning.more(federation, labelled, server, evaluation)
+        for way, each in now.bytes.items():
+            count = torch.tensor(float(sum(each.values())), dtype=torch.float64, device=device)
+            readings.append(Reading("global", COMMUNICATION, f"bytes_{way}", count))
         diverged = divergence(now.number, finite | evaluation.finiteness())
         kept = progress.clients | {client: visit.kept for client, visit in came.items()}
         history = progress.history + rows(now.number, readings)
@@ -245,6 +265,14 @@ def mean_over_clients(tensors: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
     """sum_k q_k tensor_k / sum_k q_k, rounded where they are whole numbers, such as a count of mini-batches."""
     mean = weighted_mean(torch.stack(list(q)), torch.stack(list(tensors)))
     return (mean if tensors[0].is_floating_point() else mean.round()).to(tensors[0].dtype)
+
+
+def out_of_patience(history: Sequence[Row], round: int, patience: int) -> bool:
+    """Whether the validation accuracy has not become better in the last `patience` rounds before or in this one."""
+    if not patience:
+        return False
+    curve = {r: value for r, value in validation_curve(history).items() if r <= round}
+    return bool(curve) and round - max(curve, key=lambda r: (curve[r], -r)) >= patience
 
 
 def finiteness(state: State) -> State:

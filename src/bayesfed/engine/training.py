@@ -165,7 +165,7 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
                     f"{' and '.join(map(str, stored))}"
                 )
     federation = None
-    if progress is None or not progress.over(run.budget.rounds):
+    if progress is None or not progress.over(run.budget):
         compute = device.compute(on, record.precision, place.gpu_slots)
         federation = assemble(run, place, compute, process.load(run, place.data))
     else:
@@ -221,12 +221,12 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     heard = threading.current_thread() is threading.main_thread()  # signals reach no other thread
     with stop if heard else contextlib.nullcontext():
         try:
-            while not progress.over(total):
+            while not progress.over(federation.run.budget):
                 started = time.monotonic()
                 progress = trainer.play(progress)
                 record.add(by, time.monotonic() - started, trainer.samples)
                 report.round_done(progress)
-                if progress.over(total) or time.monotonic() - saved > wait:
+                if progress.over(federation.run.budget) or time.monotonic() - saved > wait:
                     started = time.monotonic()
                     save()
                     saved = time.monotonic()
@@ -277,7 +277,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "method": run.method,
         "dataset": list(run.datasets),
         "seed": budget.seed,
-        "rounds": budget.rounds,
+        "rounds": budget.rounds if progress.diverged else progress.round,
         "local_epochs": budget.local_epochs,
         "batch_size": budget.batch_size,
         "train_seconds": round(record.seconds, 3),

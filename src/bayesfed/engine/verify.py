@@ -141,7 +141,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         federation = assemble(run, place, compute, datasets)
         federation.start = start
         trainer, progress = Trainer(federation, executor), begin(federation)
-        while (progress.round < rounds or not progress.history) and not progress.over(run.budget.rounds):
+        while (progress.round < rounds or not progress.history) and not progress.over(run.budget):
             progress = trainer.play(progress)
             if stored and progress.round == middle:
                 record = checkpoint.Record(run.key, precision, executor, run=written(run))

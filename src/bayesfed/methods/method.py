@@ -103,6 +103,8 @@ class Method:
     unaugmented: ClassVar[bool] = False
     # What `aggregate` gives to log, name to meaning, for the report; of a name of several words the first may stand for all.
     logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Names in messages that need not travel, such as what a client could compute itself: not counted as communication.
+    free: ClassVar[tuple[str, ...]] = ()
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
     draws_by_image: ClassVar[bool] = False
 

@@ -50,6 +50,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(why)
     if run.active:
         check_active(run, run.active, method)
+    if run.budget.patience and not run.budget.validation:
+        raise InputError(
+            "patience: it counts rounds without a better validation accuracy; give a share for validation, too"
+        )
 
 
 def check_server_images(run: Run) -> None:

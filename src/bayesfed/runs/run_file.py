@@ -35,6 +35,8 @@ class Budget:
 
     A client's round is `local_epochs` long, or `local_batches` mini-batches. `batch_order`: `fixed` draws the order of a
     client's images once, and its mini-batches go round in it from round to round, those that the client sits out counted.
+    `validation`: this share of each client's training images is set aside, never trained on, and tested on every round.
+    `patience`: a run ends with the round after this many without a better validation accuracy; 0: it never ends early.
     `clients_on_test`: when the accuracy of clients on the full test set is taken, with all that is not taken every round, or
     every round.
     """
@@ -49,6 +51,8 @@ class Budget:
     local_batches: int = option(0, low=0)
     clients_on_test: Literal["detailed", "round"] = "detailed"
     batch_order: Literal["random", "fixed"] = "random"
+    validation: float = option(0.0, low=0, high=0.5)
+    patience: int = option(0, low=0)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
 
 Curves = dict[int, dict[int, float]]  # per client: round -> accuracy
 
+COMMUNICATION = "communication"  # the model of rows about bytes sent
+
 # Why a client has no accuracy.
 NO_PREDICTORS = "no client predictors"  # the method evaluates nothing of its clients
 NO_IMAGES = "no test images"
@@ -98,6 +100,46 @@ def per_client(
     return block | {"rounds": {"last": [max(tail, default=None) for tail in tails], "last5": tails}}
 
 
+def validation_curve(history: Iterable[Row]) -> dict[int, float]:
+    """Validation accuracy by round: the global model's, or, where the server has none, the best of the clients' models."""
+    of_server: dict[int, float] = {}
+    of_clients: dict[int, float] = {}
+    for row in history:
+        if row.metric == "validation_accuracy" and not row.model.endswith(SAMPLED):
+            if (row.client, row.model) == ("global", GLOBAL):
+                of_server[row.round] = row.value
+            elif row.client != "global":
+                of_clients[row.round] = max(of_clients.get(row.round, 0.0), row.value)
+    return of_server or of_clients
+
+
+def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves) -> dict[str, Any]:
+    """What is measured on validation images in the last round, by model of the server and of the clients, and the round
+    with the best validation accuracy, with the test accuracies of that round: of the global model, and the clients' mean."""
+    curve = validation_curve(history)
+    if not curve:
+        return {}
+    last = max(row.round for row in history)
+    found: dict[str, dict[str, dict[str, float]]] = {"global": {}, "clients": {}}
+    for row in history:
+        if row.round == last and row.metric.startswith("validation_"):
+            level = found["global" if row.client == "global" else "clients"]
+            level.setdefault(row.model, {})[row.metric.removeprefix("validation_")] = row.value
+    best = max(curve, key=lambda round: (curve[round], -round))
+    clients = [of_client[best] for of_client in own.values() if best in of_client]
+    at_best = {"global": server.get(best), "clients": statistics.fmean(clients) if clients else None}
+    return {"validation": {**found, "best_round": best, "accuracy_at_best_round": at_best}}
+
+
+def communication(history: Iterable[Row]) -> dict[str, Any]:
+    """Bytes from the server to the clients (`down`) and back (`up`), of all rounds and clients together."""
+    found = {"down": 0, "up": 0}
+    for row in history:
+        if row.model == COMMUNICATION:
+            found[row.metric.removeprefix("bytes_")] += int(row.value)
+    return {"bytes": found}
+
+
 def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
     """The statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in `per_client`."""
     if not curve:
@@ -123,23 +165,28 @@ def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The `test_images`, `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
+    """The `test_images`, `global`, `clients`, `global_on_shards`, `uncertainty`, `validation` and `bytes` parts of
+    summary.json.
 
     `test_images`: how many each client has. `rounds`: how many the run has had. Null stands for a client without an
     accuracy, and for a value that is not finite.
     """
     server = {row.round: row.value for row in history if (row.model, row.metric) == (GLOBAL, "test_accuracy")}
     own, on_shards = client_curves(history, "shard_accuracy"), global_on_shards(history)
-    return {
-        "test_images": list(test_images),
-        "global": of_server(server, rounds),
-        "clients": per_client(own_shards(history, own), own, test_images, rounds, NO_PREDICTORS),
-        "global_on_shards": per_client(
-            {k: curve_statistics(curve) for k, curve in on_shards.items()},
-            on_shards,
-            test_images,
-            rounds,
-            NOT_ON_SHARDS if server else NO_GLOBAL,
-        ),
-        "uncertainty": uncertainty(history),
-    }
+    return (
+        {
+            "test_images": list(test_images),
+            "global": of_server(server, rounds),
+            "clients": per_client(own_shards(history, own), own, test_images, rounds, NO_PREDICTORS),
+            "global_on_shards": per_client(
+                {k: curve_statistics(curve) for k, curve in on_shards.items()},
+                on_shards,
+                test_images,
+                rounds,
+                NOT_ON_SHARDS if server else NO_GLOBAL,
+            ),
+            "uncertainty": uncertainty(history),
+        }
+        | validation(history, server, own)
+        | communication(history)
+    )
