@@ -55,6 +55,7 @@ NETWORKS: dict[str, Builder] = {
     "fola_cnn": lambda classes, channels, size: Chain(
         (Conv(32, 5, 2), Conv(64, 5, 2), Linear(512), Linear(classes)), initial="xavier"
     ),
+    "mlp200": lambda classes, channels, size: (Linear(200), Linear(classes)),
     "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
     # pFedBayes: one hidden layer, and a small VGG, with batch normalisation or without, whose classifier is our reading.
     "pfedbayes_mlp": lambda classes, channels, size: (Linear(100), Linear(classes)),
