@@ -76,7 +76,7 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
         progress = trainer.play(progress)
     of.check()
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Record(run.key, "fp32", "threads"))
+        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Header(run.key, "fp32", "threads"))
     of.check()
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     step, save = max(gaps[:-1]), gaps[-1]

@@ -227,7 +227,7 @@ class LoadedRun:
             raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
         self.take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
-        store.ready(source, self.data)
+        store.fetch_or_check(source, self.data)
         images, labels = self._native(source, split)
         if client is None:
             return images, labels
@@ -267,7 +267,7 @@ class LoadedRun:
         of = Federation(self.run, [], None, HOST)
         constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
         begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
-        return Federation(self.run, [], None, HOST, weights=begun) if begun else of
+        return Federation(self.run, [], None, HOST, pretrained=begun) if begun else of
 
     @cached_property
     def _federation(self) -> Federation:

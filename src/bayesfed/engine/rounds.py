@@ -120,7 +120,7 @@ class Round:
         return {k: n * self.epochs[k] or batches * min(size, n) for k, n in self.n.items()}
 
     def order(self) -> list[int]:
-        """The clients, most work first, lest one core, or lane, still has a large client when the others are done."""
+        """The clients, most work first, lest one core, or worker, still has a large client when the others are done."""
         operations = {
             k: sum(network.operations for network in self.federation.networks[k].values()) for k in self.participants
         }

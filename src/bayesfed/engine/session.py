@@ -89,7 +89,7 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
             except (Exception, SystemExit) as error:
                 failed[path] = tell(path, error)
             finally:
-                give_back()
+                free_gpu_memory()
     return failed
 
 
@@ -103,7 +103,7 @@ def tell(path: Path, error: BaseException) -> int:
     return code
 
 
-def give_back() -> None:
+def free_gpu_memory() -> None:
     """Free what a run's recorded steps have kept of a GPU's memory, which other jobs share."""
     if torch.cuda.is_initialized():
         gc.collect()
