@@ -245,9 +245,9 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
     """Write the files of a finished run, the summary last."""
-    header = "round,client,model,metric,value\n"
+    columns = "round,client,model,metric,value\n"
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
-    files.write_text(place.out / "metrics.csv", header + "".join(lines))
+    files.write_text(place.out / "metrics.csv", columns + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method = run.build_method()
     by = header.sessions[-1]["by"] if header.sessions else machine(on, header.executor)
