@@ -21,7 +21,7 @@ from bayesfed.engine import checkpoint, signals
 from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.plan import plan
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 from benchmarks import common
 
 # Of what the server does, as little as there can be: how long one of its steps takes does not depend on it.

@@ -70,6 +70,16 @@ def found(path: Path) -> list[Path]:
     return [one for one in (path, before(path)) if one.exists()]
 
 
+def of_workflow(folder: Path) -> list[Path]:
+    """Return where the workflow keeps the checkpoint of a run folder: beside the tree of run folders; none elsewhere."""
+    folder = folder.resolve()
+    return [
+        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
+        for above in folder.parents
+        if above.name == "runs"
+    ]
+
+
 def delete_older(path: Path, key: str) -> None:
     """A finished run needs no other checkpoint than its last; another run's stays."""
     if key_of(before(path)) == key:

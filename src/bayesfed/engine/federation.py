@@ -25,7 +25,7 @@ from bayesfed.metrics.classification import accuracy
 from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
 from bayesfed.runs.compatibility import server_images
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 SERVER = -1
 # How the names of a network's statistics begin in a node's state, where it is not by the network's name.

@@ -31,7 +31,7 @@ from bayesfed.engine.training import train as train_run
 from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import compatibility, run_file
+from bayesfed.runs import compatibility, run_file, spec
 from bayesfed.runs import run_folder as runfolder
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class LoadedRun:
         return f"LoadedRun({str(self.folder)!r})"
 
     @cached_property
-    def run(self) -> run_file.Run:
+    def run(self) -> spec.Run:
         """The run file; raises InputError where the run's own parts are not where it says."""
         mapping = files.read_yaml(self.folder / "run.yaml")
         return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
@@ -176,7 +176,7 @@ class LoadedRun:
     @property
     def checkpoint(self) -> Path:
         """Where its tensors are; raises InputError where there is no such file."""
-        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *workflow_checkpoint(self.folder)]
+        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *checkpoints.of_workflow(self.folder)]
         for path in places:
             if path.is_file():
                 return path
@@ -275,7 +275,7 @@ class LoadedRun:
         self.take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
-        trained = replace(self.run, weights=(), tasks=run_file.Tasks())
+        trained = replace(self.run, weights=(), tasks=spec.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
     def take_parts(self) -> None:
@@ -339,13 +339,3 @@ class Kept(State):
 
     def __missing__(self, name: str) -> Tensor:
         return torch.empty(0, device="meta")
-
-
-def workflow_checkpoint(folder: Path) -> list[Path]:
-    """The checkpoint that the workflow keeps for a run folder, beside the tree of run folders."""
-    folder = folder.resolve()
-    return [
-        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
-        for above in folder.parents
-        if above.name == "runs"
-    ]

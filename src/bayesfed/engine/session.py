@@ -21,7 +21,7 @@ from bayesfed.engine.provenance import code_hash
 from bayesfed.engine.signals import Stopped
 from bayesfed.engine.training import KEY, Place, refuse_other_key, train
 from bayesfed.runs import run_file as runfile
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 
 class Process:

@@ -31,7 +31,8 @@ from bayesfed.models import pretrained
 from bayesfed.models.pretrained import SCRATCH
 from bayesfed.runs import run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
-from bayesfed.runs.run_file import Run, difference
+from bayesfed.runs.run_file import difference
+from bayesfed.runs.spec import Run
 from bayesfed.runs.summary import summarise
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from bayesfed.engine.session import Process
 from bayesfed.engine.training import Place, assemble, written
 from bayesfed.runs import run_file, run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other

@@ -17,7 +17,7 @@ from bayesfed.methods.method import Ground, Method
 from bayesfed.models.module import ModuleNetwork
 
 if TYPE_CHECKING:
-    from bayesfed.runs.run_file import Active, Run
+    from bayesfed.runs.spec import Active, Run
 
 
 def check_fit(run: Run, method: type[Method]) -> None:
