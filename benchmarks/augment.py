@@ -31,7 +31,7 @@ def one_client(augment: str, precision: str, count: int) -> Federation:
     data = common.random_images(count, 100)
     images = {"normalise": "half", "augment": augment}
     data = dataclasses.replace(data, source=Seen(**images).of(data.source))
-    compute = devices.compute("cpu", precision)
+    compute = devices.configure("cpu", precision)
     return common.federation("fedavg", {"global": MODEL}, data, compute, clients=1, batch_size=SIZE, images=images)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from bayesfed.data.catalogue import source
-from bayesfed.data.schemes import dirichlet_class_shared
+from bayesfed.data.schemes import divide
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
 from bayesfed.engine import gpu_sharing
@@ -69,7 +69,7 @@ def federation(
             "local_epochs": 1, "batch_size": 128, "seed": 0,
         } | budget
     )  # fmt: skip
-    shares = dirichlet_class_shared(data.train_labels, data.test_labels, run.partition, 0)
+    shares = divide(data.train_labels, data.test_labels, run.partition, 0)
     return Federation(run, [data], shares, compute)
 
 

@@ -41,7 +41,7 @@ def engine(model: str, size: int, precision: str) -> Callable[[], None]:
         data = common.random_images(IMAGES, 1000)
         return training.engine(("fedavg", model, size), data, precision, "cpu", DEFAULT["cpu"])[0]
     data = common.random_images(SMALL_IMAGES, 1000, "mnist", 28)
-    compute = devices.compute("cpu", precision)
+    compute = devices.configure("cpu", precision)
     of = common.federation("fedavg", {"global": "mlp"}, data, compute, batch_size=size)
     layers = (*map(Linear, widths(model)), Linear(10))
     of.networks = [{"global": Network(model, Chain(layers), 1, 28)}] * of.clients

@@ -87,7 +87,7 @@ class Counter(TorchDispatchMode):
 
 def step_of(method: str, model: str, precision: str) -> Counter:
     """The kernels of one step, the second of a client's round."""
-    compute = devices.compute("cpu", precision)
+    compute = devices.configure("cpu", precision)
     models = {"global": model} | ({"local": [model] * 10} if methods.get(method).local_models else {})
     of = common.federation(method, models, common.random_images(IMAGES, 100), compute, batch_size=SIZE)
     server = of.node(SERVER, 1)

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from bayesfed.runs import run_file
+from bayesfed.runs import run_file, spec
 
 LOCAL = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2", "cnn2"]
 SEEDS = (0, 1, 2)
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/precision"))
     args = parser.parse_args()
 
-    def run_of(method: str, alpha: float, seed: int) -> run_file.Run:
+    def run_of(method: str, alpha: float, seed: int) -> spec.Run:
         return run_file.resolve(mapping(method, alpha, seed, args.rounds))
 
     def folder(precision: str, *of: Any) -> Path:

@@ -21,7 +21,7 @@ from bayesfed.engine import checkpoint, signals
 from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.plan import plan
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 from benchmarks import common
 
 # Of what the server does, as little as there can be: how long one of its steps takes does not depend on it.
@@ -76,7 +76,7 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
         progress = trainer.play(progress)
     of.check()
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Record(run.key, "fp32", "threads"))
+        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Header(run.key, "fp32", "threads"))
     of.check()
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     step, save = max(gaps[:-1]), gaps[-1]

@@ -199,7 +199,7 @@ def engine(case: tuple[str, str, int], data: Dataset, precision: str, device: st
            executor: str) -> tuple[Callable[[], None], list[int]]:  # fmt: skip
     """A round's local training by an executor, and the images of each client."""
     method, model, size = case
-    compute = devices.compute(device, precision)
+    compute = devices.configure(device, precision)
     of = common.federation(method, common.models(model, method), data, compute, batch_size=size)
     block = common.local_training(of, EXECUTORS[executor](of))
     return block, [len(of.shards[k].train) for k in range(of.clients)]

@@ -104,7 +104,7 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 def main() -> None:
     """Time every way."""
     device, precision = common.chosen(common.parser(__doc__).parse_args())
-    compute = devices.compute(device, precision)
+    compute = devices.configure(device, precision)
     rows: list[dict[str, Any]] = []
     for model, size in CASES:
         data = common.random_images(IMAGES, 1000)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import bayesfed
 from bayesfed.engine.loaded import LoadedRun
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 from benchmarks import common
 
 PATH = Path(__file__).with_name("class_bias.csv")

@@ -20,9 +20,9 @@ from benchmarks import common
 def compute(device: str, precision: str) -> Compute:
     """Where and how a run computes; fp64 too, for comparisons."""
     if precision == "fp64":
-        devices.compute(device, "fp32")
+        devices.configure(device, "fp32")
         return Compute(torch.device(device), torch.float64, torch.float64)
-    return devices.compute(device, precision)
+    return devices.configure(device, precision)
 
 
 def small(method: str, where: Compute, images: tuple[int, int], network: str | None = None) -> Federation:

@@ -23,13 +23,13 @@ from bayesfed.data.store import Dataset
 from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.session import give_back
+from bayesfed.engine.session import free_gpu_memory
 from bayesfed.methods.node import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
 from benchmarks.gpu.call import Failed, Part, Task, rounds_done, used_mib
 
-LANE = "bayesfed.engine.executors.cuda_worker"
+WORKER = "bayesfed.engine.executors.cuda_worker"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
 # precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
 BOUND = 1e-9
@@ -45,7 +45,7 @@ def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = Non
         for precision in ("fp64", *task.scale.precisions):
             of = compare.small(name, compare.compute(task.device, precision), task.scale.few, network)
             found = compare.play(of, "graphs", 2, task.in_time)
-            with mock.patch(f"{LANE}.Recorder.record", lambda recorder, step: step):
+            with mock.patch(f"{WORKER}.Recorder.record", lambda recorder, step: step):
                 unrecorded = compare.play(of, "graphs", 2, task.in_time)
             eager = compare.play(of, "eager", 2, task.in_time)
             equal = compare.same(found, unrecorded)
@@ -86,7 +86,7 @@ def eviction(task: Task) -> None:
     """A lane that must let recordings go for others computes the same, to the last bit."""
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
     whole = compare.play(of, "graphs", 2, task.in_time)
-    with mock.patch(f"{LANE}.KINDS", 1):
+    with mock.patch(f"{WORKER}.MOST_BUFFERS", 1):
         task.check("hbfl", compare.same(compare.play(of, "graphs", 2, task.in_time, lanes=2), whole))
 
 
@@ -151,7 +151,7 @@ def rounds(task: Task) -> None:
     for method, model in CASES:
         for precision in task.scale.precisions:
             some_rounds(task, method, model, precision, images)
-            give_back()
+            free_gpu_memory()
 
 
 def some_rounds(task: Task, method: str, model: str, precision: str, images: Dataset) -> None:

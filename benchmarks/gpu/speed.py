@@ -68,7 +68,7 @@ def ceilings(task: Task) -> None:
     """What the device does at best: products in each precision, and copies (read plus write)."""
     side = 8192 if task.device == "cuda" else 256
     for precision in task.scale.precisions:
-        devices.compute(task.device, precision)
+        devices.configure(task.device, precision)
         a, b = (torch.randn(side, side, device=task.device, dtype=devices.PRECISIONS[precision]) for _ in range(2))
         rate = 2 * side**3 / seconds(lambda a=a, b=b: a @ b, task.device) / 1e12
         task.row(f"products {precision}", tera_operations_per_second=rate)
@@ -374,7 +374,7 @@ def mps_runs() -> bool:
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
     """A job's rounds, begun when all are ready for them; sends the mean of their seconds."""
     with gpu_lease.lease(task.device, slots=count):
-        where = devices.compute(task.device, "fp32", count)
+        where = devices.configure(task.device, "fp32", count)
         images = common.random_images(*task.scale.many)
         of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
         of.check = task.in_time

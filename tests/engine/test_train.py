@@ -298,16 +298,16 @@ def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
     together: Callable[..., int], mapping: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[None] = []
-    give_back = session.give_back
-    monkeypatch.setattr(session, "give_back", lambda: given.append(None))
+    free_gpu_memory = session.free_gpu_memory
+    monkeypatch.setattr(session, "free_gpu_memory", lambda: given.append(None))
     assert together(mapping(), mapping(server_images=125)) == 2  # too few of a class: known when it is dealt
     assert len(given) == 2
     freed: list[None] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(None))
-    give_back()
+    free_gpu_memory()
     assert not freed  # asking would start CUDA
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    give_back()
+    free_gpu_memory()
     assert len(freed) == 1
 
 

@@ -60,7 +60,7 @@ def test_runs_and_resumes_exactly(name: str | dict[str, Any], mapping: Make, dat
     assert name in TOYS or not unsaid, "what the server logs is to stand in `logs`, in words"
 
     first = play(of, 1)
-    checkpoint.save(tmp_path / "c", first, checkpoint.Record("key", "fp32", "eager"))
+    checkpoint.save(tmp_path / "c", first, checkpoint.Header("key", "fp32", "eager"))
     again, _ = checkpoint.load(tmp_path / "c", "key", torch.device("cpu"))
     resumed = play(federation(mapping(name), data_dir, torch.float32), 1, again)
     assert resumed.history == whole.history

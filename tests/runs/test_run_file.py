@@ -10,7 +10,7 @@ import yaml
 from bayesfed import methods
 from bayesfed.core.errors import InputError
 from bayesfed.plan import plan
-from bayesfed.runs import compatibility, revision, run_file
+from bayesfed.runs import compatibility, revision, run_file, spec
 
 Make = Callable[..., dict[str, Any]]
 MULTI = {
@@ -185,7 +185,7 @@ def test_revisions_change_the_key(mapping: Make, monkeypatch: pytest.MonkeyPatch
     keys = {run_file.resolve(asked).key}
     monkeypatch.setattr(methods.get("hbfl"), "revision", 99)
     keys.add(run_file.resolve(asked).key)
-    monkeypatch.setattr(run_file, "ENGINE_REVISION", revision.ENGINE_REVISION + 1)
+    monkeypatch.setattr(spec, "ENGINE_REVISION", revision.ENGINE_REVISION + 1)
     keys.add(run_file.resolve(asked).key)
     assert len(keys) == 3
 

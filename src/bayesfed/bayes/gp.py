@@ -67,20 +67,20 @@ def root(K: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightPosterior:
     """w | omega, y: the factor L of A = L L^T (..., r, r), and L^-1 F^T y/2 (..., r, 1)."""
 
     factor: Tensor
     pulled: Tensor
 
     @staticmethod
-    def given(F: Tensor, y: Tensor, omega: Tensor) -> Weights:
+    def given(F: Tensor, y: Tensor, omega: Tensor) -> WeightPosterior:
         """F (n, r), y (..., n), omega (chains, ..., n)."""
         A = (F.mT * omega[..., None, :]) @ F
         A.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky_ex(A)[0]
         pull = (y / 2 @ F)[..., None].expand(*factor.shape[:-1], 1)
-        return Weights(factor, torch.linalg.solve_triangular(factor, pull, upper=False))
+        return WeightPosterior(factor, torch.linalg.solve_triangular(factor, pull, upper=False))
 
     def draw(self, noise: Noise) -> Tensor:
         """A draw of w (chains, ..., r)."""
@@ -105,7 +105,7 @@ def gibbs(F: Tensor, y: Tensor, chains: int, steps: int, noise: Noise) -> Tensor
     seen = y.square()
     omega = (seen / 4).expand(chains, *y.shape)  # the mean of PG(1, 0)
     for _ in range(steps):
-        f = Weights.given(F, y, omega).draw(noise) @ F.mT
+        f = WeightPosterior.given(F, y, omega).draw(noise) @ F.mT
         omega = polya_gamma(f, noise) * seen
     return omega
 

@@ -146,7 +146,7 @@ class Modules(Registry):
         origin = f"entry point '{entry.name}' ({entry.value})"
 
         def value() -> Any:
-            know_old_names()
+            register_old_names()
             with one_line(entry.value):
                 module = importlib.import_module(entry.module)
             held = self.held(module, origin)
@@ -229,7 +229,7 @@ def one_line(where: object) -> Iterator[None]:
 MOVED = {"bayesfed.options": "bayesfed.core.options", "bayesfed.errors": "bayesfed.core.errors"}
 
 
-def know_old_names() -> None:
+def register_old_names() -> None:
     """Have Python find modules under the names that they had."""
     for old, new in MOVED.items():
         sys.modules.setdefault(old, importlib.import_module(new))
@@ -250,7 +250,7 @@ def load(path: Path) -> tuple[ModuleType, str]:
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: this is a link to {file.resolve()}, and a Python file is needed")
     module = importlib.util.module_from_spec(spec)
-    know_old_names()
+    register_old_names()
     # Python tells bytecode by second and size of its source: of a part that is edited, none is left.
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules[name] = module

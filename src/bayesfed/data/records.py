@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bayesfed.core import files
 
 SPLITS = ("train", "test")
+Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
 SEAL = 64  # hexadecimal digits of a sha256
 
 

@@ -45,7 +45,7 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """The dataset `name` under `data_dir`, its images as a run sees them; raises InputError if it is missing, truncated or
     changed."""
     wanted = seen.of(source(name))
-    ready(wanted, data_dir)
+    fetch_or_check(wanted, data_dir)
     splits = []
     for split in SPLITS:
         with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
@@ -63,7 +63,7 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
     if wanted.side != own.side:
         wanted = source(name)
     check_channels(wanted, own)
-    ready(wanted, data_dir)
+    fetch_or_check(wanted, data_dir)
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
         images = prepare.prepared(arrays["images"], wanted)
     images = images if wanted.side == own.side else prepare.resize(images, own.side)
@@ -101,7 +101,7 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
     return replace(wanted, mean=mean, std=std)
 
 
-def ready(wanted: Source, data_dir: Path) -> None:
+def fetch_or_check(wanted: Source, data_dir: Path) -> None:
     """Verify a stored dataset as `check` does; fetch a bundled one first where it is missing."""
     if wanted.bundled and not (data_dir / wanted.name / "dataset.json").exists():
         from bayesfed.data.fetch import fetch  # here, since it imports this module

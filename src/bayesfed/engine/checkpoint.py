@@ -37,7 +37,7 @@ PIECE = 2**20  # bytes read at once
 
 
 @dataclass
-class Record:
+class Header:
     """What a checkpoint says beside the tensors. A resume keeps the precision, and on the same device the executor; seconds
     and samples add up, `sessions` say by what machine, code and versions, each with its rounds and seconds, and `run` is the
     run file."""
@@ -70,7 +70,17 @@ def found(path: Path) -> list[Path]:
     return [one for one in (path, before(path)) if one.exists()]
 
 
-def done(path: Path, key: str) -> None:
+def of_workflow(folder: Path) -> list[Path]:
+    """Return where the workflow keeps the checkpoint of a run folder: beside the tree of run folders; none elsewhere."""
+    folder = folder.resolve()
+    return [
+        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
+        for above in folder.parents
+        if above.name == "runs"
+    ]
+
+
+def delete_older(path: Path, key: str) -> None:
     """A finished run needs no other checkpoint than its last; another run's stays."""
     if key_of(before(path)) == key:
         before(path).unlink()
@@ -85,13 +95,13 @@ def key_of(path: Path) -> str:
         return ""
 
 
-def save(path: Path, progress: Progress, record: Record) -> None:
+def save(path: Path, progress: Progress, header: Header) -> None:
     """Write a checkpoint, whole or not at all, and keep the one that was there."""
     tensors = progress.tensors()
     history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
     tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
     tensors = apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record)), "digest": NO_DIGEST}
+    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(header)), "digest": NO_DIGEST}
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
     for half_written in files.left_behind(path):  # its process was killed
@@ -150,27 +160,27 @@ def whole(path: Path) -> bool:
     return digest == own
 
 
-def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | None = None) -> tuple[Progress, Record]:
+def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | None = None) -> tuple[Progress, Header]:
     """Read the checkpoint of the run `key`, whose run file is `run`, the server's state to `device`, or, with a warning, the
     one before where that is damaged or missing. Raises InputError where both are, and for another run's."""
     try:
-        progress, record = load_one(path, device)
+        progress, header = load_one(path, device)
     except InputError as error:
         older = before(path)
         if not older.exists():
             raise
         print(f"{error}; going on from the one before, {older}", file=sys.stderr)
         path = older
-        progress, record = load_one(path, device)
-    if record.key != key:
-        apart = f" ({difference(record.run, run)})" if record.run and run else ""
+        progress, header = load_one(path, device)
+    if header.key != key:
+        apart = f" ({difference(header.run, run)})" if header.run and run else ""
         raise InputError(
-            f"{path}: this checkpoint belongs to run {record.key}, not to {key}{apart}; give another --out (or --checkpoint)"
+            f"{path}: this checkpoint belongs to run {header.key}, not to {key}{apart}; give another --out (or --checkpoint)"
         )
-    return progress, record
+    return progress, header
 
 
-def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
+def load_one(path: Path, device: torch.device) -> tuple[Progress, Header]:
     """The checkpoint in this file."""
     server: State = {}
     clients: dict[int, State] = {}
@@ -181,7 +191,7 @@ def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
             raise ValueError("its sha256 is not the one that it holds")
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata()
-            record = Record(**json.loads(metadata["record"]))
+            header = Header(**json.loads(metadata["record"]))
             diverged = Divergence(**json.loads(metadata["diverged"])) if "diverged" in metadata else None
             history = json.loads(bytes(stored.get_tensor("history").numpy()))
             for name in stored.keys():  # noqa: SIM118  (not a dict)
@@ -200,4 +210,4 @@ def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
             f"{path}: this checkpoint is damaged ({error}); give another path, or move it away (and summary.json, of a finished run) to train from the start"
         ) from None
     rows = [Row(*row) for row in history]
-    return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), record
+    return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), header

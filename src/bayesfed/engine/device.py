@@ -85,7 +85,7 @@ def choose_precision(wanted: str, device: str) -> str:
     return "bf16" if gains else "fp32"
 
 
-def compute(device: str, precision: str, slots: int = 1) -> Compute:
+def configure(device: str, precision: str, slots: int = 1) -> Compute:
     """Device and precision as the engine needs them, and how many jobs share a GPU; sets torch to repeat itself there.
 
     fp32 on a GPU is plain fp32; tf32 rounds the inputs of products and convolutions to 10 bits of mantissa. cuDNN

@@ -25,7 +25,7 @@ from bayesfed.metrics.classification import accuracy
 from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
 from bayesfed.runs.compatibility import server_images
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 SERVER = -1
 # How the names of a network's statistics begin in a node's state, where it is not by the network's name.
@@ -53,14 +53,14 @@ class Federation:
     """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
 
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
-                 foreign: Sequence[np.ndarray] = (), weights: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
+                 foreign: Sequence[np.ndarray] = (), pretrained: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
-        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`. weights: the files
+        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`. pretrained: the files
         of `run.weights`, which only a run that begins needs.
 
         Raises InputError when the server's images cannot be set aside.
         """
-        self.run, self.compute, self.weights = run, compute, weights
+        self.run, self.compute, self.pretrained = run, compute, pretrained
         # Called before each batch, and before each pass of a test; may raise, which ends the round.
         self.check: Callable[[], None] = lambda: None
         # Called where something does not repeat itself; raises, if it can, an error that says what has been kept elsewhere.
@@ -137,7 +137,7 @@ class Federation:
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str, key: str) -> AnyNetwork:
-            return run.build_model(name, source, self.weights.get(key))
+            return run.build_model(name, source, self.pretrained.get(key))
 
         own = {LOCAL: build(run.local_models[client], LOCAL)} if run.local_models else {}
         shared = own[LOCAL] if run.shares_convolutions else build(run.global_model, GLOBAL)

@@ -64,14 +64,14 @@ def resume(task: Task) -> None:
     run = run_file.load(Path(task.folder) / "run.yaml", data)
     partitions = Path(task.partitions) if task.partitions else None
     place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights), partitions=partitions)
-    compute = device.compute(task.device, task.precision)
+    compute = device.configure(task.device, task.precision)
     with Process() as process:
         federation = assemble(run, place, compute, process.load(run, data))
-    progress, record = checkpoint.load(stored, run.key, compute.device)
+    progress, header = checkpoint.load(stored, run.key, compute.device)
     trainer = Trainer(federation, task.executor)
     while progress.round < task.rounds:
         progress = trainer.play(progress)
-    checkpoint.save(stored, progress, record)
+    checkpoint.save(stored, progress, header)
 
 
 def otherwise(task: Task, straight: Progress, middle: int) -> str:

@@ -31,7 +31,7 @@ from bayesfed.engine.training import train as train_run
 from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import compatibility, run_file
+from bayesfed.runs import compatibility, run_file, spec
 from bayesfed.runs import run_folder as runfolder
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class LoadedRun:
         return f"LoadedRun({str(self.folder)!r})"
 
     @cached_property
-    def run(self) -> run_file.Run:
+    def run(self) -> spec.Run:
         """The run file; raises InputError where the run's own parts are not where it says."""
         mapping = files.read_yaml(self.folder / "run.yaml")
         return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
@@ -176,7 +176,7 @@ class LoadedRun:
     @property
     def checkpoint(self) -> Path:
         """Where its tensors are; raises InputError where there is no such file."""
-        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *workflow_checkpoint(self.folder)]
+        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *checkpoints.of_workflow(self.folder)]
         for path in places:
             if path.is_file():
                 return path
@@ -227,7 +227,7 @@ class LoadedRun:
             raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
         self.take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
-        store.ready(source, self.data)
+        store.fetch_or_check(source, self.data)
         images, labels = self._native(source, split)
         if client is None:
             return images, labels
@@ -267,7 +267,7 @@ class LoadedRun:
         of = Federation(self.run, [], None, HOST)
         constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
         begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
-        return Federation(self.run, [], None, HOST, weights=begun) if begun else of
+        return Federation(self.run, [], None, HOST, pretrained=begun) if begun else of
 
     @cached_property
     def _federation(self) -> Federation:
@@ -275,7 +275,7 @@ class LoadedRun:
         self.take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
-        trained = replace(self.run, weights=(), tasks=run_file.Tasks())
+        trained = replace(self.run, weights=(), tasks=spec.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
     def take_parts(self) -> None:
@@ -339,13 +339,3 @@ class Kept(State):
 
     def __missing__(self, name: str) -> Tensor:
         return torch.empty(0, device="meta")
-
-
-def workflow_checkpoint(folder: Path) -> list[Path]:
-    """The checkpoint that the workflow keeps for a run folder, beside the tree of run folders."""
-    folder = folder.resolve()
-    return [
-        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
-        for above in folder.parents
-        if above.name == "runs"
-    ]

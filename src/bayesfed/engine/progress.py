@@ -12,7 +12,7 @@ from typing import Any
 from bayesfed.engine.federation import round_half_up
 from bayesfed.engine.rounds import Progress
 from bayesfed.methods.node import GLOBAL
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 LINE_SECONDS = 5  # between lines where there is no terminal
 

@@ -17,7 +17,7 @@ from bayesfed.core import helper_modules
 from bayesfed.data import partition
 from bayesfed.data.catalogue import source
 from bayesfed.engine import device
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 
 def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partitions: Path | None) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from bayesfed.engine.repeat import chosen
 from bayesfed.engine.trial import Trial
 from bayesfed.methods.method import Update
 from bayesfed.methods.node import Node, State
-from bayesfed.runs.run_file import Budget
 from bayesfed.runs.run_folder import Row
+from bayesfed.runs.spec import Budget
 from bayesfed.runs.summary import COMMUNICATION, validation_curve
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
@@ -129,7 +129,7 @@ class Round:
         return {k: n * self.epochs[k] or batches * min(size, n) for k, n in self.n.items()}
 
     def order(self) -> list[int]:
-        """The clients, most work first, lest one core, or lane, still has a large client when the others are done."""
+        """The clients, most work first, lest one core, or worker, still has a large client when the others are done."""
         operations = {
             k: sum(network.operations for network in self.federation.networks[k].values()) for k in self.participants
         }

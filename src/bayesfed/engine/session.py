@@ -21,7 +21,7 @@ from bayesfed.engine.provenance import code_hash
 from bayesfed.engine.signals import Stopped
 from bayesfed.engine.training import KEY, Place, refuse_other_key, train
 from bayesfed.runs import run_file as runfile
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 
 class Process:
@@ -89,7 +89,7 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
             except (Exception, SystemExit) as error:
                 failed[path] = tell(path, error)
             finally:
-                give_back()
+                free_gpu_memory()
     return failed
 
 
@@ -103,7 +103,7 @@ def tell(path: Path, error: BaseException) -> int:
     return code
 
 
-def give_back() -> None:
+def free_gpu_memory() -> None:
     """Free what a run's recorded steps have kept of a GPU's memory, which other jobs share."""
     if torch.cuda.is_initialized():
         gc.collect()

@@ -31,7 +31,7 @@ from bayesfed.engine.session import Process
 from bayesfed.engine.training import Place, assemble, written
 from bayesfed.runs import run_file, run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
@@ -47,7 +47,9 @@ class Apart:
     where: str = ""
 
 
-Kind = tuple[bool, str, str]  # of accuracies that are alike: the server's or the clients', the model, the metric
+AccuracyKind = tuple[
+    bool, str, str
+]  # of accuracies that are alike: the server's or the clients', the model, the metric
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class Verdict:
     values: int
     same: int
     more: int
-    found: Mapping[Kind, Apart]
+    found: Mapping[AccuracyKind, Apart]
     differs: tuple[str, ...]
-    twins: Mapping[Kind, Apart] | None = None
+    twins: Mapping[AccuracyKind, Apart] | None = None
     resumed: str = ""
 
     @property
@@ -71,7 +73,7 @@ class Verdict:
         """Whether something differs that may round otherwise, and no accuracy of the record is missing."""
         return any(name in ROUNDING for name in self.differs) and all(one.far < math.inf for one in self.found.values())
 
-    def bound(self, kind: Kind) -> float:
+    def bound(self, kind: AccuracyKind) -> float:
         """How far accuracies of that kind may be off."""
         return max(CLOSE, TIMES * self.twins[kind].far if self.twins else 0.0)
 
@@ -131,7 +133,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     if "sessions" in then and then["device"] != ended_on and "executor" not in then["sessions"][0]["by"]:
         then["executor"] = DEFAULT[then["device"]]  # sessions of an earlier version have the last one's alone
     executor = then["executor"] if as_then else DEFAULT[on]
-    compute, datasets = device.compute(on, precision), process.load(run, data)
+    compute, datasets = device.configure(on, precision), process.load(run, data)
     middle = min(rounds, run.budget.rounds) // 2
 
     def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta,
@@ -144,8 +146,8 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         while (progress.round < rounds or not progress.history) and not progress.over(run.budget):
             progress = trainer.play(progress)
             if stored and progress.round == middle:
-                record = checkpoint.Record(run.key, precision, executor, run=written(run))
-                checkpoint.save(stored, progress, record)
+                header = checkpoint.Header(run.key, precision, executor, run=written(run))
+                checkpoint.save(stored, progress, header)
         return halfway.values_of(progress), progress
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -203,9 +205,9 @@ def recorded(path: Path, rounds: int) -> Values:
         return {tuple(row[:4]): row[4] for row in list(csv.reader(file))[1:] if int(row[0]) <= rounds}
 
 
-def apart(then: Values, now: Values) -> dict[Kind, Apart]:
+def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:
     """How far the accuracies of `then` are off, by kind."""
-    found: dict[Kind, Apart] = {}
+    found: dict[AccuracyKind, Apart] = {}
     for key, value in then.items():
         round, client, model, metric = key
         if metric.endswith("accuracy"):
@@ -216,7 +218,7 @@ def apart(then: Values, now: Values) -> dict[Kind, Apart]:
     return found
 
 
-def widest(found: Sequence[Mapping[Kind, Apart]]) -> dict[Kind, Apart]:
+def widest(found: Sequence[Mapping[AccuracyKind, Apart]]) -> dict[AccuracyKind, Apart]:
     """The largest of several, kind by kind."""
     return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
 

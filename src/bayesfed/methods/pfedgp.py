@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.bayes.gp import Kernel, Landmarks, Weights, expected_sigmoid, gibbs, predictive, root
+from bayesfed.bayes.gp import Kernel, Landmarks, WeightPosterior, expected_sigmoid, gibbs, predictive, root
 from bayesfed.core.options import option
 from bayesfed.methods.method import Method, Update, stacked
 from bayesfed.methods.node import Batch, Learner, Node, State
@@ -167,7 +167,7 @@ class Classifier:
     tree: Tensor
     held: Tensor  # which labels the client has seen (classes,)
     landmarks: Landmarks
-    nodes: list[Weights]
+    nodes: list[WeightPosterior]
 
     @staticmethod
     def of(method: PFedGP, c: Node, z: Tensor, y: Tensor) -> Classifier:
@@ -178,7 +178,7 @@ class Classifier:
             below = node[y] != 0
             seen, side = features[below], node[y[below]]
             omega = gibbs(seen, side, method.options.test_chains, method.options.steps, c.noise)
-            nodes.append(Weights.given(seen, side, omega))
+            nodes.append(WeightPosterior.given(seen, side, omega))
         return Classifier(c["tree"], y.bincount(minlength=c.classes) > 0, landmarks, nodes)
 
     def log_probabilities(self, z: Tensor) -> Tensor:

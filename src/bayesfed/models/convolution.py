@@ -28,7 +28,7 @@ if torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AM
 OWN_WAYS = {"cpu"}  # devices with ways of their own: oneDNN's order of memory, and maxima over corners
 # In bf16 oneDNN has, in its own order of memory, a fast gradient of weights only for so many output channels and multiples
 # of them. For others (LeNet5's six) it takes six times as long as in channels-last order, copies there not counted.
-LANES = 16
+CHANNELS = 16
 CUDNN = {torch.float32, torch.bfloat16}  # what its one call computes in
 REFUSED = set[tuple[object, ...]]()  # images and weights that it has no way for
 CONVOLUTION = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride 1, no padding, no dilation, not transposed, one group
@@ -110,7 +110,7 @@ def backward(
     `forward` kept before x and weight, which is taken off."""
     if x.is_mkldnn:
         g = unpooled(g, x, weight, pool, kept)
-        if slow := x.dtype == torch.bfloat16 and len(weight) % LANES != 0:
+        if slow := x.dtype == torch.bfloat16 and len(weight) % CHANNELS != 0:
             g, x = (dense(tensor).contiguous(memory_format=torch.channels_last) for tensor in (g, x))
         g_x, g_weight, g_bias = convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])
         return g_x.to_mkldnn() if slow and to_input else g_x, (g_weight, g_bias)

@@ -4,6 +4,8 @@ Its gradient is written out, layer by layer, in place of autograd's: fewer and s
 convolutions are faster channels last, the weights of a vector are put into that order all at once, and the gradient back.
 On a CPU the activations of a few images lie in columns, an image in each, where a product is faster so; for convolutions
 see `convolution`.
+
+Longer than 350 lines: the passes forward, back and with squares share one layout of memory, chosen for speed.
 """
 
 from __future__ import annotations
@@ -247,7 +249,9 @@ class Network:
                 if kept is not None:
                     kept += [x, weight]
                 if depth < last:
-                    x = torch._addmm_activation(bias, x, weight.t(), out=room(x, layer.out))  # ReLU in the same kernel
+                    x = torch._addmm_activation(
+                        bias, x, weight.t(), out=columns_for(x, layer.out)
+                    )  # ReLU in the same kernel
                 else:
                     wide = at_least_fp32(x.dtype)
                     weight, bias = head.to(wide).split_with_sizes(self.sizes[-2:])
@@ -357,7 +361,7 @@ def flattened(x: Tensor) -> Tensor:
     return x.permute(1, 2, 3, 0).flatten(0, 2).t() if in_columns(x) else x.flatten(1)
 
 
-def room(x: Tensor, width: int) -> Tensor | None:
+def columns_for(x: Tensor, width: int) -> Tensor | None:
     """Memory (batch, width) for what a layer makes of x (batch, features): in columns where that is faster, else None."""
     if in_columns(x) and (len(x) <= FEW or x.stride(0) == 1):
         return x.new_empty(width, len(x)).t()

@@ -19,7 +19,7 @@ from bayesfed.plan.unused_keys import plain, taken
 
 if TYPE_CHECKING:
     from bayesfed.methods.method import Method
-    from bayesfed.runs.run_file import Run
+    from bayesfed.runs.spec import Run
 
 OF_PLAN = ("axes", "cases", "seeds", "departs")  # what an experiment has beside keys of a run file
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
@@ -238,8 +238,8 @@ def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
     """
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
-    from bayesfed.runs.run_file import Active, Budget, Tasks
     from bayesfed.runs.schedule import Schedule
+    from bayesfed.runs.spec import Active, Budget, Tasks
 
     places: dict[str, tuple[str, ...]]
     places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}

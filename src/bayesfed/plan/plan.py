@@ -25,7 +25,7 @@ from bayesfed.papers.grid import Tree, frozen, grid, listed
 from bayesfed.plan import experiments, unused_keys
 
 if TYPE_CHECKING:
-    from bayesfed.runs.run_file import Run
+    from bayesfed.runs.spec import Run
 
 PACKAGE = Path(__file__).parents[1]
 CONFIGS = Path("config")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from bayesfed import models
 from bayesfed.core.errors import InputError, UnfitImages
 from bayesfed.data.prepare import COLOUR, GREY
-from bayesfed.data.schemes import SCHEMES, check_room
+from bayesfed.data.schemes import SCHEMES
 from bayesfed.data.sources import Source
 from bayesfed.methods.method import Ground, Method
 from bayesfed.models.module import ModuleNetwork
 
 if TYPE_CHECKING:
-    from bayesfed.runs.run_file import Active, Run
+    from bayesfed.runs.spec import Active, Run
 
 
 def check_fit(run: Run, method: type[Method]) -> None:
@@ -147,7 +147,7 @@ def check_counts(run: Run) -> None:
         return
     images, told = max(most), f"dataset '{run.datasets[0]}' has {max(most)} for training"
     if scheme is not None:
-        check_room(run.sources[0].train, run.sources[0].test, run.partition)
+        scheme.check_room(run.sources[0].train, run.sources[0].test, run.partition)
     aside, asked = server_images(run)
     if run.partition.server is None and 2 * aside > images:
         raise InputError(f"{asked}, but {told}, and at most half may leave the clients")

@@ -27,19 +27,19 @@ SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
 Call = tuple[Callable[..., object], Any, dict[str, Any]]  # a function and its arguments
 
 
-class Tape(TorchDispatchMode):
+class OpRecorder(TorchDispatchMode):
     """Notes the operators that run inside, with the memory that they work on.
 
     `whole`: whether all of them can be replayed. Not so where one depends on the values of tensors, draws from no
     generator of the step's, has a large result and no way to compute it into given memory (convolutions), or where all
-    results together have more than `room` bytes. `size`: the bytes that a recording keeps.
+    results together have more than `limit` bytes. `size`: the bytes that a recording keeps.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.fresh: dict[int, torch.UntypedStorage] = {}  # memory that the step made, by its place
-        self.room, self.size = room, 0
+        self.limit, self.size = limit, 0
         self.whole = True
         self.replays: list[Callable[[], object]] = []
 
@@ -51,7 +51,7 @@ class Tape(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if self.whole:
             calls = self.again(func, args, kwargs or {}, result)
-            self.whole = calls is not None and self.size <= self.room
+            self.whole = calls is not None and self.size <= self.limit
             self.calls += calls or []
         return result
 
@@ -111,8 +111,8 @@ class Tape(TorchDispatchMode):
             used = {place(tensor) for tensor in tensors_of(args, kwargs)} & self.fresh.keys()
             for where in used - homes.keys():
                 own = self.fresh[where]
-                if room := idle.get(own.nbytes()):
-                    homes[where] = room.pop()
+                if spare := idle.get(own.nbytes()):
+                    homes[where] = spare.pop()
                 else:
                     homes[where] = own
                     self.size += own.nbytes()
