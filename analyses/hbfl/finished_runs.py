@@ -119,7 +119,7 @@ def on_mnist() -> Runs:
 
 def five_round_means(values: dict[int, float]) -> dict[int, float]:
     """By round, the mean of it and the four before it."""
-    each = [values[round] for round in sorted(values)]
+    each = [values[number] for number in sorted(values)]
     return {end: fmean(each[end - FIVE : end]) for end in range(FIVE, len(each) + 1)}
 
 
@@ -128,7 +128,7 @@ def compared(first: Path, second: Path) -> dict[str, str]:
     rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean, and how many of
     them, by best rounds and by the last five."""
     ours, theirs = (run_records.curves(folder)["global"] for folder in (first, second))
-    ahead = {round: ours[round] - theirs[round] for round in sorted(ours)}
+    ahead = {number: ours[number] - theirs[number] for number in sorted(ours)}
     each = list(ahead.values())
     last = max((at for at, mean in five_round_means(ahead).items() if mean > 0), default=0)
     told = {
@@ -162,7 +162,7 @@ def along() -> Iterator[dict[str, str]]:
         for method in ("HBFL", "FML"):
             if method in methods:
                 curve = run_records.curves(methods[method])["global"]
-                means, late = five_round_means(curve), [curve[round] for round in sorted(curve)[len(curve) // 2 :]]
+                means, late = five_round_means(curve), [curve[number] for number in sorted(curve)[len(curve) // 2 :]]
                 swings = [abs(after - before) for before, after in itertools.pairwise(late)]
                 reached = {f"round {end}": f"{100 * means[end]:.1f}" if end in means else "" for end in ENDS}
                 yield {"": f"{method}, {where}, {column}"} | reached | {

@@ -35,10 +35,10 @@ def first(federation: Federation) -> Labelled:
     return found
 
 
-def due(federation: Federation, round: int) -> bool:
+def due(federation: Federation, round_number: int) -> bool:
     """Whether images are labelled at the end of a round, for the next."""
     active, rounds = federation.run.active, federation.run.budget.rounds
-    return active is not None and round < rounds and round % active.every == 0
+    return active is not None and round_number < rounds and round_number % active.every == 0
 
 
 def more(federation: Federation, labelled: Labelled, server: Node, evaluation: Evaluation) -> Labelled:

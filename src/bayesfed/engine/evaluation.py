@@ -36,12 +36,12 @@ class Reading:
 class Evaluation:
     """The tests of one round."""
 
-    def __init__(self, federation: Federation, round: int, participants: Sequence[int]) -> None:
+    def __init__(self, federation: Federation, round_number: int, participants: Sequence[int]) -> None:
         """`participants`: the clients of the round."""
         self.federation, self.participants = federation, participants
         budget = federation.run.budget
-        self.detailed = round == federation.rounds or round % DETAILED_EVERY == 0
-        self.late = round > federation.rounds - LAST
+        self.detailed = round_number == federation.rounds or round_number % DETAILED_EVERY == 0
+        self.late = round_number > federation.rounds - LAST
         self.every = budget.clients_on_test == "round"
         sparse = 1 if self.every else -(-len(participants) // DETAILED_CLIENTS)
         self.on_all = set(participants[::sparse] if self.detailed or self.every else [])  # the test images
@@ -249,9 +249,9 @@ def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[R
     ]
 
 
-def rows(round: int, readings: Sequence[Reading]) -> list[Row]:
+def rows(round_number: int, readings: Sequence[Reading]) -> list[Row]:
     """The readings with their values on the host, fetched in one go."""
     if not readings:
         return []
     values = torch.stack([reading.value.double() for reading in readings]).tolist()
-    return [Row(round, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]
+    return [Row(round_number, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]

@@ -143,7 +143,7 @@ class Federation:
         shared = own[LOCAL] if run.shares_convolutions else build(run.global_model, GLOBAL)
         return {GLOBAL: shared} | own | {name: build(network, name) for name, network in run.other_models.items()}
 
-    def node(self, client: int, round: int, epochs: int = 0) -> Node:
+    def node(self, client: int, round_number: int, epochs: int = 0) -> Node:
         """A client, or the server, in a round (0: before the first), with an empty state."""
         seed, compute = self.run.budget.seed, self.compute
         networks = self.networks[max(client, 0)]
@@ -158,7 +158,7 @@ class Federation:
                     seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER
                 )
             elif name == LOCAL:
-                stream = rng.generator(seed, "init", round, client)
+                stream = rng.generator(seed, "init", round_number, client)
             else:
                 stream = rng.generator(seed, "init-network", 0, others.index(name))
             return compute.place(self.start(networks[name].initial(stream))).to(compute.dtype)
@@ -172,7 +172,7 @@ class Federation:
         node = Node(
             client=client,
             clients=self.clients,
-            round=round,
+            round_number=round_number,
             rounds=self.rounds,
             epochs=epochs,
             batches=self.run.budget.local_batches,
@@ -183,7 +183,7 @@ class Federation:
             sizes={name: network.sizes for name, network in networks.items()},
             classes=self.run.sources[task].classes,
             shared=travelling.convolution_parameters if self.run.shares_convolutions else travelling.parameters,
-            seed=lambda generator, purpose: rng.seed_torch(generator, seed, purpose, round, client),
+            seed=lambda generator, purpose: rng.seed_torch(generator, seed, purpose, round_number, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
             images=lambda: self.own_images(client),
             scaling=self.scaling(travelling),
@@ -276,31 +276,31 @@ class Federation:
         images, own = (shard.test_images, shard.test) if on_test else (shard.train_images, shard.train)
         return accuracy(self.predict(predictor, images, own), images.labels[own])
 
-    def participants(self, round: int) -> list[int]:
+    def participants(self, round_number: int) -> list[int]:
         """The clients of a round, in order; those without training images never take part, nor those with a single one where
         a network looks at a mini-batch as a whole."""
         able = [k for k in range(self.clients) if len(self.shards[k].train) > self.batchwise(k)]
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
-        chosen = rng.generator(self.run.budget.seed, "participation", round).permutation(len(able))[:count]
+        chosen = rng.generator(self.run.budget.seed, "participation", round_number).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)
 
-    def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
+    def local_epochs(self, round_number: int, participants: list[int]) -> dict[int, int]:
         """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL,
         Figures 8 and 9)."""
         budget = self.run.budget
-        generator = rng.generator(budget.seed, "stragglers", round)
+        generator = rng.generator(budget.seed, "stragglers", round_number)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]
         drawn = dict(
             zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
         )
         return {k: drawn.get(k, budget.local_epochs) for k in participants}
 
-    def rate(self, round: int) -> State:
+    def rate(self, round_number: int) -> State:
         """What a client's learning rates are multiplied by when a round begins: a tensor () where the run has a schedule."""
         schedule, budget = self.run.schedule, self.run.budget
         if not schedule.varies:
             return {}
-        value = np.array(schedule.at(round, budget.rounds))
+        value = np.array(schedule.at(round_number, budget.rounds))
         return {RATE: self.compute.place(value).to(self.compute.dtype)}
 
 

@@ -281,11 +281,11 @@ def finiteness(state: State) -> State:
     return {name: tensor.isfinite().all() for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
 
 
-def divergence(round: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:
+def divergence(round_number: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:
     """The first tensor (owner, name) that is not finite, if there is one."""
     flags = torch.stack(list(finite.values())).tolist() if finite else []
     broken = [where for where, flag in zip(finite, flags, strict=True) if not flag]
-    return Divergence(round, *broken[0]) if broken else None
+    return Divergence(round_number, *broken[0]) if broken else None
 
 
 def copy(state: State, device: torch.device) -> State:

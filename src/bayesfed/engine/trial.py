@@ -102,13 +102,13 @@ class Trial:
             phases=[replace(one, end=noting(one)) if one.epochs or one.batches else one for one in job.phases],
         )
 
-    def found(self, round: int) -> Iterator[str]:
+    def found(self, round_number: int) -> Iterator[str]:
         """What is to be told of the round."""
         for (client, step), still in self.still.items():
             whose = "the server" if client == SERVER else f"client {client}"
             if still:
                 yield (
-                    f"method '{self.method.name}': {step} left every tensor of {whose} as it was in all of round {round}; a step "
+                    f"method '{self.method.name}': {step} left every tensor of {whose} as it was in all of round {round_number}; a step "
                     "works in place, as c['theta'].sub_(...)"
                 )
 

@@ -167,7 +167,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         resumed = halfway.otherwise(task, progress, middle) if stored.exists() and progress.round > middle else ""
     now = facts(run, data, machine(on, executor), precision, partitions)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
-    last = max((int(round) for round, *_ in values), default=0)
+    last = max((int(number) for number, *_ in values), default=0)
     words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
     verdict = replace(compare(words, recorded(folder / "metrics.csv", last), values, differs), resumed=resumed)
     if verdict.rounded and not verdict.close:
@@ -209,11 +209,11 @@ def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:
     """How far the accuracies of `then` are off, by kind."""
     found: dict[AccuracyKind, Apart] = {}
     for key, value in then.items():
-        round, client, model, metric = key
+        number, client, model, metric = key
         if metric.endswith("accuracy"):
             far = abs(float(value) - float(now[key])) if key in now else math.inf
             kind = client == "global", model, metric
-            one = Apart(far, f"round {round}, {client}, {model}, {metric}")
+            one = Apart(far, f"round {number}, {client}, {model}, {metric}")
             found[kind] = max(found.get(kind, one), one, key=lambda one: one.far)
     return found
 

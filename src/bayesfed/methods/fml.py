@@ -19,9 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.method import Method, Update, average, shares
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
@@ -103,8 +102,7 @@ class FML(Method):
         q = shares(updates)
         if self.options.average == "uniform":
             q = torch.ones_like(q)
-        theta = weighted_mean(q, stacked(updates, "theta"))
-        server["theta"] = theta.to(server["theta"].dtype)
+        server["theta"] = average(updates, "theta", q)
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
 from bayesfed.methods.fola_full import FOLAFull, Hessian, curvatures
-from bayesfed.methods.method import Ground, Update, shares, stacked
+from bayesfed.methods.method import Ground, Update, average, shares, stacked
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient, clip
@@ -121,8 +121,7 @@ class FOLAErrors(FOLAFull):
         found = super().aggregate(server, updates)
         pi = shares(updates)
         if server.round <= self.options.aggregated:
-            plain = stacked(updates, "plain")
-            server["average"] = weighted_mean(pi, plain).to(plain.dtype)
+            server["average"] = average(updates, "plain")
         if server.round == self.options.aggregated:
             server["early"] = server["mu"].clone()
         if not self.forgets(server):

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor
 
@@ -202,6 +203,21 @@ def shares(updates: Sequence[Update]) -> Tensor:
 def stacked(updates: Sequence[Update], name: str) -> Tensor:
     """What each client sent under a name: (K, ...)."""
     return torch.stack([update[name] for update in updates])
+
+
+def average(updates: Sequence[Update], name: str, weights: Tensor | None = None) -> Tensor:
+    """Return sum_k w_k v_k / sum_k w_k of what clients sent under a name, w (K,) being q by default.
+
+    Computed in float64; of the shape and type of what was sent.
+    """
+    values = stacked(updates, name)
+    return weighted_mean(shares(updates) if weights is None else weights, values).to(values.dtype)
+
+
+def move_towards_average(server: Node, updates: Sequence[Update], name: str, beta: float, weights: Tensor) -> None:
+    """Set the server's v to (1 - beta) v + beta sum_k w_k v_k / sum_k w_k, computed in float64; w (K,)."""
+    mean = weighted_mean(weights, stacked(updates, name))
+    server[name] = ((1 - beta) * server[name].double() + beta * mean).to(server[name].dtype)
 
 
 def some(server: Node, updates: Sequence[Update], count: int) -> list[Update]:

@@ -137,7 +137,7 @@ class Node(Learner):
     counts from 1. `classes` are those of the node's task.
     """
 
-    def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int,
+    def __init__(self, *, client: int, clients: int, round_number: int, rounds: int, epochs: int,
                  batches: int, n: Tensor,
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
@@ -148,7 +148,7 @@ class Node(Learner):
         super().__init__(state={}, n=n, models=models, generator=generator, scaling=scaling)
         self.client = client
         self.clients = clients
-        self.round = round
+        self.round = round_number
         self.rounds = rounds
         self.epochs, self.batches = epochs, batches
         self.classes = classes

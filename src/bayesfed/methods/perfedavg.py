@@ -31,10 +31,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.errors import InputError, out_of_memory, words
 from bayesfed.core.options import option
-from bayesfed.methods.method import Ground, Method, Update, shares, stacked
+from bayesfed.methods.method import Ground, Method, Update, average
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient, ce_gradient_at, cross_entropy, leaves
@@ -126,9 +125,7 @@ class PerFedAvg(Method):
         return {"w": torch.where(c["turn"] == 0, c["theta"], c["w"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = shares(updates)
-        w = weighted_mean(q, stacked(updates, "w"))
-        server["w"] = w.to(server["w"].dtype)
+        server["w"] = average(updates, "w")
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

@@ -35,10 +35,9 @@ from bayesfed.bayes.gaussian import (
     sample,
     softplus,
     through_softplus,
-    weighted_mean,
 )
 from bayesfed.core.options import option
-from bayesfed.methods.method import Ground, Method, Update, shares, some, stacked
+from bayesfed.methods.method import Ground, Method, Update, move_towards_average, shares, some, stacked
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_average, softmax_of
 from bayesfed.methods.steps import Adam, grad, leaves, loss_gradient
@@ -149,13 +148,12 @@ class PFedBayes(Method):
         return {"mu_w": c["mu_w"], "rho_w": c["rho_w"], "kl": divergence}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        chosen, beta = some(server, updates, self.options.averaged), self.options.beta
+        chosen = some(server, updates, self.options.averaged)
         weights = shares(chosen)
         if self.options.weights == "equal":
             weights = torch.ones_like(weights)
         for name in ("mu_w", "rho_w"):
-            mean = weighted_mean(weights, stacked(chosen, name))
-            server[name] = ((1 - beta) * server[name].double() + beta * mean).to(server[name].dtype)
+            move_towards_average(server, chosen, name, self.options.beta, weights)
         divergence = stacked(updates, "kl").mean()
         return {"kl_mean": divergence, "sigma_mean": softplus(server["rho_w"]).mean()}
 

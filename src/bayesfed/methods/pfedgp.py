@@ -25,10 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.gp import Kernel, Landmarks, WeightPosterior, expected_sigmoid, gibbs, predictive, root
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, stacked
+from bayesfed.methods.method import Method, Update, average, shares
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.methods.steps import SGD, clip, grad, leaves
@@ -143,8 +142,7 @@ class PFedGP(Method):
         return {"theta": c["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        thetas = stacked(updates, "theta")
-        server["theta"] = weighted_mean(thetas.new_ones(len(updates)), thetas).to(thetas.dtype)
+        server["theta"] = average(updates, "theta", torch.ones_like(shares(updates)))
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

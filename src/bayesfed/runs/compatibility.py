@@ -76,8 +76,6 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
     pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
     if models.CONVOLUTIONS in pretrained:
         raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
-    fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
-    fewest += [("active.start", run.active.start)] if run.active else []
     whole = [] if run.shares_convolutions else [run.global_model]
     shared: list[int] = []  # parameters of each local model's convolutions
     # Clients without models of their own are alike.
@@ -90,19 +88,29 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
                 travels = network
             if name in own:
                 shared.append(network.convolution_parameters)
-            if name in pretrained and not isinstance(network, ModuleNetwork):
-                raise InputError(
-                    f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
-                )
-            if isinstance(network, ModuleNetwork):
-                check_outputs(network, run)
-            for key, value in fewest:
-                if network.batchwise and value < 2:
-                    raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
+            check_network(network, run, pretrained.get(name))
     if run.shares_convolutions and (len(set(shared)) > 1 or 0 in shared):
         found = ", ".join(f"{name} {count}" for name, count in zip(run.local_models, shared, strict=True))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
     return travels
+
+
+def check_network(network: models.AnyNetwork, run: Run, pretrained: str | None) -> None:
+    """Refuse a network that cannot start from a file, or that the run's mini-batches are too small for.
+
+    `pretrained`: the key under `weights` that names its file, if any.
+    """
+    if isinstance(network, ModuleNetwork):
+        check_outputs(network, run)
+    elif pretrained:
+        raise InputError(
+            f"weights.{pretrained}: '{network.name}' is no torch.nn.Module, and only such ones start from a file"
+        )
+    fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
+    fewest += [("active.start", run.active.start)] if run.active else []
+    for key, value in fewest:
+        if network.batchwise and value < 2:
+            raise InputError(f"{key}: model '{network.name}' normalises over a mini-batch; take 2 or more, not {value}")
 
 
 def check_outputs(network: ModuleNetwork, run: Run) -> None:

@@ -43,10 +43,10 @@ class Schedule:
         """Whether it changes any learning rate."""
         return self != CONSTANT
 
-    def at(self, round: int, rounds: int) -> float:
+    def at(self, round_number: int, rounds: int) -> float:
         """The factor with which a round, counted from 1, begins."""
-        passed = [factor for share, factor in self.milestones if (round - 1) / rounds >= share]
-        return self.round_decay ** (round - 1) * (passed[-1] if passed else 1)
+        passed = [factor for share, factor in self.milestones if (round_number - 1) / rounds >= share]
+        return self.round_decay ** (round_number - 1) * (passed[-1] if passed else 1)
 
     def epoch_end(self) -> Callable[[Node], None] | None:
         """What is to be done at the end of each of a client's local epochs in one round."""

@@ -29,8 +29,8 @@ ABSENT = "never took part"
 
 def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
     """Best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last five."""
-    best = max(curve, key=lambda round: (curve[round], -round))
-    tail = [curve[round] for round in tail_of(curve)]
+    best = max(curve, key=lambda number: (curve[number], -number))
+    tail = [curve[number] for number in tail_of(curve)]
     return {
         "accuracy_best": curve[best],
         "accuracy_best_round": best,

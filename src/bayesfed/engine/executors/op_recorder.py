@@ -50,7 +50,7 @@ class OpRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.whole:
-            calls = self.again(func, args, kwargs or {}, result)
+            calls = self.calls_of(func, args, kwargs or {}, result)
             self.whole = calls is not None and self.size <= self.limit
             self.calls += calls or []
         return result
@@ -62,18 +62,15 @@ class OpRecorder(TorchDispatchMode):
         self.calls.clear()
         self.fresh.clear()
 
-    def again(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Call] | None:
-        """What computes a result anew into its memory: no call for views and memory alone; None where that cannot be."""
-        if any(each.is_mkldnn for each in tensors_of(args, kwargs, result)):
-            return None  # oneDNN alone knows where it lies
-        given = {place(tensor) for tensor in tensors_of(args, kwargs)}
+    def calls_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Call] | None:
+        """Return the calls that compute a result into its memory again: none for views and memory alone.
+
+        None if the operator cannot be replayed.
+        """
         results = [each for each in tree_leaves(result) if each is not None]
-        if LOOSE.intersection(func.tags) or func.overloadpacket == aten.lift_fresh:
+        if unrepeatable(func, args, kwargs, results):
             return None
-        if not all(isinstance(each, Tensor) for each in results):
-            return None
-        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
-            return None
+        given = {place(tensor) for tensor in tensors_of(args, kwargs)}
         fresh = [each for each in results if place(each) not in given]
         if func._schema.is_mutable:
             return None if fresh else [(bound(func), args, kwargs)]
@@ -126,6 +123,17 @@ class OpRecorder(TorchDispatchMode):
         """Do all of it again."""
         for call in self.replays:
             call()
+
+
+def unrepeatable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Any]) -> bool:
+    """Return true for an operator whose results depend on more than its arguments' memory, or are no tensors."""
+    return (
+        any(each.is_mkldnn for each in tensors_of(args, kwargs, results))  # oneDNN alone knows where it lies
+        or bool(LOOSE.intersection(func.tags))
+        or func.overloadpacket == aten.lift_fresh
+        or not all(isinstance(each, Tensor) for each in results)
+        or (torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None)
+    )
 
 
 def tensors_of(*found: Any) -> list[Tensor]:
