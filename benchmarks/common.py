@@ -80,6 +80,7 @@ def few_steps(method: str, server: int) -> dict[str, Any]:
     }  # fmt: skip
     options: dict[str, dict[str, Any]] = {
         "abavg": {"validation_images": server},
+        "fedavg_temperature": {"calibration_images": server},
         "fola_errors": {"aggregated": 1, "epochs": 2},
         "bnfed": {"lr": 0.1, "validation_images": server},
         "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},

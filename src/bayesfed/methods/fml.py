@@ -32,6 +32,7 @@ class FML(Method):
     name = "fml"
     label = "FML"
     revision = 1
+    personal = True
     local_models = True
 
     @dataclass(frozen=True)

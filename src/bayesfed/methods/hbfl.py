@@ -49,6 +49,7 @@ class HBFL(Method):
     name = "hbfl"
     label = "HBFL"
     revision = 1
+    personal = True
     local_models = True
     logs: ClassVar = {
         "log_precision_spread": "largest difference of log precision between two clients, over all parameters; 0 where all"

@@ -33,6 +33,7 @@ class HeurFedAMP(Method):
     name = "heurfedamp"
     label = "HeurFedAMP"
     revision = 1
+    personal = True
 
     @dataclass(frozen=True)
     class Options:

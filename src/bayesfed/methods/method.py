@@ -94,6 +94,8 @@ class Method:
     revision: ClassVar[int]
     # True where every client trains a model of its own beside the one that travels.
     local_models: ClassVar[bool] = False
+    # True where what the method is for is a model a client, and not one for all.
+    personal: ClassVar[bool] = False
     # Further networks that travel, beside `global`: a run file names one for each, under `models`.
     networks: ClassVar[tuple[str, ...]] = ()
     # True where the equations hold for one learning rate a round, so that no schedule may change it within.

@@ -45,6 +45,7 @@ class PerFedAvg(Method):
     name = "perfedavg"
     label = "Per-FedAvg"
     revision = 1
+    personal = True
 
     @dataclass(frozen=True)
     class Options:

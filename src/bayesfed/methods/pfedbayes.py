@@ -51,6 +51,7 @@ class PFedBayes(Method):
     name = "pfedbayes"
     label = "pFedBayes"
     revision = 1
+    personal = True
     logs: ClassVar = {
         "kl_mean": "KL divergence of a client's q from its copy of the global one as its round ends, mean over the clients",
         "sigma_mean": "mean of the server's sigma over all parameters",

@@ -78,6 +78,7 @@ class PFedGP(Method):
     name = "pfedgp"
     label = "pFedGP"
     revision = 1
+    personal = True
     draws_by_image = True
 
     @dataclass(frozen=True)

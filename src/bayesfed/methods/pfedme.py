@@ -33,6 +33,7 @@ class PFedMe(Method):
     name = "pfedme"
     label = "pFedMe"
     revision = 1
+    personal = True
 
     @dataclass(frozen=True)
     class Options:

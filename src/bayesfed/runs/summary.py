@@ -114,7 +114,7 @@ def validation_curve(history: Iterable[Row]) -> dict[int, float]:
 
 
 def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves) -> dict[str, Any]:
-    """What is measured on validation images in the last round, by model of the server and of the clients, and the round
+    """Validation metrics of the last round, by model of the server and of the clients, and the round
     with the best validation accuracy, with the test accuracies of that round: of the global model, and the clients' mean."""
     curve = validation_curve(history)
     if not curve:
@@ -125,7 +125,7 @@ def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves)
         if row.round == last and row.metric.startswith("validation_"):
             level = found["global" if row.client == "global" else "clients"]
             level.setdefault(row.model, {})[row.metric.removeprefix("validation_")] = row.value
-    best = max(curve, key=lambda round: (curve[round], -round))
+    best = max(curve, key=lambda number: (curve[number], -number))
     clients = [of_client[best] for of_client in own.values() if best in of_client]
     at_best = {"global": server.get(best), "clients": statistics.fmean(clients) if clients else None}
     return {"validation": {**found, "best_round": best, "accuracy_at_best_round": at_best}}
