@@ -26,7 +26,7 @@ AROUND = 10  # seconds of a call for loading torch before its parts, and for the
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, minutes in MINUTES.items():

@@ -83,7 +83,7 @@ def pictures(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
 
 
 def from_pictures(found: list[NDArray[np.uint8]], shape: Any) -> NDArray[np.uint8]:
-    """The images [N, C, H, W] of pictures [rows H, columns W, 3], grey ones with the same in each colour."""
+    """Return the images [N, C, H, W] of pictures [rows H, columns W, 3], grey ones with the same in each colour."""
     columns, _, colours = tiles(shape)
     height, width = shape[2:]
     flat = [

@@ -1,4 +1,4 @@
-"""What is measured in a round: who is tested on which images, and what is made of the predictions."""
+"""Measurements of a round: who is tested on which images, and what is made of the predictions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class Evaluation:
         self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and what has predicted
 
     def epoch_test(self, client: int) -> Callable[[Node], None] | None:
-        """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
+        """If the method asks for it, return a test of a client after an epoch and keep the best accuracy of each
+        model.
+        """
         method, shard, best = self.federation.method, self.federation.shards[client], self.best[client]
         if not method.evaluate_each_epoch() or not len(shard.test):
             return None
@@ -66,14 +68,14 @@ class Evaluation:
         return test
 
     def of_client(self, c: Node) -> list[Reading]:
-        """What is measured of a client when it has trained."""
+        """Measure a client that has trained."""
         method = self.federation.method
         best = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in self.best[c.client].items()]
         predictors = method_checks.client_predictors(method, method.client_predictors(c))
         return best + self.of_predictors(c, predictors, c.client in self.on_all)
 
     def of_server(self, server: Node) -> list[Reading]:
-        """What is measured of the server at the end of the round, and of its model on the clients' shards."""
+        """Measure the server at the end of the round, and its model on the clients' shards."""
         if not server.predicts:
             return []
         method = self.federation.method
@@ -84,8 +86,9 @@ class Evaluation:
         return self.of_predictors(server, predictors, whole, self.shards())
 
     def shards(self) -> Sequence[int]:
-        """The clients on whose shards the server's model is tested: those of the round, and in detailed rounds and the last
-        ones all."""
+        """Return the clients on whose shards the server's model is tested: those of the round, and in detailed rounds
+        and the last ones all.
+        """
         everyone = range(self.federation.clients)
         if self.detailed:
             return everyone
@@ -97,7 +100,7 @@ class Evaluation:
     def of_predictors(
         self, node: Node, predictors: Sequence[Predictor], on_all: bool, on: Sequence[int] = ()
     ) -> list[Reading]:
-        """All metrics of a node's predictors that are due this round; `on_all`: on the full test set, too.
+        """Take all metrics of a node's predictors that are due this round; `on_all`: on the full test set, too.
 
         `on`: the clients on whose shards the server's model is tested.
         """
@@ -140,15 +143,18 @@ class Evaluation:
         return readings
 
     def predict(self, client: int, predictor: Predictor, images: Images, indices: Tensor, of: str = "") -> Tensor:
-        """`Federation.predict` for a predictor of a client or the server, noting whether all of it are numbers. `of`: which
-        images, where they are not those of the run's test set."""
+        """Predict for a client or the server, and note whether all of it are numbers.
+
+        `of`: which images, where they are not those of the run's test set.
+        """
         found = self.federation.predict(predictor, images, indices)
         what = client, f"prediction by its model '{predictor.name}'{of}"
         self.numbers[what] = ~found.isnan().any() & self.numbers.get(what, True)
         return found
 
     def tasks(self, client: int, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
-        """How well entropy tells wrong predictions from right ones, and foreign images from the run's own, as the run asks.
+        """Measure how well entropy tells wrong predictions from right ones, and OOD images from the run's own, as the
+        run asks.
 
         on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
         mean and sd over resamplings.
@@ -170,7 +176,7 @@ class Evaluation:
         }
 
     def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
-        """Accuracy of a predictor of the server on the test images of each of the clients.
+        """Measure the accuracy of a predictor of the server on the test images of each of the clients.
 
         `on_test`: what it has predicted on the server's test set, of which a shard is a part unless every client has a
         dataset of its own.
@@ -189,8 +195,9 @@ class Evaluation:
         return readings
 
     def over_clients(self, readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
-        """Where clients are tested every round: sum_k q_k of the accuracies on the full test set of each model that all
-        clients of the round were tested with: FOLA's LA, of a model of the client "mean"."""
+        """If clients are tested every round, return sum_k q_k of the accuracies on the full test set of each model
+        that all clients of the round were tested with: FOLA's LA, of a model of the client "mean".
+        """
         found: dict[str, list[Tensor]] = {}
         for reading in readings if self.every else ():
             if reading.metric == "test_accuracy" and reading.client != "global":
@@ -202,7 +209,7 @@ class Evaluation:
         ]
 
     def finiteness(self) -> dict[tuple[str, str], Tensor]:
-        """Whether all predictions were numbers, by node and what has predicted."""
+        """Return whether all predictions were numbers, by node and what has predicted."""
         return {
             ("server" if client == SERVER else str(client), what): flag
             for (client, what), flag in sorted(self.numbers.items(), key=lambda one: one[0])
@@ -214,7 +221,7 @@ class Evaluation:
 
 
 def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
-    """The bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
+    """Return the bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
     return [
         Reading("global", model, f"reliability_{number}_{what}", value)
         for what, values in vars(bins(log_probabilities, labels)).items()
@@ -223,7 +230,7 @@ def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[R
 
 
 def rows(round_number: int, readings: Sequence[Reading]) -> list[Row]:
-    """The readings with their values on the host, fetched in one go."""
+    """Return the readings with their values on the host, fetched in one go."""
     if not readings:
         return []
     values = torch.stack([reading.value.double() for reading in readings]).tolist()

@@ -26,7 +26,9 @@ ABSENT = "never took part"
 
 
 def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
-    """Best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last five."""
+    """Return the best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last
+    five.
+    """
     best = max(curve, key=lambda number: (curve[number], -number))
     tail = [curve[number] for number in tail_of(curve)]
     return {
@@ -38,19 +40,21 @@ def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
 
 
 def tail_of(rounds: Iterable[int]) -> list[int]:
-    """The last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
+    """Return the last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
     return sorted(rounds)[-LAST:]
 
 
 def at_the_end(tail: Sequence[int], rounds: int) -> bool:
-    """Whether these are the last rounds of a run that has had so many."""
+    """Return whether these are the last rounds of a run that has had so many."""
     return list(tail) == tail_of(range(1, rounds + 1))
 
 
 def client_curves(history: Iterable[Row], metric: str) -> Curves:
-    """Per client and round the better of its models on its own test images: HBFL's max(meme, local). `metric`:
-    `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs, where a run tests
-    after each."""
+    """Return, per client and round, the better of its models on its own test images: HBFL's max(meme, local).
+
+    `metric`: `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs,
+    where a run tests after each.
+    """
     curves: Curves = {}
     for row in history:
         if row.model != GLOBAL and not row.model.endswith(SAMPLED) and row.metric == metric:
@@ -60,8 +64,11 @@ def client_curves(history: Iterable[Row], metric: str) -> Curves:
 
 
 def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, float]]:
-    """The statistics of each client's curve. Only the best, which is chosen on the test set anyway, is over epochs where a
-    run tests after each: the last and the last five are what was there after a round."""
+    """Return the statistics of each client's curve.
+
+    Only the best, which is chosen on the test set anyway, is over epochs where a run tests after each: the last and
+    the last five are what was there after a round.
+    """
     found = {k: curve_statistics(curve) for k, curve in curves.items()}
     epochs = client_curves(history, "epoch_shard_accuracy")
     for k, one in found.items():
@@ -70,7 +77,7 @@ def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, fl
 
 
 def global_on_shards(history: Iterable[Row]) -> Curves:
-    """Per client and round the server's model on the client's test images."""
+    """Return, per client and round, the server's model on the client's test images."""
     curves: Curves = {}
     for row in history:
         if (row.model, row.metric) == (GLOBAL, "shard_accuracy"):
@@ -81,9 +88,10 @@ def global_on_shards(history: Iterable[Row]) -> Curves:
 def per_client(
     found: Mapping[int, Mapping[str, float]], curves: Curves, test_images: Sequence[int], rounds: int, nobody: str
 ) -> dict[str, Any]:
-    """Each statistic client by client, null where a client has none; its mean over those that have; by the client's number,
-    why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run for all. `found`: the
-    statistics of the clients' `curves`; `nobody`: the reason where no client has any."""
+    """Return each statistic client by client, null where a client has none; its mean over those that have; by the
+    client's number, why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run
+    for all. `found`: the statistics of the clients' `curves`; `nobody`: the reason where no client has any.
+    """
     missing = {}
     for k, images in enumerate(test_images):
         if k not in found:
@@ -99,7 +107,9 @@ def per_client(
 
 
 def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
-    """The statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in `per_client`."""
+    """Return the statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in
+    `per_client`.
+    """
     if not curve:
         return {}
     tail = tail_of(curve)
@@ -108,8 +118,9 @@ def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
 
 
 def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """By predictor of the server, what is measured of it on the full test set in the last round; null for what is no finite
-    number, which has its reason under `missing`."""
+    """Return, by predictor of the server, what is measured of it on the full test set in the last round; null for what
+    is no finite number, which has its reason under `missing`.
+    """
     last = max((row.round for row in history), default=0)
     found: dict[str, dict[str, Any]] = {}
     for row in history:
@@ -123,7 +134,7 @@ def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The `test_images`, `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
+    """Return the `test_images`, `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
 
     `test_images`: how many each client has. `rounds`: how many the run has had. Null stands for a client without an
     accuracy, and for a value that is not finite.
