@@ -28,7 +28,7 @@ MARGIN = 5  # seconds before a part's end at which it is to stop by itself, with
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a call is."""
+    """The size of a call."""
 
     few: tuple[int, int]  # training and test images of a comparison
     many: tuple[int, int]  # of whole rounds
@@ -66,7 +66,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a part is to do its work with."""
+    """All that a part does its work with."""
 
     call: str
     out: Path
@@ -178,7 +178,7 @@ def run_part(task: Task, part: Part) -> str:
 
 
 def within(task: Task, part: Part) -> None:
-    """Return the work of a part's process."""
+    """Do the work of a part's process."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with (task.out / f"{task.call}.log").open("a") as log:

@@ -18,7 +18,7 @@ from benchmarks import common
 
 
 def compute(device: str, precision: str) -> Compute:
-    """Return where and how a run computes; fp64 too, for comparisons."""
+    """Return device and precision of a run; fp64 too, for comparisons."""
     if precision == "fp64":
         devices.configure(device, "fp32")
         return Compute(torch.device(device), torch.float64, torch.float64)
@@ -56,7 +56,7 @@ def paper_run(method: str, model: str, alpha: float, images: store.Dataset, wher
 
 
 def play(of: Federation, executor: str, rounds: int, check: Callable[[], None], lanes: int | None = None) -> Progress:
-    """Return a run of so many rounds."""
+    """Play a run of so many rounds."""
     of.check = check
     trainer, progress = Trainer(of, executor), begin(of)
     if lanes:
@@ -88,7 +88,7 @@ def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 
 def profiler(device: str) -> torch.autograd.profiler.profile:
-    """Records kernels, or on a CPU operators. torch.profiler is this too, but takes seconds to load torch's compiler."""
+    """Record kernels, or on a CPU operators. torch.profiler is this too, but takes seconds to load torch's compiler."""
     on_gpu = device == "cuda"
     return torch.autograd.profiler.profile(use_kineto=True, use_cpu=not on_gpu, use_device=device if on_gpu else None)
 

@@ -63,8 +63,9 @@ def add(tar: tarfile.TarFile, name: str, file: io.BytesIO) -> None:
 
 
 def tiles(shape: Any) -> tuple[int, int, int]:
-    """Of images [N, C, H, W]: how many lie in a row and in a column of a picture, and channels of the picture: three side by
-    side are its colours, of other images each channel is a tile of its own."""
+    """Return, for images [N, C, H, W], how many lie in a row and in a column of a picture, and channels of the
+    picture: three side by side are its colours, of other images each channel is a tile of its own.
+    """
     *_, channels, height, width = (int(size) for size in shape)
     return max(1, SIDE // width), max(1, SIDE // height), 3 if channels == 3 else 1
 

@@ -106,7 +106,7 @@ def start(
 
 
 def note(plan: dict[str, Any], run: dict[str, Any], task: Task, **values: Any) -> None:
-    """Return a row for a run, with its records where it is finished; the tar is written anew, in case this is the end."""
+    """Write a row for a run, with its records where it is finished; the tar is written anew, in case this is the end."""
     where = folder(plan, run)
     with contextlib.suppress(FileNotFoundError):
         summary = json.loads((where / "summary.json").read_text())
@@ -130,7 +130,7 @@ def stop(trainers: "dict[subprocess.Popen[bytes], Any]") -> None:
 
 @contextlib.contextmanager
 def memory_log(task: Task) -> Iterator[None]:
-    """Return the GPU's memory and use, once a second, in `memory.csv`; nothing where there is no nvidia-smi."""
+    """Write the GPU's memory and use, once a second, in `memory.csv`; nothing where there is no nvidia-smi."""
     asked = "timestamp,index,memory.used,memory.total,utilization.gpu"
     try:
         with (task.out / "memory.csv").open("a") as log:

@@ -40,7 +40,7 @@ CASES = (("hbfl", "mixed"), ("fedavg", "cnn2"))  # method and networks of the pa
 
 
 def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
-    """Recorded steps equal the same steps unrecorded to the last bit, and in fp64 eager ones to rounding."""
+    """Check that recorded steps equal the same steps unrecorded to the last bit, and in fp64 eager ones to rounding."""
     for name in names:
         for precision in ("fp64", *task.scale.precisions):
             of = compare.small(name, compare.compute(task.device, precision), task.scale.few, network)
@@ -56,7 +56,7 @@ def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = Non
 
 
 def lanes(task: Task) -> None:
-    """One lane equals ten to the last bit, at the paper's number of images."""
+    """Check that one worker equals ten to the last bit, at the paper's number of images."""
     images = common.random_images(*task.scale.many)
     for method, model in CASES:
         of = compare.paper_run(method, model, 0.05, images, compare.compute(task.device, "fp32"), epochs=1)
@@ -65,7 +65,7 @@ def lanes(task: Task) -> None:
 
 
 def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
-    """Return the GPU equals the CPU in float64, HBFL with noise that is given to both."""
+    """Check that the GPU equals the CPU in float64, HBFL with noise that is given to both."""
     images = (task.scale.few[0] // 4, task.scale.few[1] // 4) if task.scale.few[0] > 1000 else task.scale.few
     for name in names:
         runs = []
@@ -83,7 +83,7 @@ def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) 
 
 
 def eviction(task: Task) -> None:
-    """Return a lane that must let recordings go for others computes the same, to the last bit."""
+    """Check that a worker that must let recordings go for others computes the same, to the last bit."""
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
     whole = compare.play(of, "graphs", 2, task.in_time)
     with mock.patch(f"{WORKER}.MOST_BUFFERS", 1):
@@ -91,7 +91,7 @@ def eviction(task: Task) -> None:
 
 
 def resume(task: Task) -> None:
-    """Return a training that SIGTERM stops, and that is started again, equals one that was left alone."""
+    """Check that a training that SIGTERM stops, and that is started again, equals one that was left alone."""
     found = dataset(task.data)
     run = {
         "dataset": found, "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
@@ -155,7 +155,7 @@ def rounds(task: Task) -> None:
 
 
 def some_rounds(task: Task, method: str, model: str, precision: str, images: Dataset) -> None:
-    """Return the row of a case."""
+    """Write the row of a case."""
     of = compare.paper_run(method, model, 0.05, images, compare.compute(task.device, precision), task.scale.epochs)
     of.check = task.in_time
     trainer, progress, took = Trainer(of, "graphs"), begin(of), list[float]()
@@ -204,13 +204,13 @@ def one_step(of: Federation) -> Callable[[], None]:
 
 
 def other_method(name: str, task: Task) -> None:
-    """One of the other methods: a recording that fails may leave its process unable to make another."""
+    """Check one of the other methods: a recording that fails may leave its process unable to make another."""
     for check in (recorded, noise, kernels):
         check(task, [name])
 
 
 def modules(task: Task) -> None:
-    """Return a network that is a PyTorch module, with batch normalisation, in place of a chain of layers."""
+    """Check a network that is a PyTorch module, with batch normalisation, in place of a chain of layers."""
     for check in (recorded, noise):
         check(task, ["fedavg"], MODULE)
 

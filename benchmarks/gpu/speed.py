@@ -65,7 +65,7 @@ def seconds(work: Callable[[], Any], device: str) -> float:
 
 
 def ceilings(task: Task) -> None:
-    """Return what the device does at best: products in each precision, and copies (read plus write)."""
+    """Measure what the device does at best: products in each precision, and copies (read plus write)."""
     side = 8192 if task.device == "cuda" else 256
     for precision in task.scale.precisions:
         devices.configure(task.device, precision)
@@ -79,7 +79,9 @@ def ceilings(task: Task) -> None:
 
 
 def layouts(task: Task) -> None:
-    """Return a training step of CNN2 on a batch of the paper, with images and weights channels last or channels first."""
+    """Measure a training step of CNN2 on a batch of the paper, with images and weights channels last or channels
+    first.
+    """
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         cnn2 = build("cnn2", 10, 3, 32)
@@ -95,7 +97,7 @@ def layouts(task: Task) -> None:
 
 
 def training_step(model: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """Return a forward and a backward pass."""
+    """Do a forward and a backward pass."""
 
     def step() -> None:
         (leaf,) = leaves(theta)
@@ -129,10 +131,11 @@ def pooled(x: Tensor, pool: int) -> Tensor:
 
 
 def fused(task: Task) -> None:
-    """Each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where ReLU comes
-    last. Microseconds, how far they lie apart, whether what lay in the memory of the result shows (cuDNN is handed that
-    memory as an addend times 0, and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks cuDNN for no
-    deterministic algorithm there), and whether a NaN in an image is still one behind its ReLU."""
+    """Measure each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where
+    ReLU comes last. Microseconds, how far they lie apart, whether what lay in the memory of the result shows (cuDNN is
+    handed that memory as an addend times 0, and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks
+    cuDNN for no deterministic algorithm there), and whether a NaN in an image is still one behind its ReLU.
+    """
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
@@ -191,8 +194,8 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def profile(method: str, model: str, precision: str, task: Task) -> None:
-    """Return what a round of local training is made of, recorded and eager: kernels, the time that they take together,
-    and for how long any of them runs. Both without the profiler first, which leaves traces of its own.
+    """Measure what a round of local training is made of, recorded and eager: kernels, the time that they take
+    together, and for how long any of them runs. Both without the profiler first, which leaves traces of its own.
     """
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
     blocks: dict[str, Callable[[], None]] = {}
@@ -264,7 +267,8 @@ def real_or_noise(task: Task) -> tuple[store.Dataset, bool]:
 
 
 def whole_run(method: str, model: str, alpha: float, precision: str, long: bool, task: Task) -> None:
-    """Rounds of a cell at the paper's size, each evaluated, beside an eager round in fp32; a row also if cut short.
+    """Measure rounds of a cell at the paper's size, each evaluated, beside an eager round in fp32; a row also if cut
+    short.
 
     The eager round is played, and memory read, when a few recorded rounds are over: the deadline may cut the rest.
     """
@@ -327,7 +331,7 @@ def memory_now(task: Task, before: int | None) -> dict[str, int | None]:
 
 
 def lanes(task: Task) -> None:
-    """Local training of HBFL by the number of lanes, in turns."""
+    """Measure local training of HBFL by the number of lanes, in turns."""
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
     for alpha in (100.0, 0.05):
         of = compare.paper_run("hbfl", "mixed", alpha, images, compare.compute(task.device, "fp32"), epochs=1)
@@ -344,8 +348,9 @@ SHARED_ROUNDS = 2  # of every job, behind a first one
 
 
 def jobs(task: Task) -> None:
-    """Rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS has been
-    started: seconds in which all have done a round each."""
+    """Measure rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS
+    has been started: seconds in which all have done a round each.
+    """
     if task.device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu_lease.visible_devices()[0]
     how = "under MPS" if mps_runs() else "in turns"
@@ -376,7 +381,7 @@ def mps_runs() -> bool:
 
 
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
-    """Return a job's rounds, begun when all are ready for them; sends the mean of their seconds."""
+    """Do a job's rounds, begun when all are ready for them; sends the mean of their seconds."""
     with gpu_lease.lease(task.device, slots=count):
         where = devices.configure(task.device, "fp32", count)
         images = common.random_images(*task.scale.many)
