@@ -1,4 +1,4 @@
-"""What the number of bins does to calibration errors, from stored records: nothing is trained.
+"""Calibration errors by the number of bins, from stored records: nothing is trained.
 
     python -m analyses.calibration_bins [RUN ...]        # default: all of results/paper/runs
 
@@ -27,7 +27,7 @@ def bins(folder: Path) -> NDArray[np.float64]:
 
 
 def errors(held: NDArray[np.float64]) -> dict[str, float]:
-    """The row of a run from its bins (3, bins), whose number three divides."""
+    """Return the row of a run from its bins (3, bins), whose number three divides."""
     images, right, confidence = held
     gap = np.abs(right - confidence)
     each = np.divide(gap, images, out=np.zeros_like(gap), where=images > 0)

@@ -34,23 +34,23 @@ TITLE = "\n**"  # how the title of a table begins at a glance
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """A benchmark's rows on all devices; none where it has not been run."""
+    """Return a benchmark's rows on all devices; none where it has not been run."""
     files = [BENCHMARKS / f"{name}-{device}.csv" for device in DEVICES]
     return [row for file in files if file.exists() for row in csv.DictReader(file.read_text().splitlines())]
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table and an empty line."""
+    """Return a Markdown table and an empty line."""
     return markdown(head, [[str(cell) for cell in row] for row in rows]) + "\n"
 
 
 def where(row: dict[str, str]) -> str:
-    """The hardware of a row."""
+    """Return the hardware of a row."""
     return f"{row['hardware']}, {row['threads'] + ' threads, ' if row['threads'] else ''}torch {row['torch']}"
 
 
 def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[str, str]], list[Any]]) -> str:
-    """A table for each hardware, under its name."""
+    """Return a table for each hardware, under its name."""
     groups: dict[str, list[list[Any]]] = {}
     for row in rows:
         groups.setdefault(where(row), []).append(cells(row))
@@ -58,25 +58,26 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
 
 
 def of_paper(paper: str, name: str, config: str = "paper") -> str:
-    """A paper's page of that name, as the workflow has left it among the tables of a config."""
+    """Return a paper's page of that name, as the workflow has left it among the tables of a config."""
     return (RUNS / config / "tables" / paper / f"{name}.md").read_text()
 
 
 def first_table(paper: str) -> str:
-    """A paper's runs in numbers, and the first of its tables that has one."""
+    """Return a paper's runs in numbers, and the first of its tables that has one."""
     said, *tables = of_paper(paper, "glance").split(TITLE)
     return said.partition(f"\n{LEGEND}")[0] + TITLE + tables[0] + "\n" if tables else said
 
 
 def all_tables(paper: str) -> str:
-    """A paper's tables at a glance, then how far they agree with print, its claims and costs."""
+    """Return a paper's tables at a glance, then how far they agree with print, its claims and costs."""
     glance = of_paper(paper, "glance").partition(f"{TITLE}{CLAIMS}")[0]
     return f"{glance}\n" + of_paper(paper, "agreement").partition("\n\n")[2]
 
 
 def readings() -> str:
-    """The search for what HBFL's and FML's numbers hang on: what each reading changes, seed by seed, then the other
-    tables."""
+    """Return the search for what decides HBFL's and FML's numbers: what each assumption changes, seed by seed, then
+    the other tables.
+    """
     _, first, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
     cells = []
@@ -120,22 +121,22 @@ def listed(*tables: Iterable[dict[str, str]]) -> str:
 
 
 def pairs() -> str:
-    """How far runs of HBFL, FML and FedAvg are ahead of each other."""
+    """Return how far runs of HBFL, FML and FedAvg are ahead of each other."""
     return listed(finished_runs.pairs(finished_runs.finished(), finished_runs.PAIRS))
 
 
 def mnist() -> str:
-    """How far HBFL is ahead of Figure 3's other methods on MNIST."""
+    """Return how far HBFL is ahead of Figure 3's other methods on MNIST."""
     return listed(finished_runs.pairs(finished_runs.on_mnist(), finished_runs.OF_FIGURE_3))
 
 
 def clients() -> str:
-    """How far the clients of Tables 2 and 3 are from print at alpha 0.05."""
+    """Return how far the clients of Tables 2 and 3 are from print at alpha 0.05."""
     return listed(*map(finished_runs.clients, ("CIFAR-10", "CIFAR-100")))
 
 
 def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
-    """A Markdown table of (row, column, value), rows and columns in order of first appearance."""
+    """Return a Markdown table of (row, column, value), rows and columns in order of first appearance."""
     cells = list(cells)
     values = {(row, column): value for row, column, value in cells}
     columns = list(dict.fromkeys(column for _, column, _ in cells))
@@ -144,7 +145,7 @@ def pivot(corner: str, cells: Iterable[tuple[str, str, str]]) -> str:
 
 
 def ratios() -> str:
-    """How much faster than the barest careful loop, on each hardware."""
+    """Return how much faster than the barest careful loop, on each hardware."""
     return pivot(
         "engine over the best bare loop",
         (
@@ -163,7 +164,7 @@ def kernels() -> str:
 
 
 def tables_of_speed() -> str:
-    """All tables of the benchmarks."""
+    """Return all tables of the benchmarks."""
     training, cores, augment, overheads, startup, scaling, precision = (
         read(name) for name in ("training", "cores", "augment", "overheads", "startup", "scaling", "precision")
     )
@@ -259,18 +260,18 @@ def tables_of_speed() -> str:
 
 
 def of_gpu(call: str, *parts: str) -> list[dict[str, Any]]:
-    """The rows that a call for a GPU wrote, of some of its parts."""
+    """Return the rows that a call for a GPU wrote, of some of its parts."""
     lines = (BENCHMARKS / "gpu" / "rows" / f"{call}.jsonl").read_text().splitlines()
     return [row for row in map(json.loads, lines) if row["part"].startswith(parts)]
 
 
 def on_gpu(rows: list[dict[str, Any]]) -> str:
-    """Where rows were measured."""
+    """Return where rows were measured."""
     return f"{rows[0]['hardware']}, torch {rows[0]['torch']}"
 
 
 def earlier(row: dict[str, Any]) -> str:
-    """A mark for what was measured before rows had the code that they are of."""
+    """Return a mark for what was measured before rows had the code that they are of."""
     return "" if "code" in row else "†"
 
 
@@ -281,13 +282,13 @@ def gpu_rounds() -> str:
 
 
 def seconds_of_round(row: dict[str, Any], beside: str = "") -> tuple[str, str, str]:
-    """A cell of the table of rounds: case, precision and seconds."""
+    """Return a cell of the table of rounds: case, precision and seconds."""
     case, precision = row["case"].rsplit(" ", 1)
     return case + beside, precision, f"{row['round_seconds']:.2f}"
 
 
 def gpu_methods() -> str:
-    """What the smoke call found of every method."""
+    """Tabulate what the smoke call found of every method."""
     found: dict[str, dict[str, Any]] = {}
     rows = of_gpu("smoke", "recorded", "noise", "kernels", "method-")
     for row in rows:
@@ -319,7 +320,7 @@ def gpu_methods() -> str:
 
 
 def gpu_found() -> str:
-    """All that the calls for a GPU measured."""
+    """Return all that the calls for a GPU measured."""
     out = gpu_methods() + gpu_rounds()
     layouts, fused, ceilings, profiles, jobs, whole, lanes = (
         of_gpu("speed", part) for part in ("layouts", "fused", "ceilings", "profile", "jobs", "run", "lanes")
@@ -409,7 +410,7 @@ def written(name: str, heads: dict[str, str]) -> str:
 
 
 def draws() -> str:
-    """How usual the draws of HBFL's partition are, and what goes with what of them."""
+    """Tabulate how usual sampled partitions of HBFL are, and which of their properties go together."""
     heads = {"draw": "CIFAR-10, alpha 0.05, ten clients", "largest_percent": "largest client's share of the images, %",
              "draws_with_a_smaller_percent": "of draws that are below, %", "classes": "classes of an image's client",
              "draws_with_fewer_classes_percent": "of draws that are below, %", "judged_percent": "clients by the judge, %",
@@ -425,7 +426,7 @@ def draws() -> str:
 
 
 def classes() -> str:
-    """What global models of HBFL's clients know of their classes."""
+    """Tabulate what global models of HBFL's clients know of their classes."""
     heads = {"method": "method", "dataset": "data", "alpha": "alpha", "rounds": "rounds", "run": "run", "all": "all, %",
              "all_in_balance": "all, in balance, %", "classes_below_5": "classes below 5 %", "mean_logit": "mean logit",
              "logits_in_bf16": "all, logits in bf16, %", "by_shares": "numbers by clients' shares, correlation",
@@ -434,7 +435,7 @@ def classes() -> str:
 
 
 def shards() -> str:
-    """How well rules of cutting fit what HBFL prints."""
+    """Return how well rules of cutting fit what HBFL prints."""
     heads = {"dataset": "data", "rule": "rule", "sets": "sets of sizes that fit", "chi_square": "chi-square of the likeliest",
              "probability": "probability that a draw fits", "sizes": "the likeliest sizes"}  # fmt: skip
     return written("shard_sizes.csv", heads)
@@ -467,7 +468,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
 
 
 def with_tables(page: str, parts: dict[str, Callable[[], str]]) -> str:
-    """A page with the tables of today; raises ValueError where it lacks a marker."""
+    """Return a page with the tables of today; raises ValueError where it lacks a marker."""
     for name, text in parts.items():
         before, begin, rest = page.partition(BEGIN.format(name))
         _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""What a run of the paper's size costs beside its training: evaluation, aggregation, checkpoints, start-up.
+"""The cost of a run of the paper's size beside its training: evaluation, aggregation, checkpoints, start-up.
 
     python -m benchmarks.overheads [--device auto|cpu|cuda] [--precision ...]
 
@@ -27,7 +27,7 @@ ROUNDS, EPOCHS = 100, 5
 
 
 def measure(method: str, model: str, data: common.Dataset, device: str, precision: str) -> dict[str, Any]:
-    """One row."""
+    """Measure one row."""
     of = common.federation(method, common.models(model, method), data, devices.configure(device, precision))
     train = common.local_training(of, EXECUTORS[DEFAULT[device]](of))
     if device == "cuda":

@@ -29,7 +29,7 @@ CELLS = [(method, alpha) for alpha in (100.0, 0.05) for method in ("hbfl", "fml"
 
 
 def mapping(method: str, alpha: float, seed: int, rounds: int) -> dict[str, object]:
-    """The paper's clients, with a small budget."""
+    """Return the paper's clients, with a small budget."""
     return {
         "dataset": "cifar10", "partition": {"alpha": alpha, "clients": 10}, "method": {"name": method},
         "models": {"global": "cnn2", "local": LOCAL}, "rounds": rounds, "local_epochs": 1, "batch_size": 128,
@@ -38,7 +38,7 @@ def mapping(method: str, alpha: float, seed: int, rounds: int) -> dict[str, obje
 
 
 def accuracies(folder: Path) -> tuple[float, float]:
-    """The last round of a finished run: the global model's accuracy, and the mean over the clients."""
+    """Return the last round of a finished run: the global model's accuracy, and the mean over the clients."""
     summary = json.loads((folder / "summary.json").read_text())
     return summary["global"]["accuracy_last"], statistics.mean(summary["clients"]["accuracy_last"])
 
@@ -63,7 +63,7 @@ def main() -> None:
         return args.out / args.device / precision / run_of(*of).folder
 
     def train(task: tuple[str, int]) -> None:
-        """All cells of a precision and a seed, one after another."""
+        """Return all cells of a precision and a seed, one after another."""
         precision, seed = task
         place = args.out / args.device / precision
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How cost grows with clients, images and rounds, and the memory of a thousand clients.
+"""Growth of cost with clients, images and rounds, and the memory of a thousand clients.
 
     python -m benchmarks.scaling [--device auto|cpu|cuda] [--precision ...]
 
@@ -38,7 +38,7 @@ TIMED, TURNS = CASES[:5], 3
 
 
 def trainer(case: tuple[int, float, int, int, int], compute: Compute, epochs: int) -> tuple[Trainer, Progress]:
-    """A trainer, and its progress with a state for every client."""
+    """Return a trainer, and its progress with a state for every client."""
     clients, participation, images, test_images, _ = case
     of = common.federation(
         "fml", {"global": "cnn2", "local": ["cnn2"] * clients}, common.random_images(images, test_images), compute,
@@ -65,7 +65,7 @@ def rates(device: str, precision: str) -> list[list[float]]:
 
 
 def measure(case: tuple[int, float, int, int, int], device: str, precision: str) -> dict[str, Any]:
-    """The rest of a row."""
+    """Return the rest of a row."""
     clients, participation, images, test_images, before = case
     one, progress = trainer(case, devices.configure(device, precision), 1)
     method = one.federation.method

@@ -1,5 +1,5 @@
-"""How long a run goes on after a signal: the longest time in which nothing looks whether one has come, or, where that is
-longer, the grace that a step is given, and the checkpoint behind it.
+"""The time that a run goes on after a signal: the longest time in which nothing looks whether one has come, or, where
+that is longer, the grace that a step is given, and the checkpoint behind it.
 
     python -m benchmarks.signals [--config config/paper.yaml]
 
@@ -38,7 +38,7 @@ LARGE = 1e8  # multiply-adds an image, from where on few clients and test images
 
 
 def dearest(runs: list[Run]) -> dict[str, tuple[Run, int]]:
-    """Of each method the run whose networks are the dearest an image, and its multiply-adds."""
+    """Yield, for each method, the run whose networks cost most an image, and its multiply-adds."""
     found: dict[str, tuple[Run, int]] = {}
     for run in runs:
         names = {run.global_model, *run.local_models, *run.other_models.values()} - {"convolutions"}

@@ -23,8 +23,9 @@ ROW, PANEL = 0.21, 4.2  # inches
 
 
 def readings() -> pd.DataFrame:
-    """What has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of the last five
-    rounds. Method by method, the best of the first seed first."""
+    """Return what has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of
+    the last five rounds. Method by method, the best of the first seed first.
+    """
     table = pd.DataFrame(
         {seed: {name: 100 * (run_records.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
          for seed, methods in finished_runs.searched().items()}
@@ -35,7 +36,7 @@ def readings() -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame, out: Path) -> None:
-    """A panel a seed: a dot for each reading, a line for each of the two methods as the paper has it."""
+    """Draw a panel for each seed: a dot for each reading, a line for each of the two methods as the paper has it."""
     palette = dict(zip(GROUPS, sns.color_palette("colorblind"), strict=False))
     with plt.rc_context(STYLE):
         size = 2.2 + PANEL * len(table.columns), 0.9 + ROW * len(table)

@@ -1,4 +1,4 @@
-"""What docs/hbfl.md says of HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and
+"""The tables of docs/hbfl.md on HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and
 otherwise.
 
 Nothing is trained: the records under `results/` are read, and `python -m analyses.pages` shows what comes out.
@@ -62,8 +62,9 @@ def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
 
 @cache
 def finished() -> Runs:
-    """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by
-    method."""
+    """Return the folders of finished runs by method: by dataset with setting, and column (the seed, and its rounds if
+    fewer).
+    """
     found: Runs = {}
     for config, experiments in CONFIGS.items():
         for cell, folder in cells(config):
@@ -75,8 +76,8 @@ def finished() -> Runs:
 
 
 def by_seed(where: str) -> list[tuple[str, str, str]]:
-    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last
-    five's, %.
+    """Return, for one dataset and setting, method, column and the global model's accuracy: the best round's and the
+    mean of the last five's, %.
 
     Of methods that have a run on a seed of the paper's tables; what has fewer rounds alone is the search's.
     """
@@ -93,7 +94,7 @@ def by_seed(where: str) -> list[tuple[str, str, str]]:
 
 
 def searched() -> dict[str, dict[str, Path]]:
-    """By seed, the finished runs of the search in which one reading is changed: the folders by method."""
+    """Return, by seed, the finished runs of the search in which one assumption is changed: the folders by method."""
     where = f"{NAMES['cifar10']}, {NAMES['0.05']}"
     return {
         column.partition(",")[0]: {name: folder for name, folder in methods.items() if "falling" not in name}
@@ -118,15 +119,16 @@ def on_mnist() -> Runs:
 
 
 def five_round_means(values: dict[int, float]) -> dict[int, float]:
-    """By round, the mean of it and the four before it."""
+    """Return, by round, the mean of it and the four before it."""
     each = [values[number] for number in sorted(values)]
     return {end: fmean(each[end - FIVE : end]) for end in range(FIVE, len(each) + 1)}
 
 
 def compared(first: Path, second: Path) -> dict[str, str]:
-    """How far the first run is ahead of the second, in points: its global model in the mean of the first and of the last ten
-    rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean, and how many of
-    them, by best rounds and by the last five."""
+    """Return how far the first run is ahead of the second, in points: its global model in the mean of the first and of
+    the last ten rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean,
+    and how many of them, by best rounds and by the last five.
+    """
     ours, theirs = (run_records.curves(folder)["global"] for folder in (first, second))
     ahead = {number: ours[number] - theirs[number] for number in sorted(ours)}
     each = list(ahead.values())
@@ -146,7 +148,7 @@ def compared(first: Path, second: Path) -> dict[str, str]:
 
 
 def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str, str]]:
-    """Each wanted pair of runs on one seed, see `compared`."""
+    """Yield each wanted pair of runs on one seed; see `compared`."""
     for first, second in wanted:
         for (where, column), methods in found.items():
             if first in methods and second in methods:
@@ -156,8 +158,10 @@ def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str
 
 
 def along() -> Iterator[dict[str, str]]:
-    """Of every run of HBFL and FML as the paper has them the global model's five-round mean, %, at the end of some rounds,
-    its best less the last of them, and by how much it differs from round to round in the second half, in the mean."""
+    """Yield, for every run of HBFL and FML as the paper has them, the global model's five-round mean, %, at some
+    rounds' end, its best less the last of them, and by how much it differs from round to round in the second half, in
+    the mean.
+    """
     for (where, column), methods in finished().items():
         for method in ("HBFL", "FML"):
             if method in methods:
@@ -172,8 +176,9 @@ def along() -> Iterator[dict[str, str]]:
 
 
 def precisions() -> Iterator[dict[str, str]]:
-    """How much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's mean
-    sigma."""
+    """Yield how much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's
+    mean sigma.
+    """
     for (where, column), methods in finished().items():
         for method, folder in methods.items():
             if spread := run_records.diagnostic(folder, "log_precision_spread"):
@@ -186,8 +191,10 @@ def precisions() -> Iterator[dict[str, str]]:
 
 
 def clients(name: str) -> Iterator[dict[str, str]]:
-    """Of a dataset at alpha 0.05: each client's test images on each seed of Table 2 or 3, and how far FML and HBFL are from
-    print there, in points of the client's best round; then the means, of all and of those with more than a few images."""
+    """Yield, for a dataset at alpha 0.05, each client's test images on each seed of Table 2 or 3, and how far FML and
+    HBFL are from print there, in points of the client's best round; then the means, of all and of those with more than
+    a few images.
+    """
     where = f"{name}, {NAMES['0.05']}"
     with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
         printed = {
@@ -220,9 +227,10 @@ def clients(name: str) -> Iterator[dict[str, str]]:
 
 
 def computed() -> Iterator[dict[str, str]]:
-    """Where and in which precision HBFL's finished runs were computed, one after another where there were several places,
-    and how many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row of its own, with its
-    rounds."""
+    """Yield where and in which precision HBFL's finished runs were computed, one after another where there were
+    several places, and how many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row
+    of its own, with its rounds.
+    """
     counts: dict[str, dict[str, int]] = {}
     for config in CONFIGS:
         for folder, cell in {folder: cell for cell, folder in cells(config)}.items():

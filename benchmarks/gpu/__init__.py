@@ -1,1 +1,4 @@
-"""What needs a GPU, in three calls of some minutes each, and the way of the data there. `docs/gpu.md` says what for."""
+"""Measurements that need a GPU, in three calls of some minutes each, and the way of the data there.
+
+`docs/gpu.md` says what for.
+"""

@@ -1,4 +1,4 @@
-"""What needs a GPU, in three calls, each with a deadline of its own. `docs/gpu.md` says what each proves.
+"""Measurements that need a GPU, in three calls, each with a deadline of its own. `docs/gpu.md` says what each proves.
 
     python -m benchmarks.gpu smoke --data DIR         does the GPU path do what it should?
     python -m benchmarks.gpu speed [--data DIR]       where does the time go?
@@ -26,7 +26,7 @@ AROUND = 10  # seconds of a call for loading torch before its parts, and for the
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Run the command line."""
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, minutes in MINUTES.items():
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(args: argparse.Namespace) -> int:
-    """One of the three calls; gives 1 where anything failed or was cut short."""
+    """Run one of the three calls; return 1 if anything failed or was cut short."""
     if args.device == "cuda" and not gpu_lease.visible_devices():
         raise InputError("--device cuda: this machine has no usable GPU; --device cpu --small tries the call")
     until = time.monotonic() + 60 * args.minutes - AROUND

@@ -28,7 +28,7 @@ MARGIN = 5  # seconds before a part's end at which it is to stop by itself, with
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a call is."""
+    """The size of a call."""
 
     few: tuple[int, int]  # training and test images of a comparison
     many: tuple[int, int]  # of whole rounds
@@ -66,7 +66,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a part is to do its work with."""
+    """All that a part does its work with."""
 
     call: str
     out: Path
@@ -178,7 +178,7 @@ def run_part(task: Task, part: Part) -> str:
 
 
 def within(task: Task, part: Part) -> None:
-    """The work of a part's process."""
+    """Do the work of a part's process."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with (task.out / f"{task.call}.log").open("a") as log:
@@ -220,7 +220,7 @@ def bring_home(task: Task) -> Path:
 
 
 def rounds_done(log: Path) -> int:
-    """The last round in a run's log."""
+    """Return the last round in a run's log."""
     lines = log.read_text().splitlines() if log.exists() else []
     return max([int(line.split()[1].partition("/")[0]) for line in lines if line.startswith("round ")], default=0)
 
@@ -230,7 +230,7 @@ code = functools.cache(code_hash)  # of the package, as in a run's provenance
 
 @functools.cache
 def hardware(device: str) -> str:
-    """The name of the processor or GPU, without starting CUDA: a call may have nothing there but its trainings."""
+    """Return the name of the processor or GPU, without starting CUDA: a call may have nothing there but its trainings."""
     if device == "cpu":
         return devices.hardware(device)
     return (gpu_lease.nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines() or ["a GPU"])[0]

@@ -63,8 +63,9 @@ def add(tar: tarfile.TarFile, name: str, file: io.BytesIO) -> None:
 
 
 def tiles(shape: Any) -> tuple[int, int, int]:
-    """Of images [N, C, H, W]: how many lie in a row and in a column of a picture, and channels of the picture: three side by
-    side are its colours, of other images each channel is a tile of its own."""
+    """Return, for images [N, C, H, W], how many lie in a row and in a column of a picture, and channels of the
+    picture: three side by side are its colours, of other images each channel is a tile of its own.
+    """
     *_, channels, height, width = (int(size) for size in shape)
     return max(1, SIDE // width), max(1, SIDE // height), 3 if channels == 3 else 1
 
@@ -83,7 +84,7 @@ def pictures(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
 
 
 def from_pictures(found: list[NDArray[np.uint8]], shape: Any) -> NDArray[np.uint8]:
-    """The images [N, C, H, W] of pictures [rows H, columns W, 3], grey ones with the same in each colour."""
+    """Return the images [N, C, H, W] of pictures [rows H, columns W, 3], grey ones with the same in each colour."""
     columns, _, colours = tiles(shape)
     height, width = shape[2:]
     flat = [

@@ -20,13 +20,13 @@ FAULT = 1  # the exit code of a training that the machine has ended; wrong input
 
 
 def open_runs(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs of a plan that are not finished: the highest priority first, then in the plan's order."""
+    """Return the runs of a plan that are not finished: the highest priority first, then in the plan's order."""
     waiting = [one for one in plan["runs"] if not (folder(plan, one) / "summary.json").exists()]
     return sorted(waiting, key=lambda one: -one.get("priority", 0))
 
 
 def folder(plan: dict[str, Any], run: dict[str, Any]) -> Path:
-    """Where the workflow looks for the run."""
+    """Return where the workflow looks for the run."""
     return Path("results", plan["config"], "runs", run["folder"])
 
 
@@ -92,7 +92,7 @@ def keep_checkpoints(plan: dict[str, Any], runs: list[dict[str, Any]], task: Tas
 
 
 def checkpoint(plan: dict[str, Any], run: dict[str, Any]) -> Path:
-    """Where the workflow looks for the run's checkpoint."""
+    """Return where the workflow looks for the run's checkpoint."""
     return Path("results", plan["config"], "checkpoints", f"{run['folder']}.safetensors")
 
 
@@ -106,7 +106,7 @@ def start(
 
 
 def note(plan: dict[str, Any], run: dict[str, Any], task: Task, **values: Any) -> None:
-    """A row for a run, with its records where it is finished; the tar is written anew, in case this is the end."""
+    """Write a row for a run, with its records where it is finished; the tar is written anew, in case this is the end."""
     where = folder(plan, run)
     with contextlib.suppress(FileNotFoundError):
         summary = json.loads((where / "summary.json").read_text())
@@ -130,7 +130,7 @@ def stop(trainers: "dict[subprocess.Popen[bytes], Any]") -> None:
 
 @contextlib.contextmanager
 def memory_log(task: Task) -> Iterator[None]:
-    """The GPU's memory and use, once a second, in `memory.csv`; nothing where there is no nvidia-smi."""
+    """Write the GPU's memory and use, once a second, in `memory.csv`; nothing where there is no nvidia-smi."""
     asked = "timestamp,index,memory.used,memory.total,utilization.gpu"
     try:
         with (task.out / "memory.csv").open("a") as log:
@@ -149,8 +149,11 @@ def memory_log(task: Task) -> Iterator[None]:
 
 
 def parts(plan: Path, jobs: int, precision: str) -> list[Part]:
-    """The one part. Planning itself needs more than torch and its like, so it is done beforehand: raises InputError where
-    `plan` is no file that `bayesfed plan` has written."""
+    """Return the one part.
+
+    Planning itself needs more than torch and its like, so it is done beforehand: raises InputError where `plan` is no
+    file that `bayesfed plan` has written.
+    """
     try:
         found = json.loads(plan.read_text())
     except (OSError, ValueError):

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The functions of `engine/loaded.py`, loaded when they are first asked for: the workflow imports this without torch."""
+    """Load a name of `engine/loaded.py` when it is first asked for: the workflow imports this without torch."""
     if name not in __all__:
         raise AttributeError(f"module 'bayesfed' has no attribute '{name}'")
     from bayesfed.engine import loaded

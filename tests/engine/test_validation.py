@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from bayesfed import cli
 from bayesfed.core.errors import InputError
 from bayesfed.engine import federation as federations
-from bayesfed.engine.federation import SERVER, held_out, round_half_up
+from bayesfed.engine.federation import SERVER
 from bayesfed.engine.rounds import out_of_patience
+from bayesfed.engine.shards import held_out, round_half_up
 from bayesfed.runs import run_file
 from bayesfed.runs.run_folder import Row
 

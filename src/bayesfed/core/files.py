@@ -23,7 +23,9 @@ YAML_PARTS = 1_000_000
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it fails."""
+    """Yield a temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it
+    fails.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     own = secrets.token_hex(4)  # a process of another container or node may have this one's number
     scratch = path.with_name(f".{path.stem}.{os.getpid()}-{own}{path.suffix}")
@@ -35,13 +37,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def left_behind(path: Path) -> list[Path]:
-    """What `replacing` has left beside `path` where its process was killed."""
+    """List what `replacing` has left beside `path` when its process was killed."""
     name = re.compile(rf"\.{re.escape(path.stem)}\.\d+-\w+{re.escape(path.suffix)}")
     return [one for one in path.parent.glob(".*") if name.fullmatch(one.name)]
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; raises InputError where there is no file, no YAML in it, a key twice, or more than is written
+    """Read a YAML file; raise InputError where there is no file, no YAML in it, a key twice, or more than is written
     there.
 
     An alias of an alias of an alias may stand for more than any memory holds, or for itself.
@@ -82,7 +84,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parts_of(value: Any, known: dict[int, int]) -> int:
-    """How many keys and values a tree has, each alias written out; `known`: those of the mappings and lists seen so far.
+    """Count a tree's keys and values, each alias written out; `known`: those of the mappings and lists seen so far.
 
     Raises RecursionError for a tree that holds itself.
     """
@@ -119,13 +121,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sealed_json(content: Mapping[str, Any]) -> str:
-    """The one text of a sealed mapping: its JSON with the sha256 of that JSON as the last key, `digest`."""
+    """Return the one text of a sealed mapping: its JSON with the sha256 of that JSON as the last key, `digest`."""
     content = {key: value for key, value in content.items() if key != "digest"}
     return json_text({**content, "digest": hashlib.sha256(json_text(content).encode()).hexdigest()})
 
 
 def read_sealed_json(path: Path) -> dict[str, Any]:
-    """What `sealed_json` made. Raises ValueError where a byte of it is another now, FileNotFoundError."""
+    """Read a file written by `sealed_json`; raise ValueError if its content was altered, FileNotFoundError."""
     text = path.read_text(encoding="utf-8")
     content = json.loads(text)
     if not isinstance(content, dict) or text != sealed_json(content):
@@ -141,8 +143,7 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the kernel lock of a file, which is made where it is missing; where another process holds it, say once that it
-    holds `what`, and wait.
+    """Hold the kernel lock of a file, made if it is missing; say once `what` another process holds, and wait.
 
     Raises OSError with the lock's place where the file system cannot lock, as some that come over a network.
     """

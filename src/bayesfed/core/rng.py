@@ -22,7 +22,7 @@ PURPOSES = (
 
 
 def digest(seed: int, purpose: str, round_number: int = 0, client: int = -1) -> int:
-    """The 128-bit key of a stream; client -1 is the server. Raises ValueError for a purpose nobody declared."""
+    """Return the 128-bit key of a stream; client -1 is the server. Raises ValueError for a purpose nobody declared."""
     if purpose not in PURPOSES:
         raise ValueError(f"no random stream is named {purpose!r}")
     text = f"{seed}/{purpose}/{round_number}/{client}".encode()
@@ -30,7 +30,7 @@ def digest(seed: int, purpose: str, round_number: int = 0, client: int = -1) -> 
 
 
 def generator(seed: int, purpose: str, round_number: int = 0, client: int = -1) -> np.random.Generator:
-    """A NumPy generator for draws made on the host (partitions, stragglers, participation, batch order)."""
+    """Return a NumPy generator for draws made on the host (partitions, stragglers, participation, batch order)."""
     return np.random.Generator(np.random.Philox(key=digest(seed, purpose, round_number, client)))
 
 

@@ -75,7 +75,7 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
 
 @contextmanager
 def _scratch(data_dir: Path, name: str) -> Iterator[Path]:
-    """A folder to work in, held by one process at a time; what a killed one left is removed first."""
+    """Yield a folder to work in, held by one process at a time; what a killed one left is removed first."""
     scratch = data_dir / f".{name}.scratch"
     with files.locked(data_dir / f".{name}.lock", f"{data_dir / name}: another process fetches this"):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -95,12 +95,12 @@ def _is_sound(wanted: Source, data_dir: Path, mirror: Path | None) -> bool:
 
 
 def _pinned(folder: Path) -> str:
-    """The preparation for which a record holds mean and standard deviation."""
+    """Return the preparation for which a record holds mean and standard deviation."""
     return str(files.read_sealed_json(folder / "dataset.json").get("preparation"))
 
 
 def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Records]:
-    """The verified records of both splits in canonical order, that is sorted by their sha256."""
+    """Return the verified records of both splits in canonical order, that is sorted by their sha256."""
     if wanted.format == "scikit-learn":
         return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in formats.digits(wanted).items()}
     if wanted.format == "leaf" and mirror is None:
@@ -119,7 +119,7 @@ def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Re
 
 
 def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
-    """A folder with the publishers' files: the mirror, or `scratch`, where they are downloaded."""
+    """Return a folder with the publishers' files: the mirror, or `scratch`, where they are downloaded."""
     if mirror is None:
         for file in wanted.files:
             _download(file, scratch)
@@ -141,8 +141,9 @@ def _check_files(wanted: Source, folder: Path, told: str) -> None:
 def _own_records(
     wanted: Source, mirror: Path | None, scratch: Path
 ) -> tuple[Source, dict[str, Records], dict[str, object]]:
-    """A dataset of the user's own with all that its arrays say, its records in canonical order, and what its record says of
-    its reader, if it has one."""
+    """Return a dataset of the user's own with all that its arrays say, its records in canonical order, and what its
+    record says of its reader, if it has one.
+    """
     assert wanted.folder is not None
     noted: dict[str, object] = {}
     if wanted.format == "arrays":
@@ -175,7 +176,9 @@ def _download(file: File, folder: Path) -> None:
 
 
 def _verified(wanted: Source, split: str, records: Records, origin: str) -> Records:
-    """`records` in canonical order; InputError that names the files if the fingerprint is not the one we have, if any."""
+    """Put `records` in canonical order; raise InputError that names the files if the fingerprint is not the one we
+    have, if any.
+    """
     order, found = canonical_order(records)
     if wanted.fingerprints and found != wanted.fingerprints[split]:
         parts = ", ".join(wanted.parts.get(split, ("digits",)))
@@ -193,7 +196,7 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
 
 
 def _record(wanted: Source, folder: Path) -> dict[str, object]:
-    """What `dataset.json` says: what the data are, and how to tell that the files are whole."""
+    """Return the content of `dataset.json`: what the data are, and how to tell that the files are whole."""
     paths = [folder / f"{split}.npz" for split in SPLITS]
     record: dict[str, object] = {
         "name": wanted.name,

@@ -20,7 +20,7 @@ from bayesfed.data.sources import Source
 
 
 def read_cifar(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of the CIFAR binary version: label bytes, then 3072 pixels, in one or several files."""
+    """Read records of the CIFAR binary version: label bytes, then 3072 pixels, in one or several files."""
     width = wanted.label_bytes + wanted.channels * wanted.size**2
     parts = wanted.parts[split]
     expected = wanted.count(split) // len(parts) * width
@@ -36,7 +36,7 @@ def read_cifar(wanted: Source, split: str, folder: Path) -> Records:
 
 
 def read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) -> list[bytes]:
-    """The contents of `members`, in memory: the archive decides neither where bytes go nor how many come."""
+    """Read `members` into memory: the archive decides neither where bytes go nor how many come."""
     contents = {}
     try:
         with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
@@ -55,7 +55,7 @@ def read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) 
 
 
 def read_idx(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of a pair of gzipped idx files: big-endian magic number and dimensions, then bytes."""
+    """Read records of a pair of gzipped idx files: big-endian magic number and dimensions, then bytes."""
     count, size = wanted.count(split), wanted.size
     columns = []
     headers = ((2051, count, size, size), (2049, count))
@@ -79,7 +79,7 @@ def read_idx(wanted: Source, split: str, folder: Path) -> Records:
 
 
 def read_mat(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of a MATLAB file: X (H, W, C, N) and y (N, 1), in which 10 stands for the digit 0 (SVHN)."""
+    """Read records of a MATLAB file: X (H, W, C, N) and y (N, 1), in which 10 stands for the digit 0 (SVHN)."""
     try:
         from scipy.io import loadmat
     except ImportError:
@@ -94,8 +94,9 @@ def read_mat(wanted: Source, split: str, folder: Path) -> Records:
 
 
 def read_leaf(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of LEAF's json files of all users: x, a list of 784 levels of grey from 0 to 1 an image, and y, of which 0 to
-    9 are digits, left out here, 10 to 35 capital and 36 to 61 small letters."""
+    """Read records of LEAF's json files of all users: x, a list of 784 levels of grey from 0 to 1 an image, and y, of
+    which 0 to 9 are digits, left out here, 10 to 35 capital and 36 to 61 small letters.
+    """
     place = folder / wanted.parts[split][0]
     paths = sorted(place.glob("*.json"))
     if not paths:
@@ -121,7 +122,7 @@ def read_leaf(wanted: Source, split: str, folder: Path) -> Records:
 
 
 def digits(wanted: Source) -> dict[str, Records]:
-    """scikit-learn's 1797 digits: of each class, in canonical order, the first fifth is the test split."""
+    """Load scikit-learn's 1797 digits: of each class, in canonical order, the first fifth is the test split."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()

@@ -42,8 +42,9 @@ class Dataset:
 
 
 def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Dataset:
-    """The dataset `name` under `data_dir`, its images as a run sees them; raises InputError if it is missing, truncated or
-    changed."""
+    """Load the dataset `name` under `data_dir`, its images as a run sees them; raise InputError if it is missing,
+    truncated or changed.
+    """
     wanted = seen.of(source(name))
     fetch_or_check(wanted, data_dir)
     splits = []
@@ -54,7 +55,7 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
 
 
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
-    """The test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
+    """Load the test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
 
     Prepared as the run says, or, where that gives another side, as their dataset does and then resized; brought to the
     channels of the run's own. Raises InputError as `load` does.
@@ -80,7 +81,7 @@ def check_channels(foreign: Source, own: Source) -> None:
 
 
 def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Source:
-    """The dataset with its mean and standard deviation: as given, else of the prepared training images.
+    """Return the dataset with its mean and standard deviation: as given, else of the prepared training images.
 
     Raises InputError where the same preparation gave others when the dataset was fetched.
     """
@@ -147,7 +148,9 @@ def check_reader(wanted: Source, record: Mapping[str, Any], data_dir: Path, mirr
 
 
 def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path, what: str = "") -> InputError:
-    """The error for a stored dataset with other fingerprints than the one wanted; `what` its reader now reads otherwise."""
+    """Return the error for a stored dataset with other fingerprints than the one wanted; `what` its reader now reads
+    otherwise.
+    """
     again = how_to_fetch(wanted.name, folder.parent)
     if wanted.folder is None:
         return InputError(

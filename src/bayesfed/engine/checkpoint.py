@@ -38,9 +38,11 @@ PIECE = 2**20  # bytes read at once
 
 @dataclass
 class Header:
-    """What a checkpoint says beside the tensors. A resume keeps the precision, and on the same device the executor; seconds
-    and samples add up, `sessions` say by what machine, code and versions, each with its rounds and seconds, and `run` is the
-    run file."""
+    """The header of a checkpoint, beside its tensors.
+
+    A resume keeps the precision, and on the same device the executor; seconds and samples add up, `sessions` say by
+    what machine, code and versions, each with its rounds and seconds, and `run` is the run file.
+    """
 
     key: str
     precision: str
@@ -61,12 +63,12 @@ class Header:
 
 
 def before(path: Path) -> Path:
-    """Where the checkpoint before the one at `path` is kept."""
+    """Return where the checkpoint before the one at `path` is kept."""
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
 def found(path: Path) -> list[Path]:
-    """The checkpoints to go on from: the one at `path`, and the one before."""
+    """Return the checkpoints to go on from: the one at `path`, and the one before."""
     return [one for one in (path, before(path)) if one.exists()]
 
 
@@ -81,13 +83,13 @@ def of_workflow(folder: Path) -> list[Path]:
 
 
 def delete_older(path: Path, key: str) -> None:
-    """A finished run needs no other checkpoint than its last; another run's stays."""
+    """Delete the checkpoint before the last, which a finished run does not need; another run's stays."""
     if key_of(before(path)) == key:
         before(path).unlink()
 
 
 def key_of(path: Path) -> str:
-    """The run that a checkpoint says it is of; "" where there is none that can be read."""
+    """Return the run that a checkpoint says it is of; "" where there is none that can be read."""
     try:
         with safe_open(path, "pt") as stored:
             return str(json.loads(stored.metadata()["record"])["key"])
@@ -125,7 +127,7 @@ def save(path: Path, progress: Progress, header: Header) -> None:
 
 
 def apart(state: State) -> State:
-    """The state, each tensor in memory of its own, as a file holds it: two may be one, or parts of one, to a method."""
+    """Give each tensor memory of its own, as a file holds it: to a method two may be one, or parts of one."""
     taken: set[int] = set()
     for name, tensor in state.items():
         place = tensor.untyped_storage().data_ptr()
@@ -135,8 +137,10 @@ def apart(state: State) -> State:
 
 
 def sealed(path: Path) -> tuple[str, int, str]:
-    """The digest that a file holds, where it stands, and the one that it should hold. Raises ValueError where there is no
-    place for one."""
+    """Return the digest that a file holds, its place, and the one that it should hold.
+
+    Raises ValueError if there is no place for one.
+    """
     with path.open("rb") as file:
         size = file.read(8)
         length = int.from_bytes(size, "little")
@@ -152,7 +156,7 @@ def sealed(path: Path) -> tuple[str, int, str]:
 
 
 def whole(path: Path) -> bool:
-    """Whether a checkpoint is as it was written."""
+    """Return whether a checkpoint is as it was written."""
     try:
         digest, _, own = sealed(path)
     except ValueError:
@@ -181,7 +185,7 @@ def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | No
 
 
 def load_one(path: Path, device: torch.device) -> tuple[Progress, Header]:
-    """The checkpoint in this file."""
+    """Read the checkpoint in this file."""
     server: State = {}
     clients: dict[int, State] = {}
     labelled: Labelled = {}

@@ -19,6 +19,7 @@ from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.device import Compute
+from bayesfed.engine.shards import held_out, images_for_server, placed, round_half_up
 from bayesfed.methods.node import GLOBAL, LOCAL, RATE, Learner, Model, Node, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.metrics.classification import accuracy
@@ -50,7 +51,7 @@ class Shard:
 
 
 class Federation:
-    """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
+    """All nodes of a run, and what each of them holds. Clients are numbered from 0; SERVER is the server."""
 
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
                  foreign: Sequence[np.ndarray] = (), pretrained: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
@@ -88,7 +89,7 @@ class Federation:
         self.n = self.count()
 
     def count(self) -> Tensor:
-        """The number of training images of every client, and of the server behind them, (clients + 1,)."""
+        """Return the number of training images of every client, and of the server behind them, (clients + 1,)."""
         n = [float(len(self.shards[k].train)) if self.shards else 0.0 for k in (*range(self.clients), SERVER)]
         return self.compute.place(np.array(n)).to(self.compute.dtype)
 
@@ -101,8 +102,11 @@ class Federation:
             self.n = self.count()
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
-        """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
-        the method or the run asks for leave the clients' shards."""
+        """Deal every node its shard.
+
+        The server's images are those that the partition sets aside; where it does not, as many as the method or the
+        run asks for leave the clients' shards.
+        """
         count, asked = server_images(self.run)
         compute = self.compute
         if partition is not None and self.run.partition.server is not None:
@@ -132,7 +136,9 @@ class Federation:
         return shards
 
     def network(self, client: int) -> dict[str, AnyNetwork]:
-        """A client's networks by name: `global` travels, `local` is its own, others are those of the method's `networks`."""
+        """Build a client's networks by name: `global` travels, `local` is its own, others are those of the method's
+        `networks`.
+        """
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
@@ -144,7 +150,7 @@ class Federation:
         return {GLOBAL: shared} | own | {name: build(network, name) for name, network in run.other_models.items()}
 
     def node(self, client: int, round_number: int, epochs: int = 0) -> Node:
-        """A client, or the server, in a round (0: before the first), with an empty state."""
+        """Make the node of a client, or the server, in a round (0: before the first), with an empty state."""
         seed, compute = self.run.budget.seed, self.compute
         networks = self.networks[max(client, 0)]
         travelling, others = networks[GLOBAL], list(self.run.other_models)
@@ -193,8 +199,11 @@ class Federation:
         return node
 
     def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
-        """A client's network with the run's precision around it: logits in the dtype of the states. Its statistics are those
-        of the learner's state. Raises InputError for parameters of another shape than its own."""
+        """Return a client's network with the run's precision around it: logits in the dtype of the states.
+
+        Its statistics are those of the learner's state. Raises InputError for parameters of another shape than its
+        own.
+        """
         dtype, shape = self.compute.dtype, (network.parameters,)
 
         def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
@@ -214,14 +223,14 @@ class Federation:
         return logits
 
     def scaling(self, network: AnyNetwork) -> Tensor | None:
-        """Which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""
+        """Return which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""
         if network not in self.scalings:
             found = network.scaling
             self.scalings[network] = self.compute.place(found) if found.any() else None
         return self.scalings[network]
 
     def statistics(self, client: int, own: bool) -> State:
-        """What the statistics of networks (see `ModuleNetwork`) are at first: of a client's own, or of those that travel."""
+        """Return the first statistics of networks (see `ModuleNetwork`): of a client's own, or of those that travel."""
         dtype = {True: self.compute.dtype}
         return {
             prefix(name) + key: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
@@ -231,19 +240,21 @@ class Federation:
         }
 
     def batchwise(self, client: int) -> bool:
-        """Whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up, nor be of one
-        image."""
+        """Return whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up,
+        nor be of one image.
+        """
         return any(network.batchwise for network in self.networks[max(client, 0)].values())
 
     def fillable(self, client: int) -> bool:
-        """Whether a node's mini-batches may be filled up with images of weight 0: not where a network looks at them as a
-        whole, or it or the method's steps draw for each image, since other draws would follow."""
+        """Return whether a node's mini-batches may be filled up with images of weight 0: not where a network looks at
+        them as a whole, or it or the method's steps draw for each image, since other draws would follow.
+        """
         networks = self.networks[max(client, 0)].values()
         return not (self.method.draws_by_image or any(network.batchwise or network.random for network in networks))
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
-        """Log class probabilities (n, classes) of the images at `indices` (n,)."""
+        """Predict log class probabilities (n, classes) of the images at `indices` (n,)."""
         size = EVALUATION_BATCH[self.compute.device.type]
         found = []
         for part in indices.split(size):
@@ -252,8 +263,9 @@ class Federation:
         return torch.cat(found)
 
     def resamplings(self, n: int) -> list[Tensor]:
-        """The random orders (n,) of a test's images by which tasks resample them: one for each resampling, the same for
-        every predictor, round and method."""
+        """Return the random orders (n,) of a test's images by which tasks resample them: one for each resampling, the
+        same for every predictor, round and method.
+        """
         if n not in self.orders:
             generator = rng.generator(self.run.budget.seed, "resampling")
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
@@ -261,12 +273,12 @@ class Federation:
         return self.orders[n]
 
     def own_images(self, client: int) -> tuple[Tensor, Tensor]:
-        """A node's training images (n, C, side, side), without augmentation, and their labels (n,)."""
+        """Return a node's training images (n, C, side, side), without augmentation, and their labels (n,)."""
         shard = self.shards[client]
         return shard.train_images.plain(shard.train), shard.train_images.labels[shard.train]
 
     def own_accuracy(self, client: int, predictor: Predictor, on_test: bool) -> Tensor:
-        """Accuracy () on the node's own training images, without augmentation, or on its test images.
+        """Measure accuracy () on the node's own training images, without augmentation, or on its test images.
 
         Raises InputError for test images without `Method.leak`.
         """
@@ -277,16 +289,18 @@ class Federation:
         return accuracy(self.predict(predictor, images, own), images.labels[own])
 
     def participants(self, round_number: int) -> list[int]:
-        """The clients of a round, in order; those without training images never take part, nor those with a single one where
-        a network looks at a mini-batch as a whole."""
+        """Draw the clients of a round, in order; those without training images never take part, nor those with a
+        single one where a network looks at a mini-batch as a whole.
+        """
         able = [k for k in range(self.clients) if len(self.shards[k].train) > self.batchwise(k)]
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
         chosen = rng.generator(self.run.budget.seed, "participation", round_number).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)
 
     def local_epochs(self, round_number: int, participants: list[int]) -> dict[int, int]:
-        """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL,
-        Figures 8 and 9)."""
+        """Draw the epochs of each client: E (0 where mini-batches are counted), except for a straggler x ~ U{1, ...,
+        E} (HBFL, Figures 8 and 9).
+        """
         budget = self.run.budget
         generator = rng.generator(budget.seed, "stragglers", round_number)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]
@@ -296,7 +310,9 @@ class Federation:
         return {k: drawn.get(k, budget.local_epochs) for k in participants}
 
     def rate(self, round_number: int) -> State:
-        """What a client's learning rates are multiplied by when a round begins: a tensor () where the run has a schedule."""
+        """Return what a client's learning rates are multiplied by when a round begins: a tensor () where the run has a
+        schedule.
+        """
         schedule, budget = self.run.schedule, self.run.budget
         if not schedule.varies:
             return {}
@@ -305,62 +321,5 @@ class Federation:
 
 
 def prefix(network: str) -> str:
-    """How the names of a network's statistics begin in a node's state."""
+    """Return how the names of a network's statistics begin in a node's state."""
     return PREFIXES.get(network, f"{network}:")
-
-
-def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:
-    """A dataset's training and test images on the device: made once, however many runs of the process share the dataset."""
-    key = (compute.device, compute.cast)
-    if key not in one.placed:
-        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
-        one.placed[key] = (
-            place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
-            place(one.source, one.test_images, one.test_labels, augment="none"),
-        )
-    return one.placed[key]
-
-
-def round_half_up(value: float) -> int:
-    """The nearest whole number, halves up, those too that a product of floats has just missed: 32 of 90 clients at 0.35."""
-    return int(value + 0.5 + 1e-9)
-
-
-def held_out(labels: np.ndarray, share: float, seed: int, client: int) -> np.ndarray:
-    """Which of a client's training images with these labels (n,) are its validation images, (n,) bool.
-
-    `share` of them, rounded; of each class its own share rounded down, and one more of the classes with the largest rest.
-    A client keeps at least one image to train on.
-    """
-    held = np.zeros(len(labels), dtype=bool)
-    if not share:
-        return held
-    classes, counts = np.unique(labels, return_counts=True)
-    wanted = share * counts
-    taken = np.floor(wanted + 1e-9).astype(int)
-    more = min(round_half_up(share * len(labels)), len(labels) - 1) - taken.sum()
-    taken[np.argsort(taken - wanted, kind="stable")[: max(more, 0)]] += 1
-    generator = rng.generator(seed, "validation", 0, client)
-    for label, count in zip(classes, taken, strict=True):
-        held[generator.permutation(np.flatnonzero(labels == label))[:count]] = True
-    return held
-
-
-def images_for_server(labels: np.ndarray, count: int, seed: int, asked: str) -> np.ndarray:
-    """Indices of `count` training images for the server, as equal over the classes as they come, sorted.
-
-    Raises InputError, which begins with what is `asked`, when a class has too few images.
-    """
-    classes = np.unique(labels)
-    generator = rng.generator(seed, "server-images")
-    chosen = []
-    for place, label in enumerate(classes):
-        wanted = count // len(classes) + (place < count % len(classes))
-        members = generator.permutation(np.flatnonzero(labels == label))
-        if wanted > len(members) // 2:
-            raise InputError(
-                f"{asked}: that would take {wanted} of the {len(members)} images of class {label}; "
-                f"at most half of a class may leave the clients"
-            )
-        chosen.append(members[:wanted])
-    return np.sort(np.concatenate(chosen)).astype(np.int64)

@@ -66,7 +66,7 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
 
 
 def take_slot(locks: dict[str, list[TextIO]], gpus: dict[str, str], slots: int, turn: TextIO) -> str:
-    """Lock a slot of the GPU that has the fewest jobs; gives its name, or "" where none has a slot and room."""
+    """Lock a slot of the GPU that has the fewest jobs; return its name, or "" where none has a slot and room."""
     fcntl.flock(turn, fcntl.LOCK_EX)  # one process looks at a time: to look is to lock, and would pass for a job
     held = ""
     try:
@@ -84,7 +84,7 @@ def take_slot(locks: dict[str, list[TextIO]], gpus: dict[str, str], slots: int, 
 
 
 def try_lock(file: TextIO) -> bool:
-    """Lock a file, where no other process holds it; gives whether."""
+    """Lock a file unless another process holds it; return whether it is locked now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,7 +93,7 @@ def try_lock(file: TextIO) -> bool:
 
 
 def usable_slots(gpu: str, slots: int) -> int:
-    """How many of the slots a GPU has memory for; all where nothing tells."""
+    """Return how many of the slots a GPU has memory for; all where nothing tells."""
     if slots == 1:
         return 1
     total, _ = memory(gpu)
@@ -101,7 +101,7 @@ def usable_slots(gpu: str, slots: int) -> int:
 
 
 def has_room(gpu: str, slots: int) -> bool:
-    """Whether what a further job will take is free on a GPU; yes where nothing tells."""
+    """Return whether what a further job will take is free on a GPU; yes where nothing tells."""
     total, free = memory(gpu)
     return not total or free >= gpu_sharing.memory(total, slots)
 
@@ -135,7 +135,7 @@ def gpu_uuids() -> list[str]:
 
 
 def nvidia_smi(*arguments: str) -> str:
-    """What nvidia-smi says; nothing where there is none, or it fails or hangs."""
+    """Run nvidia-smi and return what it says; nothing if there is none, or it fails or hangs."""
     try:
         return subprocess.run(
             ["nvidia-smi", *arguments], capture_output=True, text=True, check=True, timeout=TOLD_SECONDS
@@ -145,7 +145,7 @@ def nvidia_smi(*arguments: str) -> str:
 
 
 def visible_devices() -> list[str]:
-    """The entries of CUDA_VISIBLE_DEVICES, or the numbers of all NVIDIA devices; none for a torch without CUDA."""
+    """Return the entries of CUDA_VISIBLE_DEVICES, or the numbers of all NVIDIA devices; none for a torch without CUDA."""
     if not torch.backends.cuda.is_built():
         return []
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")

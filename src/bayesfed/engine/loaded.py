@@ -68,14 +68,14 @@ def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = 
 
 
 def run_folder(given: object, name: str) -> Path:
-    """The run's folder as it was given; raises InputError for what is no path."""
+    """Return the run's folder as it was given; raises InputError for what is no path."""
     if not isinstance(given, str | os.PathLike) or not str(given):
         raise InputError(f"{name}: expected the run's folder, found {'an empty text' if given == '' else repr(given)}")
     return Path(given)
 
 
 def plain(value: Any) -> Any:
-    """A run file's mapping with Python's own numbers and texts in the place of numpy's, at any depth."""
+    """Replace numpy's numbers and texts in a run file's mapping with Python's own, at any depth."""
     if isinstance(value, Mapping):
         return {plain(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
              weights: AnyPath = plugins.WEIGHTS, parts: AnyPath | None = None,
              trust: bool = False, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
-    """The finished run in `folder`, its record verified.
+    """Load the finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
@@ -114,7 +114,7 @@ class TrainedModel:
     run: LoadedRun
 
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W).
+        """Prepare images for the network, float32 (N, C, side, side), from what the dataset has: uint8 (N, C, H, W).
 
         Raises InputError for anything else.
         """
@@ -130,7 +130,9 @@ class TrainedModel:
 
     @torch.no_grad()
     def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """Log class probabilities (N, classes) of images as the dataset has them; raises InputError as `prepare` does."""
+        """Predict log class probabilities (N, classes) of images as the dataset has them; raise InputError as
+        `prepare` does.
+        """
         pieces = [images[start : start + BATCH] for start in range(0, max(len(images), 1), BATCH)]
         return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
 
@@ -175,7 +177,7 @@ class LoadedRun:
 
     @property
     def checkpoint(self) -> Path:
-        """Where its tensors are; raises InputError where there is no such file."""
+        """The file with its tensors; raises InputError if there is none."""
         places = [self.given] if self.given else [self.folder / checkpoints.FILE, *checkpoints.of_workflow(self.folder)]
         for path in places:
             if path.is_file():
@@ -197,7 +199,8 @@ class LoadedRun:
         return self._named("the server", [one for predictor in predictors for one in self._trained(node, predictor)])
 
     def client(self, client: int) -> dict[str, TrainedModel]:
-        """A client's networks as it left them in the last round that it took part in, by the names of its predictors.
+        """Return a client's networks as it left them in the last round that it took part in, by the names of its
+        predictors.
 
         Only those that it keeps between rounds, since no other one outlives a run: nothing for FedAvg.
         """
@@ -213,11 +216,11 @@ class LoadedRun:
         )
 
     def _named(self, owner: str, found: list[TrainedModel]) -> Networks:
-        """Networks by the names of their predictors."""
+        """Order networks by the names of their predictors."""
         return Networks(f"{owner} of this run of {self.summary['method']}", {one.name: one for one in found})
 
     def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
+        """Return images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
 
         `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
         """
@@ -236,12 +239,14 @@ class LoadedRun:
         return images[own], labels[own]
 
     def _check(self, client: object) -> None:
-        """Raises InputError for what is no client's number."""
+        """Raise InputError for what is no client's number."""
         if not isinstance(client, int | np.integer) or not 0 <= client < self.run.partition.clients:
             raise InputError(f"client {client!r}: this run has clients 0 to {self.run.partition.clients - 1}")
 
     def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Images and labels of a split as the run has it, which takes it from both where its partition deals from both."""
+        """Return images and labels of a split as the run has it, which takes it from both where its partition deals
+        from both.
+        """
         found = {}
         for one in SPLITS:
             with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
@@ -257,7 +262,7 @@ class LoadedRun:
 
     @cached_property
     def _progress(self) -> Progress:
-        """What the checkpoint holds."""
+        """The content of the checkpoint."""
         return checkpoints.load(self.checkpoint, self.summary["key"], HOST.device)[0]
 
     @cached_property
@@ -296,13 +301,13 @@ class LoadedRun:
             )
 
     def _source(self, task: int) -> Source:
-        """A dataset with its mean and standard deviation, which take its images where they are not given."""
+        """Return a dataset with its mean and standard deviation, which take its images where they are not given."""
         self.take_parts()
         source = self.run.sources[task]
         return source if source.mean else store.load(source.name, self.data, self.run.images).source
 
     def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
-        """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
+        """Return the network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
         if predictor.theta is None or predictor.theta.is_meta:
             return []
         name = {node.model: GLOBAL, node.received: GLOBAL, node.local_model: LOCAL}.get(predictor.model)
@@ -335,7 +340,10 @@ class Networks(dict[str, TrainedModel]):
 
 
 class Kept(State):
-    """What a client kept. A tensor that it did not keep is one of no device, and so is what is computed from it."""
+    """The state that a client kept.
+
+    A tensor that it did not keep is one of no device, and so is what is computed from it.
+    """
 
     def __missing__(self, name: str) -> Tensor:
         return torch.empty(0, device="meta")

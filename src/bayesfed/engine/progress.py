@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar in a terminal, plain lines in a log."""
+"""Progress of a run, for people: a bar in a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bayesfed.engine.federation import round_half_up
 from bayesfed.engine.rounds import Progress
+from bayesfed.engine.shards import round_half_up
 from bayesfed.methods.node import GLOBAL
 from bayesfed.runs.spec import Run
 
@@ -56,12 +56,12 @@ class Reporter:
         self.log.close()
 
     def client_done(self) -> None:
-        """A client has been trained."""
+        """Show that a client has been trained."""
         if self.bar is not None:
             self.bar.update(min(1 / self.per_round, self.rounds - self.bar.n))
 
     def round_done(self, progress: Progress) -> None:
-        """A round is over: show the accuracy of the server's model, or the mean over the clients."""
+        """Show that a round is over, with the accuracy of the server's model, or the mean over the clients."""
         rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))
         server = [
             row.value for row in rows if (row.client, row.metric, row.model) == ("global", "test_accuracy", GLOBAL)
@@ -79,7 +79,7 @@ class Reporter:
             self.write(f"{progress.diverged}; the run ends here")
 
     def write(self, line: str, quiet: bool = False) -> None:
-        """A line to the log, and to standard error unless quiet."""
+        """Write a line to the log, and to standard error unless quiet."""
         self.log.write(line + "\n")
         self.log.flush()
         if not quiet:

@@ -25,8 +25,9 @@ from bayesfed.runs.spec import Run
 
 
 class Process:
-    """What runs that are trained one after another in a process share: a GPU, leased once, the last run's datasets, and what
-    has been said of helpers."""
+    """A process that trains runs one after another, which share a GPU, leased once, the last run's datasets, and the
+    warnings about helpers.
+    """
 
     def __enter__(self) -> Process:
         code_hash()  # of the sources that run from now on: they may change while a process trains one run after another
@@ -53,7 +54,7 @@ class Process:
             self.told |= new
 
     def load(self, run: Run, data: Path) -> list[store.Dataset]:
-        """The run's datasets: those of the last run, where it saw the same."""
+        """Load the run's datasets, or take those of the last run if it saw the same."""
         seen = (run.sources, [prepare.identity(one) for one in run.sources], run.parts, data)
         if seen != self.seen:
             self.seen, self.datasets = None, []  # not both in memory

@@ -45,7 +45,7 @@ KEY = "[0-9a-f]{12}"  # of a run, in names of files and folders
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a run's files are, and how it is to be computed."""
+    """The places of a run's files, and how it is to be computed."""
 
     out: Path
     checkpoint: Path
@@ -77,7 +77,10 @@ def train(run: Run, place: Place, process: Process) -> None:
 
 
 def skip_finished(run: Run, place: Place) -> bool:
-    """Whether the run's folder is done, which is told. Raises InputError for another run's folder."""
+    """Return whether the run is finished; if so, say so and delete its older checkpoint.
+
+    Raises InputError for another run's folder.
+    """
     refuse_other_run(run, place.out)
     if done := (place.out / run_folder.SUMMARY).exists():
         checkpoint.delete_older(place.checkpoint, run.key)
@@ -128,7 +131,7 @@ def refuse_other_files(run: Run, place: Place) -> None:
 
 
 def written(run: Run) -> dict[str, Any]:
-    """A run file with all defaults, as it is read again."""
+    """Return a run file with all defaults, as it is read again."""
     return json.loads(json.dumps(run.to_dict()))  # type: ignore[no-any-return]
 
 
@@ -183,15 +186,16 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
 
 
 def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
-    """The run's federation from its datasets, the files that its networks start from, and the cached partition, which is
-    made where it is missing."""
+    """Build the run's federation from its datasets, the files that its networks start from, and the cached partition,
+    which is made if it is missing.
+    """
     started = {key: pretrained.find(place.weights, name) for key, name in run.weights}
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
     return Federation(run, datasets, build_partition(run, place), compute, foreign, started)
 
 
 def build_partition(run: Run, place: Place) -> partition.Partition | None:
-    """The run's cached partition, made where it is missing; None where every client holds a whole dataset."""
+    """Make the run's cached partition if it is missing, and load it; None if every client holds a whole dataset."""
     if run.multi_task:
         return None
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)
@@ -288,7 +292,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
 
 
 def test_images(run: Run, place: Place) -> list[int]:
-    """How many test images each client has."""
+    """Return how many test images each client has."""
     if run.multi_task:
         return [one.count("test") for one in run.sources]
     shares = partition.load(run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)

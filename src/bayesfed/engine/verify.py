@@ -1,4 +1,5 @@
-"""Whether a stored run is what the code gives today: its first rounds are trained again and set beside the record.
+"""A check that a stored run is what the code gives today: its first rounds are trained again and compared with the
+record.
 
 They are trained twice: straight, and stopped midway and resumed by another process, which must give the same. What a method
 keeps outside its tensors is not there then, wherever it is.
@@ -54,10 +55,13 @@ AccuracyKind = tuple[
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one run, in words which of its rounds. `same`: of so many `values`, how many have the recorded
-    digits; `more` is measured now and was not then. `found`: how far accuracies are off, by their kind, and `twins` the same
-    between runs that begin a rounding apart, where that was asked. `differs`: what was otherwise when the record was
-    made. `resumed`: what another process gave otherwise that resumed the run midway, in words; "" where that was nothing."""
+    """The outcome for one run; `rounds`: in words, which of its rounds.
+
+    `same`: of so many `values`, how many have the recorded digits; `more` is measured now and was not then. `found`:
+    how far accuracies are off, by their kind, and `twins` the same between runs that begin a rounding apart, where
+    that was asked. `differs`: what was otherwise when the record was made. `resumed`: what another process gave
+    otherwise that resumed the run midway, in words; "" where that was nothing.
+    """
 
     rounds: str
     values: int
@@ -70,11 +74,11 @@ class Verdict:
 
     @property
     def rounded(self) -> bool:
-        """Whether something differs that may round otherwise, and no accuracy of the record is missing."""
+        """True if something differs that may round otherwise, and no accuracy of the record is missing."""
         return any(name in ROUNDING for name in self.differs) and all(one.far < math.inf for one in self.found.values())
 
     def bound(self, kind: AccuracyKind) -> float:
-        """How far accuracies of that kind may be off."""
+        """Return how far accuracies of that kind may be off."""
         return max(CLOSE, TIMES * self.twins[kind].far if self.twins else 0.0)
 
     @property
@@ -88,7 +92,7 @@ class Verdict:
 
     @property
     def recorded(self) -> bool:
-        """Whether what was trained straight is the record, or as good as it."""
+        """True if what was trained straight is the record, or as good as it."""
         return self.same == self.values or (self.rounded and self.close)
 
     def __str__(self) -> str:
@@ -138,8 +142,9 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
 
     def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta,
               stored: Path | None = None) -> tuple[Values, Progress]:  # fmt: skip
-        """The values of the first rounds, and of those up to the first that has any, from initial parameters made by
-        `start`; with the checkpoint of the middle in the file `stored`."""
+        """Return the values of the first rounds, and of those up to the first that has any, from initial parameters
+        made by `start`; with the checkpoint of the middle in the file `stored`.
+        """
         federation = assemble(run, place, compute, datasets)
         federation.start = start
         trainer, progress = Trainer(federation, executor), begin(federation)
@@ -178,7 +183,9 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
 
 
 def moved(unit: float, twin: int, theta: np.ndarray) -> np.ndarray:
-    """theta (P,) with each entry a relative `unit` up or down at random: one of the runs that rounding could have given."""
+    """Move each entry of theta (P,) a relative `unit` up or down at random: one of the runs that rounding could have
+    given.
+    """
     signs = np.random.default_rng(twin).choice([-1, 1], len(theta))
     return (theta * (1 + unit * signs)).astype(theta.dtype)
 
@@ -200,13 +207,13 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
 
 
 def recorded(path: Path, rounds: int) -> Values:
-    """The values of the first rounds as they stand in metrics.csv."""
+    """Read the values of the first rounds in metrics.csv."""
     with path.open(newline="", encoding="utf-8") as file:
         return {tuple(row[:4]): row[4] for row in list(csv.reader(file))[1:] if int(row[0]) <= rounds}
 
 
 def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:
-    """How far the accuracies of `then` are off, by kind."""
+    """Return how far the accuracies of `then` are off, by kind."""
     found: dict[AccuracyKind, Apart] = {}
     for key, value in then.items():
         number, client, model, metric = key
@@ -219,12 +226,12 @@ def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:
 
 
 def widest(found: Sequence[Mapping[AccuracyKind, Apart]]) -> dict[AccuracyKind, Apart]:
-    """The largest of several, kind by kind."""
+    """Return the largest of several, kind by kind."""
     return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
 
 
 def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
-    """The verdict on what was trained again. A value of the record that is not measured now is not the same."""
+    """Return the verdict on what was trained again. A value of the record that is not measured now is not the same."""
     same = sum(now.get(key) == value for key, value in then.items())
     return Verdict(rounds, len(then), same, len(now.keys() - then.keys()), apart(then, now), differs)
 

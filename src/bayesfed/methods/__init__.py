@@ -26,7 +26,7 @@ def ours() -> dict[str, type[Method]]:
 
 
 def fault(name: str, method: Any) -> str:
-    """What keeps this from being a method; "" where nothing does."""
+    """Say what keeps this from being a method; "" if nothing does."""
     if not (isinstance(method, type) and issubclass(method, Method)):
         return "expected a class derived from bayesfed.methods.base.Method"
     missing = [name for name in ("name", "label", "revision") if not hasattr(method, name)]
@@ -50,7 +50,9 @@ def fault(name: str, method: Any) -> str:
 
 
 def meant(method: type[Method], part: str) -> str:
-    """The attribute of a class whose name is nearly that of a part, as the end of an error; "" where there is none."""
+    """Return the attribute of a class whose name is nearly that of a part, as the end of an error; "" where there is
+    none.
+    """
     own = [name for name in vars(method) if not hasattr(Method, name)]
     close = difflib.get_close_matches(part, own, n=1, cutoff=0.8)
     return f"; is `{close[0]}` meant to be it?" if close else ""
@@ -60,11 +62,11 @@ registry = plugins.Modules("methods", "method", ours, "METHOD", fault)
 
 
 def names() -> list[str]:
-    """The names of all methods of this package, sorted."""
+    """Return the names of all methods of this package, sorted."""
     return sorted(ours())
 
 
 def get(name: object) -> type[Method]:
-    """The method of that name; raises InputError with the nearest name."""
+    """Return the method of that name; raises InputError with the nearest name."""
     method: type[Method] = registry.part(name, "method.name").value()
     return method

@@ -57,7 +57,7 @@ class FedAvg(Method):
         return {"theta": theta} | (self.optimizer.start("theta", theta) if fresh else {})
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
-        """Of CE(f(x; theta), y), the batch mean."""
+        """Return the gradient of CE(f(x; theta), y), the batch mean."""
         return ce_gradient(c, "theta", batch)
 
     def step(self, c: Learner, batch: Batch) -> None:
@@ -67,7 +67,7 @@ class FedAvg(Method):
         return {"theta": c["theta"]}
 
     def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
-        """The weight of each client in the average (K,): q_k."""
+        """Return the weight of each client in the average (K,): q_k."""
         return shares(updates)
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:

@@ -77,7 +77,7 @@ class FedCurv(FedAvg):
         return super().gradient(c, batch) + penalty
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """I += |b|/n g^2 at the trained theta, g that of CE alone."""
+        """Add |b|/n g^2 to I at the trained theta, g being the gradient of CE alone."""
         _, squares = gradient_and_squares(c, "theta", batch, self.options.squares)
         c["fisher"].add_(batch.size / c.n * squares)
 

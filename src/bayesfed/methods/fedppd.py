@@ -99,7 +99,7 @@ class FedPPD(Method):
         self.sgd.step(c, w=g)
 
     def both(self, c: Learner, batch: Batch) -> None:
-        """A mini-batch of Algorithm 4."""
+        """Do a mini-batch of Algorithm 4."""
         self.teach(c, batch)
         self.distil(c, batch)
 
@@ -107,7 +107,7 @@ class FedPPD(Method):
         c["alpha"].mul_(self.options.lr_decay)
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """The mean cross-entropy of the teacher over the client's images, gathered."""
+        """Gather the mean cross-entropy of the teacher over the client's images."""
         with torch.no_grad():
             ce = batch.mean(cross_entropy(c.model(c["theta"], batch.x), batch.y))
         c["loss"].add_(batch.size / c.n * ce)

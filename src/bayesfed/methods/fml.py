@@ -77,7 +77,7 @@ class FML(Method):
         return state
 
     def gradients(self, batch: Batch, meme: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of L_meme and L_local at both models' logits (B, classes) on the same batch."""
+        """Return the gradients of L_meme and L_local at both models' logits (B, classes) on the same batch."""
         alpha, beta = self.options.alpha, self.options.beta
         at_meme = loss_gradient(batch, meme, ce=beta, kl=1 - beta, teacher=local)
         at_local = loss_gradient(batch, local, ce=alpha, kl=1 - alpha, teacher=meme)

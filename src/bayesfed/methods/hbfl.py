@@ -112,7 +112,7 @@ class HBFL(Method):
         return self.options.evaluate == "epoch"
 
     def fresh_rho(self, mu: Tensor) -> Tensor:
-        """rho_0 for every entry."""
+        """Return rho_0 for every entry."""
         return torch.full_like(mu, self.options.rho_start)
 
     def init_server(self, server: Node) -> State:
@@ -146,7 +146,8 @@ class HBFL(Method):
         return state
 
     def gradient_meme(self, c: Learner, g: Tensor, eps: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient of eq. 4.1, up to a factor, in mu and rho, from g, that of the mean CE at theta = mu + sigma eps:
+        """Return the gradient of eq. 4.1, up to a factor, in mu and rho, from g, that of the mean CE at theta = mu +
+        sigma eps:
 
         dL/dmu = g,    dL/drho = (g eps - T/n_k / sigma) sigmoid(rho)
         """

@@ -86,8 +86,10 @@ class PFedBayes(Method):
         self.adam, self.adam_w = Adam(options.lr, 0.0), Adam(options.lr_w, 0.0)
 
     def first(self, node: Node) -> Tensor:
-        """The first mu (P,), the same for all. What starts as a constant stays one: scales, shifts, biases by Xavier's
-        draw."""
+        """Return the first mu (P,), the same for all.
+
+        What starts as a constant stays one: scales, shifts, biases by Xavier's draw.
+        """
         mu, spread = node.initial(), self.options.mu_spread
         if not spread:
             return mu
@@ -119,11 +121,11 @@ class PFedBayes(Method):
         }
 
     def noise(self, c: Learner, like: Tensor) -> Tensor:
-        """g, which is 0 for what is not drawn."""
+        """Draw g, which is 0 for what is not drawn."""
         return c.weights(self.options.noise_scale * c.noise(like), 0)
 
     def personal_step(self, c: Learner, batch: Batch) -> None:
-        """A step of (mu, rho) on Omega."""
+        """Do a step of (mu, rho) on Omega."""
         K, sigma = self.options.samples, softplus(c["rho"])
         weight = (c.n if self.options.loss == "paper" else batch.size) / K
         g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], softplus(c["rho_w"]))

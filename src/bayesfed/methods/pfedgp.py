@@ -38,8 +38,10 @@ TOGETHER = 250  # images that are embedded at once
 
 
 def halves(means: Tensor) -> Tensor:
-    """Which of C points (C, D), two or more, are on one side: (C,) bool. The two that are farthest apart begin, then
-    2-means."""
+    """Halve C points (C, D), two or more; return which are on one side: (C,) bool.
+
+    The two that are farthest apart begin, then 2-means.
+    """
     distances = torch.cdist(means, means)
     ends = divmod(int(distances.argmax()), len(means))
     centres, side = means[list(ends)], torch.zeros(len(means), dtype=torch.bool)
@@ -55,8 +57,9 @@ def halves(means: Tensor) -> Tensor:
 
 
 def tree_of(z: Tensor, y: Tensor, classes: int) -> Tensor:
-    """The tree over the labels among y (n,), by their mean z (n, D): for each node, on which side each label is, 1 or -1, or
-    0 where it is not below that node. (labels - 1, classes)."""
+    """Build the tree over the labels among y (n,), by their mean z (n, D): for each node, on which side each label is,
+    1 or -1, or 0 where it is not below that node. (labels - 1, classes).
+    """
     members = F.one_hot(y, classes).double()
     counts = members.sum(0)
     means, nodes = (members.mT @ z.double() / counts[:, None].clamp(min=1)).cpu(), []
@@ -115,7 +118,7 @@ class PFedGP(Method):
 
     @torch.no_grad()
     def embedded(self, c: Node, theta: Tensor, x: Tensor) -> Tensor:
-        """z (n, D) of images (n, C, H, W), by the embedding as the client received it."""
+        """Return z (n, D) of images (n, C, H, W), by the embedding as the client received it."""
         return torch.cat([c.received(theta, part) for part in x.split(TOGETHER)])
 
     def start(self, c: Node, message: State) -> State:
@@ -170,7 +173,7 @@ class Classifier:
 
     @staticmethod
     def of(method: PFedGP, c: Node, z: Tensor, y: Tensor) -> Classifier:
-        """From the client's embedded training images z (n, D) and their labels y (n,)."""
+        """Make it from the client's embedded training images z (n, D) and their labels y (n,)."""
         landmarks, nodes = Landmarks.among(z, method.kernel, TOLERANCE, LANDMARKS), []
         features = landmarks.features(z)
         for node in c["tree"]:
@@ -181,7 +184,7 @@ class Classifier:
         return Classifier(c["tree"], y.bincount(minlength=c.classes) > 0, landmarks, nodes)
 
     def log_probabilities(self, z: Tensor) -> Tensor:
-        """Log probabilities (n, classes) of embedded images z (n, D)."""
+        """Return log probabilities (n, classes) of embedded images z (n, D)."""
         features, product = self.landmarks.features(z), self.held.to(z.dtype).repeat(len(z), 1)
         for node, weights in zip(self.tree, self.nodes, strict=True):
             p = expected_sigmoid(*weights.at(features, self.landmarks.kernel.outputscale)).mean(0)[:, None]

@@ -133,7 +133,7 @@ def check_active(run: Run, active: Active, method: type[Method]) -> None:
 
 
 def server_images(run: Run) -> tuple[int, str]:
-    """How many training images the server wants, and, for a message, who says so."""
+    """Return how many training images the server wants, and, for a message, who says so."""
     own, of_method = run.budget.server_images, run.build_method().server_images()
     if own >= of_method:
         return own, f"server_images: {own} for the server"
@@ -167,8 +167,10 @@ def check_counts(run: Run) -> None:
 
 @contextlib.contextmanager
 def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[None]:
-    """What a network says inside of the images of a dataset ends with what can be done. `build`: the network for a dataset's
-    images, by which it is tried whether others in number of channels would do."""
+    """End what a network says inside about the images of a dataset with what can be done.
+
+    `build`: the network for a dataset's images, by which it is tried whether others in number of channels would do.
+    """
     try:
         yield
     except UnfitImages as error:
@@ -176,7 +178,7 @@ def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[No
 
 
 def remedy(dataset: Source, build: Callable[[Source], object]) -> str:
-    """What is to be said of a dataset's images that a network does not take."""
+    """Say what can be done about a dataset's images that a network does not take."""
     channels = dataset.seen_channels
     have = f"{channels} channel{'s' if channels > 1 else ''}"
     other = {GREY: COLOUR, COLOUR: GREY}.get(channels)

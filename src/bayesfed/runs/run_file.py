@@ -22,7 +22,9 @@ from bayesfed.runs.spec import Active, Budget, Run, Tasks
 
 
 def load(path: Path, data: Path = plugins.DATA) -> Run:
-    """The run file at `path`; raises InputError for anything in it that is wrong, datasets with too few images included."""
+    """Read the run file at `path`; raise InputError for anything in it that is wrong, datasets with too few images
+    included.
+    """
     mapping = files.read_yaml(path)
     if not isinstance(mapping, Mapping):
         found = "an empty file" if mapping is None else reprlib.repr(mapping)
@@ -33,7 +35,8 @@ def load(path: Path, data: Path = plugins.DATA) -> Run:
 
 
 def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
-    """A run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched to.
+    """Make a run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched
+    to.
 
     The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be
     right, for anything unknown, of the wrong type, out of range, or impossible together.
@@ -85,7 +88,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
 
 
 def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
-    """The datasets' names: one, or one a client where the partition says that each holds a whole one."""
+    """Read the datasets' names: one, or one a client where the partition says that each holds a whole one."""
     names = value if isinstance(value, list) else [value]
     for name in names:
         source(str(name))
@@ -107,7 +110,9 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
 
 
 def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -> Tasks:
-    """The `tasks` block; raises InputError for foreign data that are none, or cannot be shown to the run's networks."""
+    """Read the `tasks` block; raise InputError for foreign data that are none, or cannot be shown to the run's
+    networks.
+    """
     tasks = options.read(Tasks, value, "tasks")
     for name in tasks.foreign:
         catalogue.registry.part(name, "tasks.foreign")
@@ -122,7 +127,7 @@ def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -
 
 
 def read_method(value: object) -> tuple[type[Method], Any]:
-    """The method and its hyperparameters from the `method` block."""
+    """Read the method and its hyperparameters from the `method` block."""
     if not isinstance(value, Mapping) or "name" not in value:
         raise InputError(f"method: expected keys with a `name`, found {value!r}")
     method = methods.get(value["name"])
@@ -132,8 +137,9 @@ def read_method(value: object) -> tuple[type[Method], Any]:
 def read_models(
     value: object, method: type[Method], clients: int
 ) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The global model's name, one local name a client, by default the global one for all, and those of the method's
-    further networks."""
+    """Read the global model's name, one local name a client, by default the global one for all, and those of the
+    method's further networks.
+    """
     if not isinstance(value, Mapping) or "global" not in value:
         raise InputError(f"models: expected keys with a `global`, found {value!r}")
     options.check_keys(value, ("global", "local", *method.networks), "models")
@@ -163,14 +169,16 @@ def read_models(
 
 
 def read_weights(value: object, method: type[Method]) -> tuple[tuple[str, str], ...]:
-    """The `weights` block: for networks that travel, by their names, the files that they start from."""
+    """Read the `weights` block: for networks that travel, by their names, the files that they start from."""
     known = (GLOBAL, *method.networks)
     given = options.check_keys(value, known, "weights")
     return tuple((key, pretraining.check(given[key], f"weights.{key}")) for key in known if key in given)
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What tells two run files with different keys apart, all defaults written: the first value, or what stands in none."""
+    """Say what tells two run files with different keys apart, all defaults written: the first value, or what is in
+    none.
+    """
     then, now = options.flat(then), options.flat(now)
     for key in {**then, **now}:
         if then.get(key) != now.get(key):

@@ -51,8 +51,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Tasks:
-    """What is asked of predictive entropy in detailed rounds: the block `tasks`. Of every predictor that is tested on the
-    full test set (metrics/detection.py).
+    """Tasks for predictive entropy in detailed rounds: the block `tasks`.
+
+    Of every predictor that is tested on the full test set (metrics/detection.py).
 
     foreign: datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
     predictions from right ones.
@@ -118,26 +119,29 @@ class Run:
 
     @property
     def multi_task(self) -> bool:
-        """Whether every client has a dataset of its own."""
+        """True if every client has a dataset of its own."""
         return self.partition.scheme == WHOLE
 
     @property
     def shares_convolutions(self) -> bool:
-        """Whether no whole network travels, only the convolutions of the clients' own."""
+        """True if no whole network travels, only the convolutions of the clients' own."""
         return self.global_model == models.CONVOLUTIONS
 
     def build_method(self) -> Method:
-        """The method with this run's hyperparameters."""
+        """Build the method with this run's hyperparameters."""
         return methods.get(self.method)(self.options)
 
     def build_model(self, name: str, source: Source, weights: Path | None = None) -> models.AnyNetwork:
-        """The network of that name as the run has it for a dataset's images: with as many outputs as its method wants, and
-        from a file of `weights` where there is one."""
+        """Build the network of that name as the run has it for a dataset's images: with as many outputs as its method
+        wants, and from a file of `weights` where there is one.
+        """
         outputs = self.build_method().outputs(source.classes)
         return models.build(name, outputs, source.seen_channels, source.side, weights)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
-        """The run file as a mapping, complete, or what decides the result without the values that equal their defaults."""
+        """Write the run file as a mapping, complete, or what decides the result without the values that equal their
+        defaults.
+        """
 
         def fields(instance: Any) -> dict[str, Any]:
             return dict(vars(instance)) if defaults else options.not_default(instance)

@@ -28,7 +28,9 @@ ABSENT = "never took part"
 
 
 def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
-    """Best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last five."""
+    """Return the best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last
+    five.
+    """
     best = max(curve, key=lambda number: (curve[number], -number))
     tail = [curve[number] for number in tail_of(curve)]
     return {
@@ -40,19 +42,21 @@ def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
 
 
 def tail_of(rounds: Iterable[int]) -> list[int]:
-    """The last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
+    """Return the last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
     return sorted(rounds)[-LAST:]
 
 
 def at_the_end(tail: Sequence[int], rounds: int) -> bool:
-    """Whether these are the last rounds of a run that has had so many."""
+    """Return whether these are the last rounds of a run that has had so many."""
     return list(tail) == tail_of(range(1, rounds + 1))
 
 
 def client_curves(history: Iterable[Row], metric: str) -> Curves:
-    """Per client and round the better of its models on its own test images: HBFL's max(meme, local). `metric`:
-    `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs, where a run tests
-    after each."""
+    """Return, per client and round, the better of its models on its own test images: HBFL's max(meme, local).
+
+    `metric`: `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs,
+    where a run tests after each.
+    """
     curves: Curves = {}
     for row in history:
         if row.model != GLOBAL and not row.model.endswith(SAMPLED) and row.metric == metric:
@@ -62,8 +66,11 @@ def client_curves(history: Iterable[Row], metric: str) -> Curves:
 
 
 def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, float]]:
-    """The statistics of each client's curve. Only the best, which is chosen on the test set anyway, is over epochs where a
-    run tests after each: the last and the last five are what was there after a round."""
+    """Return the statistics of each client's curve.
+
+    Only the best, which is chosen on the test set anyway, is over epochs where a run tests after each: the last and
+    the last five are what was there after a round.
+    """
     found = {k: curve_statistics(curve) for k, curve in curves.items()}
     epochs = client_curves(history, "epoch_shard_accuracy")
     for k, one in found.items():
@@ -72,7 +79,7 @@ def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, fl
 
 
 def global_on_shards(history: Iterable[Row]) -> Curves:
-    """Per client and round the server's model on the client's test images."""
+    """Return, per client and round, the server's model on the client's test images."""
     curves: Curves = {}
     for row in history:
         if (row.model, row.metric) == (GLOBAL, "shard_accuracy"):
@@ -83,9 +90,10 @@ def global_on_shards(history: Iterable[Row]) -> Curves:
 def per_client(
     found: Mapping[int, Mapping[str, float]], curves: Curves, test_images: Sequence[int], rounds: int, nobody: str
 ) -> dict[str, Any]:
-    """Each statistic client by client, null where a client has none; its mean over those that have; by the client's number,
-    why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run for all. `found`: the
-    statistics of the clients' `curves`; `nobody`: the reason where no client has any."""
+    """Return each statistic client by client, null where a client has none; its mean over those that have; by the
+    client's number, why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run
+    for all. `found`: the statistics of the clients' `curves`; `nobody`: the reason where no client has any.
+    """
     missing = {}
     for k, images in enumerate(test_images):
         if k not in found:
@@ -101,7 +109,7 @@ def per_client(
 
 
 def validation_curve(history: Iterable[Row]) -> dict[int, float]:
-    """Validation accuracy by round: the global model's, or, where the server has none, the best of the clients' models."""
+    """Return the validation accuracy by round: the global model's; without one, the best of the clients' models."""
     of_server: dict[int, float] = {}
     of_clients: dict[int, float] = {}
     for row in history:
@@ -114,8 +122,11 @@ def validation_curve(history: Iterable[Row]) -> dict[int, float]:
 
 
 def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves) -> dict[str, Any]:
-    """Validation metrics of the last round, by model of the server and of the clients, and the round
-    with the best validation accuracy, with the test accuracies of that round: of the global model, and the clients' mean."""
+    """Return the validation metrics of the last round, by model of the server and of the clients.
+
+    With them the round of the best validation accuracy, and the test accuracies of that round: the global model's, and
+    the clients' mean.
+    """
     curve = validation_curve(history)
     if not curve:
         return {}
@@ -132,7 +143,7 @@ def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves)
 
 
 def communication(history: Iterable[Row]) -> dict[str, Any]:
-    """Bytes from the server to the clients (`down`) and back (`up`), of all rounds and clients together."""
+    """Count the bytes from the server to the clients (`down`) and back (`up`), of all rounds and clients together."""
     found = {"down": 0, "up": 0}
     for row in history:
         if row.model == COMMUNICATION:
@@ -141,7 +152,9 @@ def communication(history: Iterable[Row]) -> dict[str, Any]:
 
 
 def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
-    """The statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in `per_client`."""
+    """Return the statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in
+    `per_client`.
+    """
     if not curve:
         return {}
     tail = tail_of(curve)
@@ -150,8 +163,9 @@ def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
 
 
 def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """By predictor of the server, what is measured of it on the full test set in the last round; null for what is no finite
-    number, which has its reason under `missing`."""
+    """Return, by predictor of the server, what is measured of it on the full test set in the last round; null for what
+    is no finite number, which has its reason under `missing`.
+    """
     last = max((row.round for row in history), default=0)
     found: dict[str, dict[str, Any]] = {}
     for row in history:
@@ -165,8 +179,10 @@ def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The `test_images`, `global`, `clients`, `global_on_shards`, `uncertainty`, `validation` and `bytes` parts of
-    summary.json.
+    """Return the parts of summary.json that the metric history gives.
+
+    They are `test_images`, `global`, `clients`, `global_on_shards`, `uncertainty`, `bytes` and, with validation images,
+    `validation`.
 
     `test_images`: how many each client has. `rounds`: how many the run has had. Null stands for a client without an
     accuracy, and for a value that is not finite.

@@ -1,4 +1,4 @@
-"""What all schemes share: the partition that a scheme draws, and how clients' images become one."""
+"""Shared by all schemes: the partition that a scheme draws, and the way from clients' images to one."""
 
 from __future__ import annotations
 

@@ -26,8 +26,10 @@ class ClassesApart(Scheme):
     deals_test = True
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
-        """Give every client classes of its own, all their images, as equal in number as they come: of ten classes, the first
-        of two clients holds 0 to 4 (FOLA's study of two clients). Raises InputError for more clients than classes.
+        """Give every client classes of its own, all their images (FOLA's study of two clients).
+
+        Clients have equally many classes, as far as that goes: of ten, the first of two clients holds 0 to 4. Raises
+        InputError for more clients than classes.
         """
         self.check_room(len(train_labels), len(test_labels), spec)
         classes = int(max(train_labels.max(), test_labels.max())) + 1
@@ -49,7 +51,7 @@ class ClassesApart(Scheme):
 
 
 class Labels5(Scheme):
-    """Five labels for every client, from the pool of both splits (pFedBayes)."""
+    """Deal five labels to every client, from the pool of both splits (pFedBayes)."""
 
     name = "labels5"
     deals_test = True
@@ -57,12 +59,13 @@ class Labels5(Scheme):
     options = ("size",)
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
-        """Five labels for every client, j = 0..4 of client u being (5u + j) mod C, from the pool of both splits (pFedBayes).
+        """Deal five labels to every client, from the pool of both splits (pFedBayes).
 
-        The pool has the training images first, then the test images; both halves of the partition count in it. Client by
-        client a label's images, shuffled, go into hands of equal size (LABELS5_SIZES); a hand is shuffled, then cut into
-        training and test images, so a class has about as many of each as the size says, and all clients have equally many.
-        Raises InputError where that leaves a client fewer images than asked for, and for fewer than five classes.
+        Client u has the labels (5u + j) mod C, j = 0..4. The pool has the training images first, then the test images;
+        both halves of the partition count in it. Client by client, a label's images, shuffled, go into hands of equal
+        size (LABELS5_SIZES). A hand is shuffled, then cut into training and test images. So a class has about as many
+        of each as the size says, and all clients have equally many. Raises InputError if that leaves a client fewer
+        images than asked for, and for fewer than five classes.
         """
         pool = np.concatenate([train_labels, test_labels])
         counts = np.bincount(pool)

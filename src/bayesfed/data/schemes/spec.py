@@ -27,7 +27,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """How a dataset is divided; raises InputError for a scheme, alpha or count that cannot be.
+    """The division of a dataset; raises InputError for a scheme, alpha or count that cannot be.
 
     `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
     A17; 0 takes any draw). The other options are those of single schemes: each wants its own, and no other.

@@ -1,4 +1,6 @@
-"""Where clients are trained one after another on a CPU: memory that each is copied to, and the steps recorded on it."""
+"""A place where clients are trained one after another on a CPU: memory that each is copied to, and the steps recorded
+on it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Buffers:
 
 
 class CpuWorker:
-    """Where clients are trained one after another, by steps recorded on memory that each finds its state in."""
+    """Trains clients one after another, by steps recorded on memory that each finds its state in."""
 
     def __init__(self, federation: Federation) -> None:
         self.proofs = Proofs(federation)
@@ -77,7 +79,7 @@ class CpuWorker:
         self.proofs.arrive(node)
 
     def step(self, phase: Phase, batch: Batch) -> None:
-        """A mini-batch of the client: recorded while it is done for the first time, then replayed."""
+        """Do a mini-batch of the client: recorded while it is done for the first time, then replayed."""
         key, steps = (phase.step, batch.x.shape, phase.indexed), self.current.steps
         if not self.undisturbed():
             phase.train(self.learner, batch)
@@ -89,7 +91,7 @@ class CpuWorker:
             phase.train(self.learner, batch)
 
     def again(self, phase: Phase, batch: Batch, recorded: Recorded | None) -> None:
-        """A mini-batch by a step that was done before."""
+        """Do a mini-batch by a step that was done before."""
         if recorded:
             fill(recorded.batch, batch)
             batch = recorded.batch
@@ -103,7 +105,7 @@ class CpuWorker:
             phase.train(self.learner, batch)
 
     def undisturbed(self) -> bool:
-        """Whether the client's tensors are those of the worker: a hook may have put in others."""
+        """Return whether the client's tensors are those of the worker: a hook may have put in others."""
         state, own = self.learner.state, self.current.state
         return len(state) == len(own) and all(map(operator.is_, state.values(), own.values()))
 

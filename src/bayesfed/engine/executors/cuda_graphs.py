@@ -24,7 +24,7 @@ BURST = 16  # mini-batches queued for a worker before it is the next one's turn
 
 
 def worker_count(compute: Compute) -> int:
-    """How many workers a job has room for, by the whole memory of its GPU and the jobs that may share it."""
+    """Return how many workers a job has room for, by the whole memory of its GPU and the jobs that may share it."""
     if compute.device.type != "cuda":
         return gpu_sharing.WORKERS
     return gpu_sharing.workers(torch.cuda.get_device_properties(compute.device).total_memory, compute.slots)
@@ -86,7 +86,7 @@ class GraphExecutor(Executor):
             self.workers.append(worker)
 
     def idle_worker(self, client: int, busy: list[CudaWorker]) -> CudaWorker:
-        """A worker that is free, best one whose recordings fit the client's networks."""
+        """Return a worker that is free, best one whose recordings fit the client's networks."""
         idle = [worker for worker in self.workers if worker not in busy]
         for worker in idle:
             if worker.knows(client):

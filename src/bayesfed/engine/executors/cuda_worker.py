@@ -1,5 +1,5 @@
-"""Where clients are trained one after another on a GPU: a stream with fixed buffers that each is copied to, and the steps
-recorded on it as CUDA graphs.
+"""A place where clients are trained one after another on a GPU: a stream with fixed buffers that each is copied to,
+and the steps recorded on it as CUDA graphs.
 
 A thousand clients need no more workers than ten. What a run needs is recorded at its start; a recording that proves
 necessary later holds up its own worker and the host, not other workers.
@@ -36,8 +36,10 @@ class Recorder:
     """A stream, and the graphs recorded on it, which share a pool of memory since they never overlap."""
 
     def __init__(self, device: torch.device, generator: torch.Generator, ahead: bool) -> None:
-        """`generator`: what recorded steps draw from; it may be seeded between replays. `ahead`: a stream whose work
-        comes before that of the others where the device cannot do all at once."""
+        """Make a stream, whose steps draw from `generator`; it may be seeded between replays.
+
+        `ahead`: a stream whose work comes before that of the others if the device cannot do all at once.
+        """
         self.stream = torch.cuda.Stream(device, priority=-1 if ahead else 0)
         self.generator = generator
         self.pool = torch.cuda.graph_pool_handle()
@@ -82,11 +84,11 @@ def uncollected() -> Iterator[None]:
 
 
 class Unrecordable(RuntimeError):
-    """What a step does that a GPU cannot record, in the words of torch or CUDA."""
+    """Raised for a step that a GPU cannot record, with the words of torch or CUDA."""
 
 
 def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -> Recorder | None:
-    """A worker's recorder; none on a CPU."""
+    """Make a worker's recorder; none on a CPU."""
     return Recorder(device, generator, ahead) if device.type == "cuda" else None
 
 
@@ -100,7 +102,7 @@ class Recorded:
 
 @dataclass
 class Buffers:
-    """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
+    """Memory for states of the same names and shapes on the same networks, and the steps recorded on it.
 
     `recorded`: by step, then by size and whether the batch is filled up.
     """
@@ -135,25 +137,25 @@ class CudaWorker:
         self.index = torch.zeros_like(self.y)
 
     def on(self) -> contextlib.AbstractContextManager[object]:
-        """Work inside is queued on the worker's stream."""
+        """Queue work inside on the worker's stream."""
         return torch.cuda.stream(self.recorder.stream) if self.recorder else contextlib.nullcontext()
 
     def follow(self) -> None:
-        """What is queued on the worker from now on waits for what the device has been asked so far."""
+        """Let what is queued on the worker from now on wait for what the device has been asked so far."""
         if self.recorder:
             self.recorder.stream.wait_stream(torch.cuda.current_stream())
 
     def lead(self) -> None:
-        """What the device is asked from now on waits for what is queued on the worker."""
+        """Let what the device is asked from now on wait for what is queued on the worker."""
         if self.recorder:
             torch.cuda.current_stream().wait_stream(self.recorder.stream)
 
     def knows(self, client: int) -> bool:
-        """Whether steps for the client's networks have been recorded here."""
+        """Return whether steps for the client's networks have been recorded here."""
         return any(networks == tuple(self.federation.networks[client].items()) for networks, _ in self.buffers)
 
     def full(self) -> bool:
-        """Whether another kind would take the place of all that are recorded."""
+        """Return whether further buffers would take the place of all that there are."""
         return len(self.buffers) == MOST_BUFFERS
 
     def load(self, job: Job) -> None:
@@ -214,7 +216,7 @@ class CudaWorker:
         del self.current
 
     def new_buffers(self, node: Node) -> Buffers:
-        """New buffers in the shapes of a node's state."""
+        """Make buffers in the shapes of a node's state."""
         learner = node.learner()
         learner.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
         learner.n, learner.generator = self.n, self.generator
@@ -229,7 +231,7 @@ class CudaWorker:
         self.rows.copy_(self.range)
 
     def step(self, phase: Phase, size: int) -> None:
-        """The next mini-batch of the chunk, of `size` images."""
+        """Do the next mini-batch of the chunk, of `size` images."""
         if size < self.size:
             self.tail.fill_(size)
         recorded = self.current.recorded[phase.step][self.form(size)]
@@ -245,7 +247,8 @@ class CudaWorker:
         self.proofs.prove(phase, self.current.learner.state, self.generator, recorded.replay, step)
 
     def form(self, size: int) -> tuple[int, bool]:
-        """How a batch of that size is run: filled up to so many images, and whether it must be told its own size.
+        """Return how a batch of that size is run: filled up to so many images, and whether it must be told its own
+        size.
 
         See `Federation.fillable`.
         """

@@ -137,24 +137,25 @@ def unrepeatable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resul
 
 
 def tensors_of(*found: Any) -> list[Tensor]:
-    """All tensors in arguments."""
+    """Return all tensors in arguments."""
     return [each for each in tree_leaves(found) if isinstance(each, Tensor)]
 
 
 def compute_and_copy(results: list[Tensor], func: Any, *args: Any, **kwargs: Any) -> None:
-    """An operator that makes memory of its own, with its results where they belong."""
+    """Run an operator that makes memory of its own, and copy its results where they belong."""
     computed = [each for each in tree_leaves(func(*args, **kwargs)) if each is not None]
     for old, new in zip(results, computed, strict=True):
         old.copy_(new)
 
 
 def place(tensor: Tensor) -> int:
-    """Where a tensor's memory begins."""
+    """Return where a tensor's memory begins."""
     return tensor.untyped_storage().data_ptr()
 
 
 def bound(func: Any) -> Callable[..., object]:
-    """An operator by torch's own function or method of that name, which takes half the time to get to it, if there is one.
+    """Replace an operator with torch's own function or method of that name, which takes half the time to get to it, if
+    there is one.
 
     Not so what makes a tensor from numbers alone: torch's own need not take `out`."""
     name, arguments = func.overloadpacket.__name__, func._schema.arguments
@@ -167,8 +168,9 @@ def bound(func: Any) -> Callable[..., object]:
 
 @functools.cache
 def into(func: Any) -> tuple[Any, list[str], set[str]] | None:
-    """The form of an operator that computes into given memory, the names of its results, and arguments that it does
-    without; None where torch has none of its own for a CPU."""
+    """Return the form of an operator that computes into given memory, the names of its results, and arguments that it
+    does without; None where torch has none of its own for a CPU.
+    """
     arguments = func._schema.arguments
     makes = not any("Tensor" in str(argument.type) for argument in arguments)
     drop = LAYOUT if makes else set()
