@@ -181,7 +181,7 @@ class Round:
         return Visit(update, readings, kept, finite)
 
     def size(self, sent: State) -> int:
-        """Return the bytes of what travels one way: the method's tensors but those it calls `free`, and BatchNorm statistics."""
+        """Return the bytes that travel one way: tensors that the method does not call `free`, and BatchNorm statistics."""
         tensors = [tensor for name, tensor in sent.items() if name not in self.federation.method.free]
         tensors += [self.server[name] for name in self.travelling]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
