@@ -48,8 +48,6 @@ HEAVY = (
     "tqdm",
     "PIL",
     "scipy",
-    "jsonschema",
-    "referencing",
 )
 LIGHT = f"import runpy, sys; sys.modules.update(dict.fromkeys({HEAVY})); "
 RUN = "runpy.run_module('benchmarks.gpu', run_name='__main__')"
@@ -289,13 +287,13 @@ def test_kernels_are_those_of_one_step(tmp_path: Path, monkeypatch: pytest.Monke
 def test_real_trains_what_is_open_and_brings_records_home(
     make: Make, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = {"dataset": "mnist", "model": "mlp"}
+    case = {"dataset": "mnist", "models.global": "mlp"}
     config = {
         "name": "small", "papers": ["hbfl"], "seeds": [0, 1],
         "run": {"rounds": 1, "local_epochs": 1, "batch_size": 64}, "datasets": {"mnist": "digits"},
         "experiments": {
             **{name: {"skip": True} for name in ("heterogeneous", "ablation", "falling_rate", "falling_once", "by_adam", "proximal", "multitask", "stragglers")},
-            "homogeneous": {"cases": [case, case | {"dataset": "cifar10"}], "axes": {"alpha": [1], "method": ["FedAvg"]}},
+            "homogeneous": {"cases": [case, case | {"dataset": "cifar10"}], "axes": {"partition.alpha": [1], "method": ["FedAvg"]}},
         },
     }  # fmt: skip
     (place / "config.yaml").write_text(yaml.safe_dump(config))

@@ -139,7 +139,7 @@ def test_helpers_are_told_when_runs_are_planned(capsys: pytest.CaptureFixture[st
     write(f"{LIB}\nimport factor", "pass", "factor.ONE")
     spec = {
         "paper": "one", "title": "One", "reference": "none", "run": {"partition": {"clients": 2}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
-        "methods": {"Mine": {"name": "mine"}}, "experiments": {"one": {"axes": {"dataset": ["digits"], "alpha": [10], "model": ["softmax"], "method": ["Mine"]}}},
+        "methods": {"Mine": {"name": "mine"}}, "experiments": {"one": {"axes": {"dataset": ["digits"], "partition.alpha": [10], "models.global": ["softmax"], "method": ["Mine"]}}},
     }  # fmt: skip
     Path("own/papers").mkdir()
     Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))

@@ -35,10 +35,10 @@ methods:
 experiments:
   first:
     models: {global: lenet5, local: [mlp, mlp, lenet5]}
-    axes: {dataset: [cifar10], alpha: [100, 0.05], method: [FedAvg, FML]}
+    axes: {dataset: [cifar10], partition.alpha: [100, 0.05], method: [FedAvg, FML]}
   second:                     # FedAvg at alpha 100 is the first experiment's run
-    cases: [{dataset: cifar10, model: lenet5}]
-    axes: {alpha: [100], stragglers: [0, 0.5], method: [FedAvg]}
+    cases: [{dataset: cifar10, models.global: lenet5}]
+    axes: {partition.alpha: [100], stragglers: [0, 0.5], method: [FedAvg]}
   tasks:
     dataset: [cifar10, mnist]
     partition: {scheme: whole, clients: 2}
@@ -292,7 +292,7 @@ def test_a_stand_in_for_no_dataset_is_refused(config: dict[str, Any], place: str
 
 
 SKIPPED: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
-CASE = {"dataset": "cifar10", "model": "mlp", "method": "Mine"}
+CASE = {"dataset": "cifar10", "models.global": "mlp", "method": "Mine"}
 OWN = {"title": "Mine", "experiment": "tasks", "columns": [{"method": "FML"}]}
 
 
@@ -309,9 +309,9 @@ OWN = {"title": "Mine", "experiment": "tasks", "columns": [{"method": "FML"}]}
         ({"methods": {"FML": {"lr": "x", "alpha": 0.1}}, "experiments": SKIPPED | {"second": {}}},
          "methods.FML.lr, config.methods.FML.alpha"),
         ({"methods": {"Mine": {"name": "fedavg", "lr": 1}},
-          "experiments": SKIPPED | {"mine": {"cases": [CASE], "axes": {"alpha": [1], "lr": [0.1]}}}}, "methods.Mine.lr"),
+          "experiments": SKIPPED | {"mine": {"cases": [CASE], "axes": {"partition.alpha": [1], "method.lr": [0.1]}}}}, "methods.Mine.lr"),
         ({"methods": {"Mine": {"name": "fedavg"}}, "experiments": SKIPPED | {"mine": {
-            "partition": {"alpha": 3, "clients": 2}, "cases": [CASE | {"alpha": 1}]}}}, "experiments.mine.partition.alpha"),
+            "partition": {"alpha": 3, "clients": 2}, "cases": [CASE | {"partition.alpha": 1}]}}}, "experiments.mine.partition.alpha"),
         ({"datasets": {"cifar10": "digits", "fashion-mnist": "digits"}}, "datasets.fashion-mnist"),
         ({"experiments": SKIPPED | {"second": {"datasets": {"cifar10": "digits-parity"}}}}, "datasets.cifar10"),
         ({"experiments": {"first": {"datasets": {"mnist": "digits"}}}}, "experiments.first.datasets.mnist"),
@@ -380,9 +380,9 @@ def test_an_axis_wins_over_the_run_of_all_experiments_and_forbids_the_key_in_its
     message += "run.stragglers: the experiment has an axis 'stragglers'; give other values under its `axes` or `cases`"
     with pytest.raises(InputError, match=re.escape(message)):
         made(config | {"experiments": {"second": {"run": {"stragglers": 0.25}}}})
-    with pytest.raises(InputError, match=r"run\.partition\.alpha: the experiment has an axis 'alpha'"):
+    with pytest.raises(InputError, match=r"run\.partition\.alpha: the experiment has an axis 'partition\.alpha'"):
         made(config | {"experiments": {"second": {"run": {"partition": {"alpha": 1}}}}})
-    with pytest.raises(InputError, match=r"run\.models\.global: the experiment has an axis 'model'"):
+    with pytest.raises(InputError, match=r"run\.models\.global: the experiment has an axis 'models\.global'"):
         made(config | {"experiments": {"second": {"run": {"models": {"global": "mlp"}}}}})
 
 
@@ -427,17 +427,17 @@ def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> 
     """But for a partition of another scheme, which has other options."""
     path = plan.PAPERS / "small.yaml"
     rules = [
-        {"where": {"alpha": 0.05}, "run": {"rounds": 7, "partition": {"clients": 4}}},
-        {"where": {"alpha": 100}, "run": {"partition": {"scheme": "dirichlet_client", "clients": 5}}},
+        {"where": {"partition.alpha": 0.05}, "run": {"rounds": 7, "partition": {"clients": 4}}},
+        {"where": {"partition.alpha": 100}, "run": {"partition": {"scheme": "dirichlet_client", "clients": 5}}},
         {"where": {"method": ["FML"]}, "methods": {"FML": {"lr": 0.5}}},
     ]
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"given": rules}))
     spec = plan.read_paper("small", {})
     first = spec["run"]["partition"]["scheme"]
-    run, options = grid.given(spec, {"alpha": 0.05, "method": "FML"})
+    run, options = grid.given(spec, {"partition.alpha": 0.05, "method": "FML"})
     assert (run["rounds"], run["batch_size"], options) == (7, 64, {"lr": 0.5})
     assert run["partition"] == {"scheme": first, "clients": 4}
-    run, options = grid.given(spec, {"alpha": 100, "method": "FedAvg"})
+    run, options = grid.given(spec, {"partition.alpha": 100, "method": "FedAvg"})
     assert (run["rounds"], run["partition"], options) == (2, {"scheme": "dirichlet_client", "clients": 5}, {})
 
 
@@ -447,8 +447,8 @@ def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
         "run": {"rounds": 3, "participation": 0.2, "partition": {"clients": 4}},
         "methods": {"FedAvg": {"lr": 0.001}},
         "experiments": {
-            "first": {"axes": {"alpha": [100.0, 1], "method": ["FedAvg"]}},
-            "second": {"cases": [{"model": "lenet5", "dataset": "cifar10"}], "axes": {"stragglers": [0]}},
+            "first": {"axes": {"partition.alpha": [100.0, 1], "method": ["FedAvg"]}},
+            "second": {"cases": [{"models.global": "lenet5", "dataset": "cifar10"}], "axes": {"stragglers": [0]}},
             "tasks": {"skip": True},
         },
     }
@@ -467,7 +467,7 @@ def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
     [
         lambda spec: spec["run"].update(rounds=3),
         lambda spec: spec["methods"]["FedAvg"].update(lr=0.001),
-        lambda spec: spec["experiments"]["first"]["axes"].update(alpha=[100]),
+        lambda spec: spec["experiments"]["first"]["axes"].update({"partition.alpha": [100]}),
         lambda spec: spec["experiments"].update(more=spec["experiments"]["tasks"]),
     ],
 )
@@ -494,16 +494,21 @@ def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, Any]) -> None:
     """A sweep along keys of the method, the partition and the run file, beside the paper's own experiments."""
-    rows = {"lr": [0.1, 0.01], "partition.clients": [3, 4]}
+    rows = {"lr": [0.1, 0.01], "clients": [3, 4]}
     shown = {"title": "Sweep", "experiment": "sweep", "rows": rows, "columns": [{"method": "Mine"}]}
-    drawn = {"title": "Sweep", "experiment": "sweep", "rows": [], "columns": ["lr"], "curves": "partition.clients"}
+    drawn = {"title": "Sweep", "experiment": "sweep", "rows": [], "columns": ["lr"], "curves": "clients"}
     config |= {
         "methods": {"Mine": {"name": "fedavg", "momentum": 0.5}},
         "experiments": {
             "sweep": {
                 "seeds": [5],
-                "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
-                "axes": {"method": ["Mine"], "lr": [0.1, 0.01], "partition.clients": [3, 4], "participation": [0.5]},
+                "cases": [{"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1}],
+                "axes": {
+                    "method": ["Mine"],
+                    "method.lr": [0.1, 0.01],
+                    "partition.clients": [3, 4],
+                    "participation": [0.5],
+                },
             },
             "tasks": {"skip": True},
         },
@@ -516,12 +521,28 @@ def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, 
     assert len(own) == 4
     for cell, run in own:
         assert cell["seed"] == 5
-        assert cell["axes"] == {"lr": run.options.lr, "partition.clients": run.partition.clients, "participation": 0.5}
+        assert cell["axes"] == {"lr": run.options.lr, "clients": run.partition.clients, "participation": 0.5}
         assert (run.options.momentum, run.budget.participation, run.global_model) == (0.5, 0.5, "mlp")
         assert cell["changes"] == ["experiment sweep is not the paper's"]
     assert {(run.options.lr, run.partition.clients) for _, run in own} == {(0.1, 3), (0.1, 4), (0.01, 3), (0.01, 4)}
     assert [name for _, name, _ in plan.items(small, "tables")] == ["sweep"]
     assert not any(cell["changes"] for cell in small["cells"] if cell["experiment"] == "first")
+
+
+def test_axes_have_short_names_in_cells(config: dict[str, Any]) -> None:
+    """But for an option that is called as the partition's alpha, and those that the experiment wants in full."""
+    case = {"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1, "method": "FML"}
+    axes = {
+        "method.alpha": [0.5],
+        "method.beta": [0.25],
+        "method.lr": [0.1],
+        "partition.clients": [4],
+        "participation": [0.5],
+    }
+    own = {"cases": [case], "axes": axes, "full_names": ["method.lr"]}
+    cell = made(config | {"seeds": [0], "experiments": SKIPPED | {"mine": own}})["cells"][0]
+    assert (cell["model"], cell["alpha"]) == ("mlp", "1")
+    assert cell["axes"] == {"method.alpha": 0.5, "beta": 0.25, "method.lr": 0.1, "clients": 4, "participation": 0.5}
 
 
 def test_local_models_only_where_a_method_has_them(config: dict[str, Any]) -> None:
@@ -535,8 +556,8 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         "run": {"rounds": 7, "partition": {"min_train": 5}},
         "methods": {"FML": {"alpha": 0.25}},
         "experiments": {
-            "first": {"seeds": [4], "datasets": {"cifar10": "digits-parity"}, "axes": {"alpha": [1]}},
-            "second": {"cases": [{"dataset": "cifar10", "model": "mlp"}], "axes": {"stragglers": [0.9]}},
+            "first": {"seeds": [4], "datasets": {"cifar10": "digits-parity"}, "axes": {"partition.alpha": [1]}},
+            "second": {"cases": [{"dataset": "cifar10", "models.global": "mlp"}], "axes": {"stragglers": [0.9]}},
             "tasks": {"skip": True},
         },
     }
@@ -568,17 +589,20 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ),
         ({"experiments": {"first": {"axis": {}}}}, "config.experiments.first.axis: unknown key"),
         ({"experiments": {"first": {"axes": {"stragglers": [0]}}}}, "config.experiments.first.axes.stragglers"),
-        ({"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}}, "did you mean 'lr'?"),
+        (
+            {"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}},
+            "lrr: unknown key; did you mean 'method.lr'?",
+        ),
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
         (
             {"experiments": {"mine": {"axes": {"method": ["FML"]}, "run": {"rounds": 1}}}},
             "config.experiments.mine.run: keys of a run file, such as rounds, stand in an experiment of your own itself",
         ),
         (
-            {"experiments": {"mine": {"axes": {"method": ["FML"], "lr": [1]}, "cases": [{"lr": 0.5}]}}},
-            "config.experiments.mine.cases: 'lr' is an axis of this experiment, too; give its values in one of them",
+            {"experiments": {"mine": {"axes": {"method": ["FML"], "method.lr": [1]}, "cases": [{"method.lr": 0.5}]}}},
+            "config.experiments.mine.cases: 'method.lr' is an axis of this experiment, too; give its values in one of them",
         ),
-        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine: experiment: this key is missing"),
+        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine.experiment: this key is missing"),
         (
             {"tables": {"mine": {"title": "x", "columns": "FML"}}},
             "config.tables.mine.columns: expected a list, found 'FML'",
@@ -591,18 +615,20 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
             {"figures": {"mine": {"curves": ["method"]}}},
             "config.figures.mine.curves: expected text, found ['method']",
         ),
-        ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine: titel: unknown key; did you mean 'title'?"),
+        ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine.titel: unknown key; did you mean 'title'?"),
         ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
         (
-            {"experiments": {"first": {"axes": {"alpha": 0.05}}}},
-            "experiments.first.axes.alpha: expected a list, found 0.05",
+            {"experiments": {"first": {"axes": {"partition.alpha": 0.05}}}},
+            "experiments.first.axes.partition.alpha: expected a list, found 0.05",
         ),
-        ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
+        ({"experiments": {"first": {"axes": {"partition.alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
         (
             {
                 "experiments": {
                     "mine": {
-                        "cases": [{"dataset": "cifar10", "model": "mlp", "method": "FML", "alpha": 1}],
+                        "cases": [
+                            {"dataset": "cifar10", "models.global": "mlp", "method": "FML", "partition.alpha": 1}
+                        ],
                         "axes": {"seed": [0, 1]},
                     }
                 }
@@ -669,8 +695,8 @@ def test_what_a_config_asks_of_runs_can_be_shown(
 def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own: dict[str, Any], words: str) -> None:
     config["experiments"] = {
         "sweep": {
-            "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
-            "axes": {"method": ["FedAvg", "FML"], "lr": [0.1, 0.01]},
+            "cases": [{"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1}],
+            "axes": {"method": ["FedAvg", "FML"], "method.lr": [0.1, 0.01]},
         }
     }
     for items in own.values():
@@ -692,7 +718,7 @@ def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own
 )  # fmt: skip
 def test_more_images_than_a_dataset_has_are_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:
     """Those of the dataset that a stand-in is for would do; a config's own experiment is counted with the config's run."""
-    case = {"dataset": "cifar10", "model": "mlp", "alpha": 1, "method": "Mine"}
+    case = {"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1, "method": "Mine"}
     skipped: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
     config |= {"methods": {"Mine": {"name": "fedavg"}}, "experiments": skipped | {"mine": {"cases": [case]}}} | change
     with pytest.raises(
@@ -784,10 +810,10 @@ def test_refusal_of_the_planning_process_is_told(config: dict[str, Any]) -> None
 FOREIGN = """
   foreign:
     cases:
-      - {dataset: mnist, model: mlp, tasks.foreign: [fashion-mnist]}
-      - {dataset: cifar10, model: lenet5, tasks.foreign: [cifar100]}
+      - {dataset: mnist, models.global: mlp, tasks.foreign: [fashion-mnist]}
+      - {dataset: cifar10, models.global: lenet5, tasks.foreign: [cifar100]}
     tasks: {mistakes: true}
-    axes: {alpha: [100], method: [FedAvg]}
+    axes: {partition.alpha: [100], method: [FedAvg]}
 """
 
 

@@ -155,7 +155,11 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
             DIAGRAM | {"shows": {"reliable": "global"}},
             "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
         ),
-        (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
+        (
+            DIAGRAM | {"shows": {"reliability": "global", "error": "AE", "label": ""}},
+            "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
+        ),
+        (DIAGRAM | {"shows": {"predictors": "ridge", "round": 0}}, "shows.round: expected a round from 1, or -1"),
     ],
 )
 def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study) -> None:

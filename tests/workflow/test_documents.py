@@ -29,6 +29,7 @@ from helpers.clone import BIN, PROJECT, Clone, copy
 from bayesfed import cli
 from bayesfed.core import files, plugins
 from bayesfed.data import own
+from bayesfed.papers.spec import Config
 from bayesfed.runs import compatibility, run_file
 
 GENERATED = ("data", "results", "reports", "runs")  # what a command names in these need not be there yet
@@ -275,7 +276,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
 
 def config_keys() -> set[str]:
     """The keys of a config."""
-    return set(files.read_yaml(Path(cli.__file__).parent / "papers/schemas" / "config.schema.yaml")["properties"])
+    return set(Config.__dataclass_fields__)
 
 
 def entry_points(block: Block, folder: Path, names: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ experiments:
   by_adam: {skip: true}
   proximal: {skip: true}
   multitask: {skip: true}
-  homogeneous: {cases: [{dataset: mnist, model: mlp}], axes: {alpha: [0.05], method: [FedAvg, FedProx]}}
+  homogeneous: {cases: [{dataset: mnist, models.global: mlp}], axes: {partition.alpha: [0.05], method: [FedAvg, FedProx]}}
   stragglers: {skip: true}
 """
 

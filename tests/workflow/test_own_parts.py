@@ -10,7 +10,7 @@ from pathlib import Path
 from helpers.clone import PROJECT, Clone, copy
 
 CONFIG = "examples/own_parts/config.yaml"
-SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha: [100]}}}\nseeds:"
+SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {partition.alpha: [100]}}}\nseeds:"
 
 
 def test_example(tmp_path: Path) -> None:

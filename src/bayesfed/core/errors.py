@@ -94,8 +94,14 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def nearest(value: object, valid: Iterable[object]) -> str:
-    """Return the words that end an error on a wrong name: the closest of `valid`, or all of them."""
-    names = {str(name) for name in valid}
+    """Return the words that end an error on a wrong name: the closest of `valid`, or all of them.
+
+    A part of a dotted name stands for it: `alpha` for the first of `partition.alpha`, `method.alpha`.
+    """
+    names = list(dict.fromkeys(map(str, valid)))
     small = {name.lower(): name for name in sorted(names)}
+    for name in names:
+        for part in name.lower().split("."):
+            small.setdefault(part, name)
     close = difflib.get_close_matches(str(value).lower(), small, n=1)
     return f"did you mean '{small[close[0]]}'?" if close else f"valid: {', '.join(sorted(names))}"

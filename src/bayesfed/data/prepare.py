@@ -82,7 +82,7 @@ def read(value: object, where: str) -> tuple[str, int]:
     else:
         side = 32
     registry.part(value, where)
-    return str(value), options.check(side, int, {"low": 1, "high": MOST}, f"{where}.{value}")
+    return str(value), options.check(side, int, options.Bounds(low=1, high=MOST), f"{where}.{value}")
 
 
 def prepared(images: Images, source: Source) -> Images:

@@ -31,6 +31,28 @@ def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]
             yield {**case, **dict(zip(axes, values, strict=True))}
 
 
+CELL_KEYS = ("alpha", "model", "stragglers", "rounds", "local_epochs", "batch_size", "seed")  # of every cell
+
+
+def short(axis: str, experiment: Tree) -> str:
+    """The name of an axis in tables, figures and claims: `alpha` for `partition.alpha`, `lr` for `method.lr`, `model` for
+    `models.global`.
+
+    The full name for keys of other blocks, for a method's option that is called as a key of every cell (`method.alpha`),
+    and for those that the experiment lists under `full_names`.
+    """
+    if axis == "models.global":
+        return "model"
+    block, _, key = axis.partition(".")
+    taken = axis in experiment.get("full_names", []) or (block == "method" and key in CELL_KEYS)
+    return key if key and block in ("partition", "method") and not taken else axis
+
+
+def shortened(point: Tree, experiment: Tree) -> dict[str, Any]:
+    """A point of an experiment by the short names of its axes."""
+    return {short(axis, experiment): value for axis, value in point.items()}
+
+
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
     """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
     rule, over what holds for all."""
@@ -79,7 +101,7 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
     if len(place) == 1:
         mapping[place[0]] = value
     else:
-        mapping[place[0]] = {**check_mapping(mapping.get(place[0], {}), place[0]), place[1]: value}
+        mapping[place[0]] = {**check_mapping(mapping.get(place[0], {}), place[0]), ".".join(place[1:]): value}
 
 
 def listed(value: Any) -> list[Any]:
@@ -88,7 +110,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def at(point: Tree) -> str:
-    """A point of a grid in words."""
+    """A point of a grid in words, by short names."""
     return ", ".join(f"{axis} {value}" for axis, value in point.items())
 
 

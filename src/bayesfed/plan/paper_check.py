@@ -1,5 +1,6 @@
 """A paper's tables, figures, claims and printed numbers, checked against its grid before anything is run."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,7 @@ from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
 from bayesfed.results.statistics import FOREIGN, LEVELS, POINTS
 
-TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
-FIGURE = (
-    "title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods", "note", "search",
-)  # fmt: skip
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search", "most")
-SEARCH = ("over", "by")
-OF_KIND = {  # what each kind of claim has beside
+OF_KIND = {  # what each kind of claim has beside what all have
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "not higher": ("method", "than"),
@@ -23,20 +18,11 @@ OF_KIND = {  # what each kind of claim has beside
     "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-SHOWS = {
-    "diagnostic": ("diagnostic", "label"),
-    "predictors": ("predictors", "label", "round"),
-    "labelled": ("labelled", "label"),
-    "reliability": ("reliability", "label"),
-    "against": ("against", "label"),
-    "error": ("error", "label"),
-}
+SHOWS = ("diagnostic", "predictors", "labelled", "reliability", "against", "error")  # of a figure, one of these
 UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search", "most")
-LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
 def paper(study: cells.Study, published: Path) -> None:
@@ -51,8 +37,7 @@ def paper(study: cells.Study, published: Path) -> None:
         for name, item in spec.get(kind, {}).items():
             naming(place(study, kind, name), check, study, item)
     for claim in spec.get("claims", []):
-        words = claim.get("claim", "") if isinstance(claim, Mapping) else claim
-        naming(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
+        naming(f"{study.paper}.yaml, claim '{claim['claim']}'", check_claim, study, claim)
     for name in spec.get("glance", []):
         naming(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
     naming(str(published), check_published, study, published)
@@ -86,21 +71,6 @@ def one_of(value: object, valid: Iterable[object], what: str) -> None:
     valid = list(valid)
     if value not in valid:
         raise InputError(f"no {what} is named '{value}'; {nearest(value, valid)}")
-
-
-def keys(item: object, valid: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Mapping[str, Any]:
-    """The item as a mapping with these keys and no other; raises InputError otherwise."""
-    if not isinstance(item, Mapping):
-        raise InputError(f"expected keys and values, found {item!r}")
-    for key, value in item.items():
-        if key not in valid:
-            raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
-        if key in LISTS and not isinstance(value, list):
-            raise InputError(f"{key}: expected a list, found {value!r}")
-    for key in valid:
-        if key not in item and key not in optional:
-            raise InputError(f"{key}: this key is missing")
-    return item
 
 
 def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Record]:
@@ -164,9 +134,8 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
                 )
 
 
-def check_table(study: cells.Study, table: object) -> None:
+def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
     """A table: its experiment and metric, every value of rows and columns, and their crossings."""
-    table = keys(table, TABLE, (*OPTIONAL, "metric"))
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
     for column in table["columns"]:
@@ -190,29 +159,14 @@ def check_table(study: cells.Study, table: object) -> None:
                 raise InputError(f"no cell of experiment '{table['experiment']}' has {crossing}")
 
 
-def check_figure(study: cells.Study, figure: object) -> None:
+def check_figure(study: cells.Study, figure: Mapping[str, Any]) -> None:
     """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
-    figure = keys(figure, FIGURE)
     one_of(figure["accuracy"], LEVELS, "accuracy")
     records_of = of_experiments(study, [figure["experiment"]])
     records = of_level(records_of, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
-    shows = figure.get("shows")
-    if shows is not None:
-        kind = next((kind for kind in SHOWS if isinstance(shows, Mapping) and kind in shows), None)
-        if kind is None or "x" in figure:
-            raise InputError(
-                f"shows: expected one of {', '.join(SHOWS)} and a label, and no `x` beside it, found {shows!r}"
-            )
-        keys(shows, SHOWS[kind])
-        round = shows.get("round", 1)
-        if not isinstance(round, int) or (round < 1 and round != -1):
-            raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
-        if kind == "against":
-            one_of(shows["against"], LEVELS, "accuracy")
-            of_level(records_of, f"{shows['against']}_accuracy_best", {})
-        if kind == "labelled":
-            asked_for(records, "active", "shows")
+    if "shows" in figure:
+        check_shows(figure, records_of)
     along = [figure["x"]] if "x" in figure else []
     if "search" in figure:
         used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
@@ -221,6 +175,23 @@ def check_figure(study: cells.Study, figure: object) -> None:
         cells.select(records, {field: []})
     for record in records if along else []:
         number(record, figure["x"], "x")
+
+
+def check_shows(figure: Mapping[str, Any], records: Sequence[cells.Record]) -> None:
+    """What a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
+    shows = figure["shows"]
+    kinds = [kind for kind in SHOWS if kind in shows]
+    if len(kinds) != 1 or "x" in figure:
+        raise InputError(
+            f"shows: expected one of {', '.join(SHOWS)} and a label, and no `x` beside it, found {shows!r}"
+        )
+    if (asked := shows.get("round", 1)) < 1 and asked != -1:
+        raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {asked}")
+    if "against" in shows:
+        one_of(shows["against"], LEVELS, "accuracy")
+        of_level(records, f"{shows['against']}_accuracy_best", {})
+    if "labelled" in shows:
+        asked_for(records, "active", "shows")
 
 
 def means(study: cells.Study) -> None:
@@ -312,14 +283,14 @@ def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], key
             raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")
 
 
-def check_claim(study: cells.Study, claim: object) -> None:
-    """A claim: all its names, and that the paper's grid has a cell in which it can be tested."""
-    kind = claim.get("kind") if isinstance(claim, Mapping) else None
-    one_of(kind, OF_KIND, "kind of claim")
-    claim = keys(claim, CLAIM + OF_KIND[str(kind)])
-    one_of(claim["by"], ("paper", "us"), "side that claims")
-    if not isinstance(most := claim.get("most", False), bool):
-        raise InputError(f"most: expected true or false, found {most!r}")
+def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
+    """A claim: the keys of its kind, all its names, and that the paper's grid has a cell in which it can be tested."""
+    kind = claim["kind"]
+    for key in dict.fromkeys(itertools.chain(*OF_KIND.values())):
+        if key in OF_KIND[kind] and key not in claim:
+            raise InputError(f"{key}: this key is missing")
+        if key in claim and key not in OF_KIND[kind]:
+            raise InputError(f"{key}: no key of a claim of kind '{kind}'; valid: {', '.join(OF_KIND[kind])}")
     own = study.spec.get("statistics", {})
     records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
     for record in records if "along" in claim else []:
@@ -341,11 +312,14 @@ def check_claim(study: cells.Study, claim: object) -> None:
 
 
 def check_search(
-    study: cells.Study, asked: object, experiments: Sequence[str], metrics: Sequence[str], used: Sequence[str]
+    study: cells.Study,
+    asked: Mapping[str, Any],
+    experiments: Sequence[str],
+    metrics: Sequence[str],
+    used: Sequence[str],
 ) -> None:
     """A search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
     try:
-        asked = keys(asked, SEARCH)
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}
         known = [*selection.FIELDS[1:], *formatting.unique(axis for record in records for axis in record.axes)]

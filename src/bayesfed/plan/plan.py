@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.core import files, helper_modules, plugins
 from bayesfed.core.errors import InputError, nearest
-from bayesfed.core.options import check_keys, check_mapping
+from bayesfed.core.options import check_keys, check_mapping, read
 from bayesfed.data.sources import SOURCES
-from bayesfed.papers import schema
 from bayesfed.papers.grid import Tree, frozen, grid, listed
+from bayesfed.papers.spec import Config, Figure, Paper, Table
 from bayesfed.plan import experiments, unused_keys
 
 if TYPE_CHECKING:
@@ -38,11 +38,7 @@ WORKFLOW_KEYS = (
     "precision",
     "runs",
 )  # where and how runs are made: no plan depends on them
-OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
-CONFIG_KEYS = (
-    "name", "title", "notice", "benchmarks", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
-    "short_runs", *OUTPUTS, *WORKFLOW_KEYS,
-)  # fmt: skip
+OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 SHORT, TOGETHER = 1e11, 20
 OF_CHANGE = {  # what has no place in an experiment of a config's own
@@ -117,7 +113,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     asked = content_hash(config)
     plugins.use(config.get("parts"))
     experiments.run_of.cache_clear()
-    experiments.place_of.cache_clear()
+    experiments.axes_of.cache_clear()
     read = {name: read_paper(name, config) for name in config["papers"]}
     papers, changes = with_additions(read, config)
     cells: list[dict[str, Any]] = []
@@ -173,13 +169,12 @@ def check_file(path: Path) -> None:
 
 
 def check_config(config: Tree) -> None:
-    """Raises InputError where a config is another kind of file, has an unknown key, or is not as its schema has it."""
+    """Raises InputError where a config is another kind of file, or is not as `Config` has it."""
     if {"dataset", "method"} <= config.keys():
         raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
     if {"paper", "reference"} <= config.keys():
         raise InputError("config: this is a paper's file; a config names it, `papers: [NAME]`")
-    check_keys(config, CONFIG_KEYS, "config")
-    schema.check(config, "config", "config")
+    read(Config, config, "config")
 
 
 def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
@@ -223,7 +218,7 @@ def check_stand_ins(config: Tree, asked: Container[str]) -> None:
     """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
     from bayesfed.data import catalogue
 
-    changes = {f"config.experiments.{name}": change or {} for name, change in config.get("experiments", {}).items()}
+    changes = {f"config.experiments.{name}": change for name, change in config.get("experiments", {}).items()}
     for where, change in ({"config": config} | changes).items():
         for name in change.get("datasets", {}):
             if name not in asked:
@@ -255,16 +250,15 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     if name not in known:
         right = nearest(name, known) if known else "run this in the project's folder"
         raise InputError(f"{folder / name}.yaml: there is no such file; {right}")
-    spec = read_mapping(folder / f"{name}.yaml")
-    schema.check(spec, "paper", f"{name}.yaml")
-    check_keys(spec, files.read_yaml(schema.SCHEMAS / "paper.schema.yaml")["properties"], f"{name}.yaml")
-    if spec["paper"] != name:
-        raise InputError(f"{name}.yaml.paper: '{spec['paper']}' is not the file's name; write '{name}'")
+    paper = read_mapping(folder / f"{name}.yaml")
+    read(Paper, paper, f"{name}.yaml")
+    if paper["paper"] != name:
+        raise InputError(f"{name}.yaml.paper: '{paper['paper']}' is not the file's name; write '{name}'")
     if folder != PAPERS and (PAPERS / f"{name}.yaml").exists():
         raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
     published = folder / f"{name}.published.csv"
-    spec = {"first_client": 0} | spec | {"published_file": published.as_posix(), "printed": published.is_file()}
-    return spec | {key: config[key] for key in ("parts", "weights") if config.get(key)}
+    paper = {"first_client": 0} | paper | {"published_file": published.as_posix(), "printed": published.is_file()}
+    return paper | {key: config[key] for key in ("parts", "weights") if config.get(key)}
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
@@ -278,9 +272,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     known = {key: list(itertools.chain(*(spec[key] for spec in papers.values()))) for key in ("methods", "experiments")}
     new: dict[str, dict[str, Any]] = {key: dict(config.get(key, {})) for key in OUTPUTS}
     for key, marks in (("methods", ["name"]), ("experiments", ["axes", "cases"])):
-        asked = {
-            name: check_mapping(value or {}, f"config.{key}.{name}") for name, value in config.get(key, {}).items()
-        }
+        asked = config.get(key, {})
         new[key] = {
             name: value
             for name, value in asked.items()
@@ -297,6 +289,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
         for name in new[key]:
             if any(name in spec.get(key, {}) for spec in papers.values()):
                 raise InputError(f"config.{key}.{name}: the paper has a {key[:-1]} of that name; take another")
+            read(OUTPUTS[key], new[key][name], f"config.{key}.{name}")
     whole = {
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
@@ -326,8 +319,7 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
     points = [point for name, where in places.items() for point in grid(spec["experiments"][name], {}, where)]
     for number, rule in enumerate(spec.get("given", []), 1):
         where = f"{paper}.yaml, given {number}"
-        check_keys(rule, ("where", "run", "methods"), where)
-        for axis, values in check_mapping(rule.get("where"), f"{where}.where").items():
+        for axis, values in rule["where"].items():
             check_keys({axis: None}, {name for point in points for name in point}, f"{where}.where")
             known = {frozen({axis: point[axis]}): point[axis] for point in points if axis in point}
             for value in listed(values):
@@ -335,17 +327,15 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
                     quoted = str(value) in map(str, known.values())
                     right = f"write {value} without quotes" if quoted else nearest(value, known.values())
                     raise InputError(f"{where}.where.{axis}: no cell has {value!r}; {right}")
-        check_mapping(rule.get("run", {}), f"{where}.run")
         check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
 
-    def asked_for(change: object, where: str) -> Tree:
-        run = check_mapping(check_mapping(change, where).get("run", {}), f"{where}.run")
-        return {key: value for key, value in run.items() if key in ASKS}
+    def asked_for(change: Tree) -> Tree:
+        return {key: value for key, value in change.get("run", {}).items() if key in ASKS}
 
     once: Tree = {"seeds": [0], "experiments": {}}
     for name in spec["experiments"]:
-        change = config.get("experiments", {}).get(name) or {}
-        asks = {**asked_for(config, "config"), **asked_for(change, f"config.experiments.{name}")}
+        change = config.get("experiments", {}).get(name, {})
+        asks = {**asked_for(config), **asked_for(change)}
         once["experiments"][name] = {"seeds": [0], "run": {} if change.get("skip") else asks}
     # Whether it is as shipped says nothing about its items.
     asked = {key: value for key, value in spec.items() if key != "shipped"}

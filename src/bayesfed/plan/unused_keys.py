@@ -19,6 +19,7 @@ OF_GRID = (
     "cases",
     "skip",
     "departs",
+    "full_names",
 )  # of an experiment: what decides which cells there are, or is said of them
 
 

@@ -88,8 +88,9 @@ def first_best(run: Mapping[Group, Sequence[cells.Record]], statistic: Statistic
 def printed(study: cells.Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
     """The choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
-    for point in grid.grid(study.spec["experiments"][experiment], {}, experiment):
-        values = {axis: formatting.text(value) for axis, value in point.items()}
+    its = study.spec["experiments"][experiment]
+    for point in grid.grid(its, {}, experiment):
+        values = {axis: formatting.text(value) for axis, value in grid.shortened(point, its).items()}
         rest = tuple(sorted((axis, value) for axis, value in values.items() if axis not in over))
         found.setdefault(rest, set()).add(tuple((axis, values.get(axis, "")) for axis in over))
     return found
