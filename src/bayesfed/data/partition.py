@@ -1,4 +1,4 @@
-"""Partitions: which images each client holds; made once, stored, and shared by all methods of a cell.
+"""Partitions: which images each client holds; drawn once by a scheme (`schemes/`), stored, and shared by all methods.
 
 A partition is one file, `partitions/<dataset>/<label>-seed~S.npz` under the data folder, or `<dataset>/...` in a folder for
 partitions alone, with four int64 arrays (a fifth where it sets images aside for the server) and `parameters`, the JSON of
