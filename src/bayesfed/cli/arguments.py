@@ -11,6 +11,7 @@ from bayesfed.core.plugins import DATA, WEIGHTS
 
 Commands = Any  # what argparse's add_subparsers gives, a private class
 RUN_FILE = "a run file, as docs/design.md shows one"
+PLAN = "a plan.json, or the name of a config whose plan is in results/<config>/plan/"
 PLAN_FILE = "what `bayesfed plan` wrote: results/<config>/plan/plan.json"
 
 

@@ -13,8 +13,9 @@ from bayesfed.cli.arguments import Commands, path
 
 
 def add(commands: Commands) -> None:
-    """Add the commands `plan`, `tables`, `compare`, `figures` and `report`."""
+    """Add the commands `plan`, `status`, `tables`, `compare`, `figures` and `report`."""
     add_plan(commands)
+    add_status(commands)
     add_results(commands, "tables", tables, "Build the papers' tables from finished runs.")
     text = "Set the tables beside the printed numbers, and check the papers' claims; what DVC shows lies beside DIR."
     add_results(commands, "compare", compare, text)
@@ -34,6 +35,22 @@ def plan(args: argparse.Namespace) -> None:
     from bayesfed.plan import plan
 
     plan.write(args.config, args.out)
+
+
+def add_status(commands: Commands) -> None:
+    """Add `bayesfed status`."""
+    text = "Say which runs of a plan are finished, running, failed, stopped with a checkpoint, and open."
+    sub = arguments.command(commands, "status", status, text)
+    sub.add_argument("plan", type=path, metavar="PLAN", help=arguments.PLAN)
+
+
+def status(args: argparse.Namespace) -> None:
+    """bayesfed status"""
+    from bayesfed.runs import planned
+    from bayesfed.runs import status as of_plan
+
+    for line in of_plan.lines(planned.read(args.plan)):
+        print(line)
 
 
 def add_results(commands: Commands, name: str, run: Callable[[argparse.Namespace], None], text: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 from bayesfed.cli import arguments
 from bayesfed.cli.arguments import Commands, path
@@ -24,12 +26,19 @@ def add(commands: Commands) -> None:
 
 def add_train(commands: Commands) -> None:
     """Add `bayesfed train`."""
-    text = "Train a run, or several one after another; run again it resumes, and a finished run is left alone."
+    text = (
+        "Train a run, several one after another, or the open runs of a plan, the most valuable first; run again it resumes, "
+        "and a finished run is left alone."
+    )
     sub = arguments.command(commands, "train", train, text)
-    sub.add_argument("runfiles", type=path, nargs="+", metavar="RUN.yaml", help=arguments.RUN_FILE)
+    sub.add_argument("runfiles", type=path, nargs="*", metavar="RUN.yaml", help=arguments.RUN_FILE)
     where = sub.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=path, metavar="DIR", help="the run folder of a single run")
     where.add_argument("--runs", type=path, metavar="DIR", help="where each run has a folder, named after what it is")
+    where.add_argument("--plan", type=path, metavar="PLAN", help=f"in place of run files: {arguments.PLAN}")
+    sub.add_argument("--jobs", type=int, metavar="N", help="of --plan: runs that are trained at a time; default: 1")
+    text = "of --plan: when runs stop, each after its round, with a checkpoint; default: when all are done"
+    sub.add_argument("--until", type=float, metavar="MINUTES", help=text)
     where = sub.add_mutually_exclusive_group()
     where.add_argument("--checkpoint", type=path, metavar="FILE", help="of --out; default: in the run folder")
     where.add_argument("--checkpoints", type=path, metavar="DIR", help="of --runs; default: in the run folders")
@@ -51,44 +60,89 @@ def add_train(commands: Commands) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """bayesfed train"""
+    check_train(args)
+    if args.plan:
+        train_plan(args)
+    else:
+        train_files(args)
+
+
+OF_PLACE = {"checkpoint": "out", "checkpoints": "runs", "jobs": "plan", "until": "plan"}  # what goes with what
+
+
+def check_train(args: argparse.Namespace) -> None:
+    """Raise InputError for arguments of `train` that cannot be, or not together."""
+    if args.gpu_slots < 1:
+        raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
+    if args.jobs is not None and args.jobs < 1:
+        raise InputError(f"--jobs {args.jobs}: expected 1 or more")
+    if args.until is not None and not args.until > 0:
+        raise InputError(f"--until {args.until:g}: expected minutes, more than 0")
+    if args.out and len(args.runfiles) > 1:
+        raise InputError(f"--out {args.out}: this is for one run, not {len(args.runfiles)}; give --runs DIR")
+    if bool(args.runfiles) == bool(args.plan):
+        raise InputError("RUN.yaml: give run files, with --out or --runs, or --plan PLAN without any")
+    for option, place in OF_PLACE.items():
+        if getattr(args, option) is not None and not getattr(args, place):
+            raise InputError(f"--{option}: this goes with --{place}; leave it out")
+
+
+def how(args: argparse.Namespace) -> dict[str, Any]:
+    """Where runs find what they need, and how they are computed, as keywords of `training.Place`."""
+    keys = ("data", "device", "precision", "gpu_slots", "executor", "weights", "partitions")
+    return {key: getattr(args, key) for key in keys}
+
+
+def train_files(args: argparse.Namespace) -> None:
+    """Train the runs of run files."""
     from bayesfed.engine import checkpoint
     from bayesfed.engine.session import Process, train_all
     from bayesfed.engine.signals import Stopped
     from bayesfed.engine.training import Place, refuse_own_file, train
     from bayesfed.runs import run_file as runfile
 
-    if args.gpu_slots < 1:
-        raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
-    if args.out and len(args.runfiles) > 1:
-        raise InputError(f"--out {args.out}: this is for one run, not {len(args.runfiles)}; give --runs DIR")
-    given = (
-        "--checkpoints" if args.out and args.checkpoints else "--checkpoint" if args.runs and args.checkpoint else ""
-    )
-    if given:
-        raise InputError(f"{given}: --checkpoint FILE goes with --out, --checkpoints DIR with --runs")
-
-    def place(out: Path, stored: Path) -> Place:
-        how = (args.device, args.precision, args.gpu_slots, args.executor)
-        return Place(out, stored, args.data, *how, args.weights, args.partitions)
-
     def own_place(run: Run) -> Place:
         out = args.runs / run.folder
-        return place(out, args.checkpoints / f"{run.folder}.safetensors" if args.checkpoints else out / checkpoint.FILE)
+        stored = args.checkpoints / f"{run.folder}.safetensors" if args.checkpoints else out / checkpoint.FILE
+        return Place(out, stored, **how(args))
 
     try:
         if args.out:
             with Process() as process:
                 run = runfile.load(args.runfiles[0], args.data)
                 refuse_own_file(args.runfiles[0], run, args.out)
-                train(run, place(args.out, args.checkpoint or args.out / checkpoint.FILE), process)
+                train(run, Place(args.out, args.checkpoint or args.out / checkpoint.FILE, **how(args)), process)
             return
         failed = train_all(args.runfiles, args.data, own_place)
     except Stopped as stopped:
         sys.exit(f"bayesfed: {stopped}")
-    text = f"{len(failed)} of {len(args.runfiles)} runs failed: {', '.join(map(str, failed))}"
-    if failed and set(failed.values()) == {2}:
+    end(failed.values(), f"{len(failed)} of {len(args.runfiles)} runs failed: {', '.join(map(str, failed))}")
+
+
+def train_plan(args: argparse.Namespace) -> None:
+    """Train the open runs of a plan."""
+    from bayesfed.engine.plan_training import Training
+    from bayesfed.runs import planned
+
+    until = math.inf if args.until is None else time.monotonic() + 60 * args.until
+    training = Training(planned.read(args.plan), args.jobs or 1, how(args), until)
+    for name, count in training.missing.items():
+        print(f"{name} is not in {args.data}: {count} runs are skipped; `bayesfed fetch {name}`", file=sys.stderr)
+    training.train()
+    told = training.told()
+    if training.heard:
+        sys.exit(f"bayesfed: stopped by a signal: {told}")
+    if not training.jobs:
+        sys.exit(f"bayesfed: no worker process is left, see above: {told}")
+    end([outcome.code for outcome in training.failed.values()], told)
+    print(told, file=sys.stderr)
+
+
+def end(codes: Collection[int], text: str) -> None:
+    """End with `text` where runs have failed, by their exit codes: 2 where the input of each was refused."""
+    if codes and set(codes) == {2}:
         raise InputError(text)
-    if failed:
+    if codes:
         sys.exit(f"bayesfed: {text}")
 
 

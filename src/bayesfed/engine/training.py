@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import re
 import sys
 import threading
@@ -55,19 +56,21 @@ class Place:
     executor: str = "auto"  # another than the device's own one is for debugging
     weights: Path = plugins.WEIGHTS  # with the files of pretrained weights that run files name
     partitions: Path | None = None  # where they are, unless in the data folder
+    until: float = math.inf  # of time.monotonic(): from then on it stops after a round, with its checkpoint
 
 
 def train(run: Run, place: Place, process: Process) -> None:
     """Train a run, or go on with it, until its folder is done; a finished run is left alone.
 
     A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
-    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
+    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP and when its
+    time is over, files.Held where another process holds the run and this one does not wait.
     """
     refuse_places(place)
     process.warn(run)
     if finished(run, place):
         return
-    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
+    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run", process.waits):
         if not finished(run, place):  # by whoever held it
             refuse_other_files(run, place)
             process.lease(place)
@@ -210,9 +213,9 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
             checkpoint.save(place.checkpoint, progress, record)
             kept = progress.round
 
-    def leave() -> str:
+    def leave(why: str = "by a signal") -> str:
         save()
-        return f"stopped by a signal after round {progress.round} of {total}; run it again to go on"
+        return f"stopped {why} after round {progress.round} of {total}; run it again to go on"
 
     stop = Stop(leave)
     federation.check = stop.check
@@ -226,6 +229,8 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
                 progress = trainer.play(progress)
                 record.add(by, time.monotonic() - started, trainer.samples)
                 report.round_done(progress)
+                if not progress.over(total) and time.monotonic() >= place.until:
+                    raise Stopped(leave("as its time is over"))
                 if progress.over(total) or time.monotonic() - saved > wait:
                     started = time.monotonic()
                     save()
