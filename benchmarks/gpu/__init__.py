@@ -1,1 +1,1 @@
-"""What needs a GPU, in three calls of some minutes each, and the way of the data there. `docs/gpu.md` says what for."""
+"""What needs a GPU, in two calls of some minutes each. `docs/gpu.md` says what for."""
