@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import linecache
 import os
 import re
 import shlex
@@ -153,8 +154,10 @@ def run(page: str, folder: Path) -> None:
 
 
 def python(block: Block, folder: Path, names: dict[str, Any]) -> None:
-    """Execute a block with the names of those before it."""
-    code = compile(block.text, "block", "exec", dont_inherit=True)
+    """Execute a block with the names of those before it; its source is known, as that of a notebook's cell."""
+    name = f"<the code block in line {block.line}>"
+    linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
+    code = compile(block.text, name, "exec", dont_inherit=True)
     if block.runs:
         exec(code, names)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 
 from bayesfed.cli import arguments
 from bayesfed.cli.arguments import Commands, path
@@ -68,22 +67,13 @@ def add_list(commands: Commands) -> None:
 
 def names(args: argparse.Namespace) -> None:
     """bayesfed list"""
-    from bayesfed import methods, models
-    from bayesfed.data import catalogue
-    from bayesfed.data.schemes import SCHEMES, WHOLE
+    from bayesfed.runs import names
 
-    plugins.use(args.parts)
     if args.kind == "partitions":
-        found = {name: scheme.draw for name, scheme in SCHEMES.items()} | {WHOLE: None}
+        found = names.list_partitions()
     else:
-        registry = {"methods": methods.registry, "datasets": catalogue.registry, "models": models.registry}[args.kind]
-        found = {**registry.ours(), **{name: part.value() for name, part in registry.own().items()}}
+        of = {"methods": names.list_methods, "datasets": names.list_datasets, "models": names.list_models}
+        found = of[args.kind](args.parts)
     width = max(map(len, found))
-    for name in sorted(found):
-        print(f"{name:{width}}  {first_line(found[name])}".rstrip())
-
-
-def first_line(one: object) -> str:
-    """A dataset's title, or the first line of the docstring of a method's module or of a function; "" for none."""
-    text = getattr(one, "title", None) or inspect.getdoc(inspect.getmodule(one) if isinstance(one, type) else one)
-    return text.splitlines()[0] if text and one is not None else ""
+    for name, line in found.items():
+        print(f"{name:{width}}  {line}".rstrip())
