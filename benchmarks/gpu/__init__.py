@@ -1,4 +1,1 @@
-"""Measurements that need a GPU, in three calls of some minutes each, and the way of the data there.
-
-`docs/gpu.md` says what for.
-"""
+"""Measurements that need a GPU, in two calls of some minutes each. `docs/gpu.md` says what for."""

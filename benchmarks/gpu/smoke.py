@@ -27,7 +27,7 @@ from bayesfed.engine.session import free_gpu_memory
 from bayesfed.methods.node import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import Failed, Part, Task, rounds_done, used_mib
+from benchmarks.gpu.parts import Failed, Part, Task, rounds_done, used_mib
 
 WORKER = "bayesfed.engine.executors.cuda_worker"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other

@@ -29,7 +29,7 @@ from bayesfed.methods.steps import cross_entropy, grad, leaves
 from bayesfed.models import Network, build, convolution, network
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import FULL, Failed, OutOfTime, Part, Task, used_mib
+from benchmarks.gpu.parts import FULL, Failed, OutOfTime, Part, Task, used_mib
 
 # Whole runs, the most wanted first: method, networks, alpha, precision, whether a long one, and seconds at most.
 RUNS = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import linecache
 import os
 import re
 import shlex
@@ -29,7 +30,6 @@ from helpers.clone import BIN, PROJECT, Clone, copy
 from bayesfed import cli
 from bayesfed.core import files, plugins
 from bayesfed.data import own
-from bayesfed.papers.spec import Config
 from bayesfed.runs import compatibility, run_file
 
 GENERATED = ("data", "results", "reports", "runs")  # what a command names in these need not be there yet
@@ -154,8 +154,10 @@ def run(page: str, folder: Path) -> None:
 
 
 def python(block: Block, folder: Path, names: dict[str, Any]) -> None:
-    """Execute a block with the names of those before it."""
-    code = compile(block.text, "block", "exec", dont_inherit=True)
+    """Execute a block with the names of those before it; its source is known, as that of a notebook's cell."""
+    name = f"<the code block in line {block.line}>"
+    linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
+    code = compile(block.text, name, "exec", dont_inherit=True)
     if block.runs:
         exec(code, names)
 
@@ -276,7 +278,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
 
 def config_keys() -> set[str]:
     """The keys of a config."""
-    return set(Config.__dataclass_fields__)
+    return set(files.read_yaml(Path(cli.__file__).parents[1] / "papers/schemas" / "config.schema.yaml")["properties"])
 
 
 def entry_points(block: Block, folder: Path, names: dict[str, Any]) -> None:

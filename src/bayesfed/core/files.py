@@ -141,9 +141,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class Held(Exception):
+    """Another process holds a lock."""
+
+
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, what: str, wait: bool = True) -> Iterator[None]:
     """Hold the kernel lock of a file, made if it is missing; say once `what` another process holds, and wait.
+
+    Raises Held instead of waiting unless `wait`.
 
     Raises OSError with the lock's place where the file system cannot lock, as some that come over a network.
     """
@@ -153,11 +159,25 @@ def locked(path: Path, what: str) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if not wait:
+                    raise Held from None
                 print(f"{what}; waiting", file=sys.stderr)
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise OSError(error.errno, f"cannot be locked here ({error.strerror})", str(path)) from None
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Return true while another process holds the kernel lock of a file; False for one that is not there."""
+    try:
+        with path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def digest(text: str, paths: Iterable[Path]) -> str:

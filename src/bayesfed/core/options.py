@@ -239,12 +239,9 @@ def check_number(value: float, bounds: Bounds, key: str) -> float:
     if isinstance(value, int) and value > LARGEST and bounds.high is None:
         raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be at most {LARGEST}")
     low, above, high = bounds.low, bounds.above, bounds.high
-    wanted = [f"at least {low:g}"] if low is not None else []
-    wanted += [f"above {above:g}"] if above is not None else []
-    wanted += [f"at most {high:g}" if isinstance(high, float) else f"at most {high}"] if high is not None else []
     inside = (low is None or value >= low) and (above is None or value > above) and (high is None or value <= high)
-    if wanted and not inside:
-        raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be {' and '.join(wanted)}")
+    if not inside:
+        raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be {bounds_in_words(bounds)}")
     return value
 
 
@@ -255,8 +252,37 @@ def enough(value: Any, bounds: Bounds, words: str, key: str) -> None:
 
 
 def found(value: Any) -> str:
-    """A value that is of the wrong kind, as an error shows it."""
+    """Show a value of the wrong kind as an error does."""
     return f"{value}; put it in quotes" if isinstance(value, datetime.date) else repr(value)
+
+
+def kind_in_words(kind: Any) -> str:
+    """Name what a field of a kind takes: `a number`, `one of a, b`."""
+    inside = typing.get_args(kind)
+    if typing.get_origin(kind) in UNIONS:
+        return " or ".join("null" if one is type(None) else kind_in_words(one) for one in inside)
+    if typing.get_origin(kind) is tuple:
+        return f"a list, each {kind_in_words(inside[0])}"
+    return f"one of {', '.join(inside)}" if inside else PLAIN.get(kind, "anything")
+
+
+def bounds_in_words(bounds: Bounds) -> str:
+    """Name the bounds of a number: `above 0 and at most 1`; "" without any."""
+    low, above, high = bounds.low, bounds.above, bounds.high
+    found = [f"at least {low:g}"] if low is not None else []
+    found += [f"above {above:g}"] if above is not None else []
+    found += [f"at most {high:g}" if isinstance(high, float) else f"at most {high}"] if high is not None else []
+    return " and ".join(found)
+
+
+def plain(value: Any) -> Any:
+    """Replace numpy's numbers and texts in a mapping of options with Python's own, at any depth."""
+    if isinstance(value, Mapping):
+        return {plain(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    # numpy's own, told by what they can do, since nothing here imports numpy.
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def not_default(instance: Any) -> dict[str, Any]:

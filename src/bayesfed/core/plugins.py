@@ -64,6 +64,7 @@ class InUse:
 
 
 in_use = InUse()
+registered: dict[str, dict[str, Part]] = {kind: {} for kind in KINDS}  # parts of this process alone, as of a notebook
 
 
 def use(folder: object, data: Path = DATA) -> None:
@@ -117,13 +118,28 @@ class Registry(ABC):
         return in_use.found[self.kind]
 
     def listed(self) -> Iterator[tuple[str, Part]]:
-        """Names and parts of installed packages, then of the folder in use."""
+        """Names and parts of installed packages, of the folder in use, then of this process alone."""
         for entry in entry_points(group=f"bayesfed.{self.kind}"):
             yield entry.name, self.installed(entry)
         folder = in_use.folder and in_use.folder / self.kind
         for path in sorted(folder.iterdir()) if folder and folder.is_dir() else []:
             if not path.name.startswith((".", "_")):
                 yield from self.lying(path)
+        yield from registered[self.kind].items()
+
+    def register(self, name: str, part: Part) -> None:
+        """Add a part to this process, in place of an earlier one of that name from here.
+
+        Raises InputError for a name that is taken, or no name.
+        """
+        before = registered[self.kind].copy()
+        registered[self.kind][name] = part
+        in_use.found.pop(self.kind, None)
+        try:
+            self.own()
+        except InputError:
+            registered[self.kind] = before
+            raise
 
     @abstractmethod
     def installed(self, entry: EntryPoint) -> Part:

@@ -242,7 +242,9 @@ def of_function(path: str, one: types.FunctionType) -> tuple[object, Found]:
     inside += [(f"{variable} in {name}", value) for variable, value in zip(taken, defaults, strict=True)]
     inside += [(f"{variable} in {name}", value) for variable, value in (one.__kwdefaults__ or {}).items()]
     inside += [(f"{name}.{variable}", value) for variable, value in vars(one).items()]
-    modules = [sys.modules[each] for each in (one.__module__, *imported(code)) if each in sys.modules]
+    # A notebook holds all that its user has; `methods/registered.py` has refused what a method would take from there.
+    names = [each for each in (one.__module__, *imported(code)) if each != "__main__"]
+    modules = [sys.modules[each] for each in names if each in sys.modules]
     return code, [*inside, *((title(module), module) for module in modules)]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayesfed.core import files
+from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import formats, own, prepare, reader, store
 from bayesfed.data.catalogue import described
@@ -26,8 +26,8 @@ from bayesfed.data.sources import File, Source
 MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
 
 
-def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
-    """Make `data_dir/name` and return it; if it is there and sound it is left alone, if damaged replaced.
+def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None = None) -> Path:
+    """Make the folder of a dataset in `data` and return it; if it is there and sound it is left alone, if damaged replaced.
 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
     is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
@@ -37,10 +37,9 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
     changed. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
-    wanted, data_dir = described(name), Path(data_dir)
+    wanted, data_dir = described(name), Path(data)
     folder = data_dir / name
-    if mirror is None and os.environ.get("BAYESFED_MIRROR"):
-        mirror = Path(os.environ["BAYESFED_MIRROR"])
+    mirror = Path(given) if (given := mirror or os.environ.get("BAYESFED_MIRROR")) else None
     if _is_sound(wanted, data_dir, mirror):
         return folder
     with _scratch(data_dir, name) as scratch:

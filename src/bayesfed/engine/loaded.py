@@ -31,8 +31,10 @@ from bayesfed.engine.training import train as train_run
 from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import compatibility, run_file, spec
+from bayesfed.runs import run_file
 from bayesfed.runs import run_folder as runfolder
+from bayesfed.runs.described import Run, resolved
+from bayesfed.runs.spec import Tasks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,27 +45,24 @@ BATCH = 250  # images at once: activations that stay in a CPU's cache
 HOST = Compute(torch.device("cpu"))
 
 
-def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
-          device: str = "auto", precision: str = "auto", executor: str = "auto",
+def train(run: Run | Mapping[str, Any] | AnyPath, out: AnyPath, *, checkpoint: AnyPath | None = None,
+          data: AnyPath | None = None, device: str = "auto", precision: str = "auto", executor: str = "auto",
           weights: AnyPath = plugins.WEIGHTS, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
-    """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
+    """Train a run into the folder `out`, and load it.
 
-    The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. A bundled
-    dataset (digits and its kin) is fetched where it is missing; the error for another one names the command. Raises
-    InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT or SIGHUP.
+    `run`: a `bayesfed.Run`, the mapping of a run file, or the path of one. The rest is as with `bayesfed train`: a stopped
+    run goes on from its checkpoint, and a finished one is loaded. `data`: the folder with datasets; default: the run's, or
+    `data`. A bundled dataset (digits and its kin) is fetched where it is missing; the error for another one names the
+    command. Raises InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT
+    or SIGHUP.
     """
-    if not isinstance(run, Mapping):
-        raise InputError(f"run: expected a mapping, as yaml.safe_load gives of a run file's text, found {run!r}")
-    folder, data = run_folder(out, "out"), Path(data)
+    folder = run_folder(out, "out")
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
-    resolved = run_file.resolve(plain(run), data)
-    compatibility.check_counts(resolved)
+    data = Path(data if data is not None else run.data if isinstance(run, Run) else plugins.DATA)
+    shares = None if partitions is None else Path(partitions)
+    place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares)
     with Process() as process:
-        shares = None if partitions is None else Path(partitions)
-        place = Place(
-            folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares
-        )
-        train_run(resolved, place, process)
+        train_run(resolved(run, data), place, process)
     return load_run(folder, checkpoint=where, data=data, weights=weights, partitions=partitions)
 
 
@@ -72,15 +71,6 @@ def run_folder(given: object, name: str) -> Path:
     if not isinstance(given, str | os.PathLike) or not str(given):
         raise InputError(f"{name}: expected the run's folder, found {'an empty text' if given == '' else repr(given)}")
     return Path(given)
-
-
-def plain(value: Any) -> Any:
-    """Replace numpy's numbers and texts in a run file's mapping with Python's own, at any depth."""
-    if isinstance(value, Mapping):
-        return {plain(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
@@ -112,6 +102,9 @@ class TrainedModel:
     network: nn.Module
     source: Source
     run: LoadedRun
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({self.name!r} of {str(self.run.folder)!r})"
 
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
         """Prepare images for the network, float32 (N, C, side, side), from what the dataset has: uint8 (N, C, H, W).
@@ -158,7 +151,7 @@ class LoadedRun:
         return f"LoadedRun({str(self.folder)!r})"
 
     @cached_property
-    def run(self) -> spec.Run:
+    def run(self) -> Run:
         """The run file; raises InputError where the run's own parts are not where it says."""
         mapping = files.read_yaml(self.folder / "run.yaml")
         return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
@@ -280,7 +273,7 @@ class LoadedRun:
         self.take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
-        trained = replace(self.run, weights=(), tasks=spec.Tasks())
+        trained = replace(self.run, weights=(), tasks=Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
     def take_parts(self) -> None:

@@ -29,6 +29,10 @@ class Process:
     warnings about helpers.
     """
 
+    def __init__(self, waits: bool = True) -> None:
+        """Wait for a run that another process holds if `waits`; otherwise leave it to that."""
+        self.waits = waits
+
     def __enter__(self) -> Process:
         code_hash()  # of the sources that run from now on: they may change while a process trains one run after another
         self.held = contextlib.ExitStack()
@@ -81,10 +85,7 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
             if path in failed:
                 continue
             try:
-                run = runfile.load(path, data)
-                if re.fullmatch(KEY, path.stem):
-                    refuse_other_key(run, path.stem, str(path))
-                train(run, place_of(run), process)
+                train_file(path, data, place_of, process)
             except Stopped:
                 raise
             except (Exception, SystemExit) as error:
@@ -92,6 +93,14 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
             finally:
                 free_gpu_memory()
     return failed
+
+
+def train_file(path: Path, data: Path, place_of: Callable[[Run], Place], process: Process) -> None:
+    """Train the run of a run file, as `train` does; one that is named after a key must be that run."""
+    run = runfile.load(path, data)
+    if re.fullmatch(KEY, path.stem):
+        refuse_other_key(run, path.stem, str(path))
+    train(run, place_of(run), process)
 
 
 def tell(path: Path, error: BaseException) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import re
 import sys
 import threading
@@ -56,19 +57,21 @@ class Place:
     executor: str = "auto"  # another than the device's own one is for debugging
     weights: Path = plugins.WEIGHTS  # with the files of pretrained weights that run files name
     partitions: Path | None = None  # where they are, unless in the data folder
+    until: float = math.inf  # of time.monotonic(): from then on it stops after a round, with its checkpoint
 
 
 def train(run: Run, place: Place, process: Process) -> None:
     """Train a run, or go on with it, until its folder is done; a finished run is left alone.
 
     A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
-    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
+    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP and when its
+    time is over, files.Held where another process holds the run and this one does not wait.
     """
     refuse_places(place)
     process.warn(run)
     if skip_finished(run, place):
         return
-    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
+    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run", process.waits):
         if not skip_finished(run, place):  # by whoever held it
             refuse_other_files(run, place)
             process.lease(place)
@@ -215,9 +218,9 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
             checkpoint.save(place.checkpoint, progress, header)
             kept = progress.round
 
-    def leave() -> str:
+    def leave(why: str = "by a signal") -> str:
         save()
-        return f"stopped by a signal after round {progress.round} of {total}; run it again to go on"
+        return f"stopped {why} after round {progress.round} of {total}; run it again to go on"
 
     stop = Stop(leave)
     federation.check = stop.check
@@ -231,7 +234,10 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
                 progress = trainer.play(progress)
                 header.add(by, time.monotonic() - started, trainer.samples)
                 report.round_done(progress)
-                if progress.over(federation.run.budget) or time.monotonic() - saved > wait:
+                over = progress.over(federation.run.budget)
+                if not over and time.monotonic() >= place.until:
+                    raise Stopped(leave("as its time is over"))
+                if over or time.monotonic() - saved > wait:
                     started = time.monotonic()
                     save()
                     saved = time.monotonic()

@@ -1,4 +1,7 @@
-"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.core.plugins`)."""
+"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.core.plugins`).
+
+`bayesfed.methods.HBFL` is the class of a method by its name in Python, `HBFL(temperature=1e-4)` a choice of its options.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, cast
 
 from bayesfed.core import options, plugins
+from bayesfed.core.errors import nearest
 from bayesfed.methods.method import Method
 
 
@@ -70,3 +74,32 @@ def get(name: object) -> type[Method]:
     """Return the method of that name; raises InputError with the nearest name."""
     method: type[Method] = registry.part(name, "method.name").value()
     return method
+
+
+class MethodClass(Protocol):
+    """The class of a method, as a run's choice of it is written."""
+
+    def __call__(self, **options: Any) -> Method:
+        """Return the method with these options; raises InputError as a run file does."""
+
+    def describe(self) -> None:
+        """Print what the method is, and its options with defaults and bounds."""
+
+
+def classes() -> dict[str, type[Method]]:
+    """Return the class of every method by its name in Python, ours and a user's own."""
+    own = [part.value() for part in registry.own().values()]
+    return {method.__name__: method for method in [*own, *ours().values()]}
+
+
+def __getattr__(name: str) -> MethodClass:
+    """Return a method's class, found when it is first asked for: methods are read from files that import this module."""
+    if name[0].isupper():
+        if found := classes().get(name):
+            return cast(MethodClass, found)
+        raise AttributeError(f"no method's class is named '{name}'; {nearest(name, classes())}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *classes()})

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.core.options import not_default, plain, read
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor
 
@@ -79,7 +80,17 @@ class Ground:
         return bool(self.sizes) and not (self.batchwise or self.random)
 
 
-class Method:
+class ByOptions(type):
+    """Lets the class of a method be called with options as keywords, `HBFL(temperature=1e-4)`, checked as in a run file."""
+
+    def __call__(cls, given: Any = None, /, **values: Any) -> Any:
+        """Return the method with an instance of its `Options`, as the engine gives, or with these values of them."""
+        if given is None:
+            given = read(cls.Options, plain(values), "method")  # type: ignore[attr-defined]
+        return super().__call__(given)
+
+
+class Method(metaclass=ByOptions):
     """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round.
 
     What lives how long: the server's state, all of it, from round to round, with whatever `aggregate` and
@@ -118,6 +129,17 @@ class Method:
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in not_default(self.options).items())
+        return f"{type(self).__name__}({given})"
+
+    @classmethod
+    def describe(cls) -> None:
+        """Print what the method is, by its equations and their source, and its options with defaults and bounds."""
+        from bayesfed.methods import description
+
+        print(description.of(cls))
 
     def outputs(self, classes: int) -> int:
         """Return the number of the networks' outputs for so many classes: another number if they are no logits."""

@@ -1,4 +1,4 @@
-"""One call: parts in processes of their own under one deadline, every row written when it is known, a tar at the end."""
+"""One call: parts in processes of their own under one deadline, every row written when it is known."""
 
 import contextlib
 import functools
@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tarfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from typing import Any
 
 import torch
 
-from bayesfed.core import files
 from bayesfed.engine import device as devices
 from bayesfed.engine import gpu_lease
 from bayesfed.engine.provenance import code_hash
@@ -111,8 +109,7 @@ class Part:
 
 
 def run(task: Task, parts: list[Part]) -> int:
-    """Run the parts until the deadline `task.until`, or until a gate fails, then write the tar; gives how many failed, were
-    cut short or were not begun."""
+    """Run the parts until the deadline `task.until`, or until a gate fails; gives how many did not end well."""
     task.out.mkdir(parents=True, exist_ok=True)
     bad = 0
     with stop_signals():
@@ -129,14 +126,12 @@ def run(task: Task, parts: list[Part]) -> int:
         except KeyboardInterrupt:
             print(f"{task.call}: stopped by a signal", flush=True)
             bad += 1
-        finally:
-            print(bring_home(task), flush=True)
     return bad
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM ends a call as Ctrl-C does: parts are stopped, and the tar is written."""
+    """SIGTERM ends a call as Ctrl-C does: its parts, which have sessions of their own, are stopped."""
 
     def stop(*signal: object) -> None:
         raise KeyboardInterrupt
@@ -201,22 +196,6 @@ def within(task: Task, part: Part) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def bring_home(task: Task) -> Path:
-    """Write one tar of all that a call has so far: rows, logs, and the records that rows name."""
-    path = task.out / f"{task.call}.tar.gz"
-    rows = task.out / f"{task.call}.jsonl"
-    with files.replacing(path) as scratch, tarfile.open(scratch, "w:gz") as tar:
-        for file in sorted(task.out.iterdir()):
-            if file.suffix in (".jsonl", ".log", ".csv"):
-                tar.add(file, file.name)
-        known = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
-        for folder in [Path(row["records"]) for row in known if "records" in row]:
-            for file in sorted(folder.iterdir()):
-                if file.suffix in (".yaml", ".csv", ".json", ".log"):
-                    tar.add(file)
-    return path
 
 
 def rounds_done(log: Path) -> int:
