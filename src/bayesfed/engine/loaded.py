@@ -31,10 +31,9 @@ from bayesfed.engine.training import train as train_run
 from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import run_file
+from bayesfed.runs import run_file, spec
 from bayesfed.runs import run_folder as runfolder
 from bayesfed.runs.described import Run, resolved
-from bayesfed.runs.spec import Tasks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +150,7 @@ class LoadedRun:
         return f"LoadedRun({str(self.folder)!r})"
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> spec.Run:
         """The run file; raises InputError where the run's own parts are not where it says."""
         mapping = files.read_yaml(self.folder / "run.yaml")
         return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
@@ -244,9 +243,9 @@ class LoadedRun:
         for one in SPLITS:
             with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
                 found[one] = arrays["images"], arrays["labels"].astype(np.int64)
-        spec = self.run.partition
-        if not self.run.multi_task and SCHEMES[spec.scheme].pooled:
-            shares = partition.load(source.name, spec, self.run.budget.seed, self.data, self.partitions)
+        how = self.run.partition
+        if not self.run.multi_task and SCHEMES[how.scheme].pooled:
+            shares = partition.load(source.name, how, self.run.budget.seed, self.data, self.partitions)
             (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
             images = partition.dealt(train_images, test_images, shares)
             labels = partition.dealt(train_labels, test_labels, shares)
@@ -273,7 +272,7 @@ class LoadedRun:
         self.take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
-        trained = replace(self.run, weights=(), tasks=Tasks())
+        trained = replace(self.run, weights=(), tasks=spec.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
     def take_parts(self) -> None:

@@ -36,7 +36,7 @@ def work(pipe: Connection, options: Mapping[str, Any]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent stops this one by SIGTERM
     from bayesfed.engine import device
-    from bayesfed.engine.session import Process, give_back
+    from bayesfed.engine.session import Process, free_gpu_memory
     from bayesfed.engine.training import Place
 
     with Process(waits=False) as process:
@@ -50,7 +50,7 @@ def work(pipe: Connection, options: Mapping[str, Any]) -> None:
         while run := received(pipe):
             print_to(run.log)
             pipe.send(train(run, options, process))
-            give_back()
+            free_gpu_memory()
 
 
 def received(pipe: Connection) -> PlannedRun | None:
