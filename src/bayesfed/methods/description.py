@@ -18,7 +18,7 @@ def about(method: type[Method]) -> str:
 
 
 def of(method: type[Method]) -> str:
-    """What `Method.describe` prints."""
+    """Describe a method: its equations and their source, and its options with defaults and bounds."""
     hints = hints_of(method.Options)
     rows = []
     for field in dataclasses.fields(method.Options):  # type: ignore[arg-type]
