@@ -73,7 +73,11 @@ def test_a_run_folder_is_whole(train: Train, mapping: Make, tmp_path: Path) -> N
         assert {
             (str(k), model, f"{s}_{m}") for k in range(4) for s in ("shard", "test") for m in (*uncertain, "accuracy")
         } <= found
-    plain = {(row["client"], row["metric"]) for row in rows if row["round"] == "1" and row["model"] != "server"}
+    plain = {
+        (row["client"], row["metric"])
+        for row in rows
+        if row["round"] == "1" and row["model"] not in ("server", "communication")
+    }
     assert plain == {("global", "test_accuracy"), *((str(k), "shard_accuracy") for k in range(4))}
 
     summary = json.loads((out / "summary.json").read_text())
@@ -364,7 +368,10 @@ def test_a_run_without_any_value_ends(train: Train, mapping: Make, tmp_path: Pat
     asked = mapping({"name": "heurfedamp", "lr": 1e30}, rounds=3, partition=floor)
     assert train(asked, "out") == 0
     assert json.loads((tmp_path / "out/summary.json").read_text())["diverged"]["round"] == 1
-    assert (tmp_path / "out/metrics.csv").read_text() == "round,client,model,metric,value\n"
+    rows = (tmp_path / "out/metrics.csv").read_text().splitlines()
+    assert [row.split(",")[:4] for row in rows[1:]] == [
+        ["1", "global", "communication", f"bytes_{way}"] for way in ("down", "up")
+    ]
     assert cli.main(["verify", str(tmp_path / "out"), "--data", str(data_dir)]) == 0
 
 

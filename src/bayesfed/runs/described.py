@@ -21,8 +21,9 @@ EPOCHS, BATCH = 5, 128  # of HBFL's runs, where nothing else is said
 
 
 class Run:
-    """A run. `key`: 12 hex digits over what decides its result. `folder`: its place below `runs/`. A run file of it
-    gives the same.
+    """A run. `key`: 12 hex digits over what decides its result. `folder`: its place below `runs/`.
+
+    A run file of the same run gives the same key and folder.
 
     `partition`: one of the classes such as `Dirichlet`, or a run file's block. `method`: a method with its options, such as
     `methods.HBFL(temperature=1e-4)`, or a run file's block. `model`: a network's name, or the block `models` of a run file.
