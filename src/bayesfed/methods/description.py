@@ -18,11 +18,7 @@ def about(method: type[Method]) -> str:
 
 
 def of(method: type[Method]) -> str:
-<<<<<<< HEAD
-    """Return what `Method.describe` prints."""
-=======
     """Describe a method: its equations and their source, and its options with defaults and bounds."""
->>>>>>> w-t
     hints = hints_of(method.Options)
     rows = []
     for field in dataclasses.fields(method.Options):  # type: ignore[arg-type]
