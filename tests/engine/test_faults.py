@@ -352,9 +352,9 @@ def test_a_library_that_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A plain installation has what training needs alone."""
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
-    assert cli.main(["fetch", "digits", "--data", str(tmp_path)]) == 1
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delenv("BAYESFED_MIRROR", raising=False)
+    assert cli.main(["fetch", "mnist", "--data", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        "bayesfed: this command needs 'sklearn'; it comes with `make setup`, or bayesfed[all]\n"
+        "bayesfed: this command needs 'pooch'; it comes with `make setup`, or bayesfed[all]\n"
     )

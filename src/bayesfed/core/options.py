@@ -120,7 +120,7 @@ def fault(cls: type) -> str:
 
 
 def readable(kind: Any) -> bool:
-    """Whether a method's option may have a kind: one that is a plain value in a run file, or a list of such."""
+    """Say if a method's option may have a kind: one that is a plain value in a run file, or a list of such."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in UNIONS:
         return (

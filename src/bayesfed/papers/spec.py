@@ -35,8 +35,7 @@ Filename = Annotated[
     ),
 ]
 Folder = Annotated[str, Bounds(pattern="[^{}]+", words="a folder without braces in its name")]
-Key = Annotated[str, Bounds(least=2)]  # no key of a run file is a single letter, nor may one of a config be (Snakemake)
-Named = Annotated[str, Bounds(least=2)]
+Word = Annotated[str, Bounds(least=2)]  # Snakemake refuses keys of one letter, and no name needs to be so short
 Names = tuple[str, ...]
 Block = Mapping[str, Any]
 Values = Annotated[tuple[Any, ...], Bounds(least=1, unique=True)]
@@ -55,7 +54,7 @@ class RunKeys:
     schedule: Block = optional()
     tasks: Block = optional()
     active: Block = optional()
-    others: Mapping[Key, Any] = rest()
+    others: Mapping[Word, Any] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ class Case:
 
     dataset: Datasets = ""
     method: str = ""
-    others: Mapping[Key, Any] = rest()
+    others: Mapping[Word, Any] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ class Axes:
 
     dataset: Annotated[tuple[Datasets, ...], Bounds(least=1, unique=True)] = ()
     method: Annotated[Names, Bounds(least=1, unique=True)] = ()
-    others: Mapping[Key, Values] = rest()
+    others: Mapping[Word, Values] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +240,7 @@ class MethodBlock:
     """The block `method` of a run file. name: the method's. All other keys are its options."""
 
     name: str
-    options: Mapping[Key, Any] = rest()
+    options: Mapping[Word, Any] = rest()
 
 
 @dataclass(frozen=True)
@@ -297,15 +296,15 @@ class Config:
     """
 
     name: Name
-    papers: Annotated[tuple[Named, ...], Bounds(least=1, unique=True)]
+    papers: Annotated[tuple[Word, ...], Bounds(least=1, unique=True)]
     title: Text = ""
     notice: str = ""
     benchmarks: bool = False
-    parts: Named = ""
+    parts: Word = ""
     weights: str | None = None
     seeds: Seeds = ()
     run: RunKeys = RunKeys()
-    methods: Mapping[Text, Mapping[Key, Any]] = optional()
+    methods: Mapping[Text, Mapping[Word, Any]] = optional()
     datasets: Mapping[str, str] = optional()
     experiments: Mapping[str, Change] = optional()
     tables: Mapping[Filename, Block] = optional()

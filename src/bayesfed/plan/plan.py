@@ -350,13 +350,13 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
 def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
     """Refuse tables and figures that would average runs of a seed which differ in what they do not name, and those of the
     config that no run fills."""
-    from bayesfed.plan import paper_check
+    from bayesfed.plan import averages
     from bayesfed.results import study as join
 
     for paper, spec in papers.items():
         study = join.study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path())
-        paper_check.means(study)
-        paper_check.filled(study)
+        averages.means(study)
+        averages.filled(study)
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
