@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -169,12 +170,14 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert (tasks["alpha"], tasks["setting"]) == (None, None)
 
 
-def test_figures_are_made_again_when_methods_change_places(config: dict[str, Any]) -> None:
-    small = made(config)
-    (spec,) = small["papers"].values()
-    turned = spec | {"methods": dict(reversed(spec["methods"].items()))}
-    assert plan.products_hash(small) == small["products"]
-    assert plan.products_hash(small | {"papers": {"small": turned}}) != small["products"]
+def test_methods_in_another_order_are_another_plan(config: dict[str, Any]) -> None:
+    """Figures' colours follow it."""
+    methods = "  FedAvg: {name: fedavg}\n  FML: {name: fml}\n"
+    assert methods in PAPER
+    before = files.json_text(made(config))
+    paper = plan.PAPERS / "small.yaml"
+    paper.write_text(paper.read_text().replace(methods, "  FML: {name: fml}\n  FedAvg: {name: fedavg}\n"))
+    assert files.json_text(made(config)) != before
 
 
 def test_networks_of_a_cell_are_its_runs(config: dict[str, Any]) -> None:
@@ -243,16 +246,9 @@ def test_a_case_without_a_value_is_the_papers_with_it(monkeypatch: pytest.Monkey
     assert told["SCAFFOLD"] == ["rounds 4 (paper 100)"]
 
 
-def test_short_runs_are_trained_in_batches() -> None:
-    """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
-    runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]
-    assert plan.batches(runs, 1, {"below": 2}) == [["5", "4", "3", "1", "0"]]
-    assert plan.batches(runs, 2, {"below": 2}) == [["5", "4", "3"], ["1", "0"]]
-    assert plan.batches(runs, 1, {"below": 2, "together": 4}) == [["5", "4", "3", "1"]]
-    assert plan.batches(runs, 8, {"below": 2}) == plan.batches(runs, 1, {"below": 1}) == plan.batches([], 2, {}) == []
-    assert plan.batches([{**run, "cost": plan.SHORT + run["cost"] - 2} for run in runs], 1, {}) == [
-        ["5", "4", "3", "1", "0"]
-    ]
+def test_every_run_is_of_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = of_project("test", monkeypatch)
+    assert sorted(run for job in full["jobs"] for run in job) == sorted(run["folder"] for run in full["runs"])
 
 
 def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
@@ -754,7 +750,7 @@ def test_current_plan_is_read_without_torch_or_process(config: dict[str, Any], m
 import subprocess, sys
 from bayesfed.plan import plan
 subprocess.run = None
-assert plan.load({config!r})["hash"] == {first["hash"]!r}
+assert plan.load({config!r})["jobs"] == {first["jobs"]!r}
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -768,6 +764,23 @@ def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[st
     plan.load(config)
     assert first.read_text() == was
     assert second.exists()
+
+
+def test_a_plan_is_written_when_its_content_changes(config: dict[str, Any]) -> None:
+    """Tables are made again when it is newer: a comment in a method makes another plan of the same content."""
+    path = plan.folder("tiny") / plan.PLAN
+    cached(config)
+    os.utime(path, (1, 1))
+    paper = plan.PAPERS / "small.yaml"
+    paper.write_text(f"{paper.read_text()}\n# A comment.\n")
+    assert plan.current(config, path.parent) is None
+    cached(config)
+    assert path.stat().st_mtime == 1
+    assert plan.current(config, path.parent)
+    path.write_text(path.read_text().replace('"tiny"', '"tinier"'))
+    assert plan.current(config, path.parent) is None
+    cached(config | {"title": "Another"})
+    assert path.stat().st_mtime > 1
 
 
 def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

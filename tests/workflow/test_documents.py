@@ -235,7 +235,9 @@ def snakemake(words: list[str]) -> None:
 
     _, args = parse_args(words)
     assert parse_config(args.config).keys() <= config_keys()
-    rules = "".join(path.read_text() for path in (PROJECT / "Snakefile", *PROJECT.glob("workflow/rules/*.smk")))
+    rules = "".join(
+        path.read_text() for path in [PROJECT / "workflow/Snakefile", *PROJECT.glob("workflow/rules/*.smk")]
+    )
     for target in args.targets:
         assert f"\nrule {target}:" in rules or target.startswith(GENERATED), f"there is no rule {target}"
 

@@ -97,7 +97,7 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
     for number in range(kills):
         shutil.rmtree(lost)
         (results / "checkpoints" / f"{run}.safetensors").unlink()
-        log.unlink(missing_ok=True)  # runs of a batch have one together
+        log.unlink(missing_ok=True)  # runs of a job have one together
         with fresh.start("dvc", "repro", "train@test") as process:
             kill_when(process, log, chance.uniform(0, 8) if number else 0)
             fresh.run("dvc", "repro", "train@test")

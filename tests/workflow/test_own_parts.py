@@ -74,7 +74,7 @@ def test_partitions_in_a_folder_of_their_own(tmp_path: Path) -> None:
     """All rules look for them there, and nothing is written beside the data."""
     clone = Clone(tmp_path)
     clone.edit("config/test.yaml", "seeds:", "partitions: ./my shares/\nseeds:")
-    clone.edit("config/test.yaml", "experiments:", "short_runs: {below: 0}\nexperiments:")
+    clone.edit("config/test.yaml", "short_runs: {together: 3}", "short_runs: {below: 0}")
     clone.snakemake("datasets")
     name = next(run["partition"] for run in clone.plan()["runs"] if run["partition"]).removeprefix("partitions/")
     assert (tmp_path / "my shares" / name).exists()

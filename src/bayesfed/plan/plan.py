@@ -2,14 +2,14 @@
 
 `results/<config>/plan/` holds it: `plan.json`, the config it was made from, and one run file a run. It is
 a cache that `load` checks by content (config, papers, published numbers, own parts, source of this package), so that
-reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is.
+reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is. The digest of
+that content is in a file of its own: `plan.json` is an input of tables, and written only when it changes itself.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from bayesfed.core.options import check_keys, check_mapping, read
 from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
 from bayesfed.papers.spec import Config, Figure, Paper, Table
-from bayesfed.plan import experiments, unused_keys
+from bayesfed.plan import experiments, jobs, unused_keys
 
 if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
@@ -39,8 +39,7 @@ WORKFLOW_KEYS = (
     "runs",
 )  # where and how runs are made: no plan depends on them
 OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
-# A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
-SHORT, TOGETHER = 1e11, 20
+PLAN, MADE_FROM = "plan.json", "made_from"  # the plan, and a digest of what it and its run files were made from
 OF_CHANGE = {  # what has no place in an experiment of a config's own
     "run": "keys of a run file, such as rounds, stand in an experiment of your own itself",
     "datasets": "stand-ins for an experiment of your own stand under the config's `datasets`",
@@ -62,11 +61,7 @@ def load(config: Tree) -> dict[str, Any]:
     check_config(config)
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
     into = folder(config["name"])
-    try:
-        plan = json.loads((into / "plan.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        plan = {}
-    if plan.get("hash") == content_hash(config) and plan["runfiles"] == files.digest("", run_files(plan)):
+    if plan := current(config, into):
         return plan
     files.write_yaml(into / "config.yaml", config)
     command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
@@ -75,7 +70,22 @@ def load(config: Tree) -> dict[str, Any]:
         said = done.stderr.strip()
         raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
     sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith("bayesfed: "))
-    return json.loads((into / "plan.json").read_text(encoding="utf-8"))
+    return json.loads((into / PLAN).read_text(encoding="utf-8"))
+
+
+def current(config: Tree, into: Path) -> dict[str, Any] | None:
+    """The plan of a config in a folder; None where it, or one of its run files, is missing or not as it was made."""
+    try:
+        plan: dict[str, Any] = json.loads((into / PLAN).read_text(encoding="utf-8"))
+        made_from = (into / MADE_FROM).read_text(encoding="utf-8")
+    except (FileNotFoundError, ValueError):
+        return None
+    return plan if made_from == state(content_hash(config), into, plan) else None
+
+
+def state(content: str, into: Path, plan: Tree) -> str:
+    """A digest over what a plan was made from, and the plan and its run files as they are in the folder."""
+    return files.digest(content, [into / PLAN, *run_files(plan)])
 
 
 def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
@@ -84,6 +94,8 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     Raises InputError, naming the key, its value and what would be right, before anything is written.
     """
     config = read_mapping(config_file)
+    check_config(config)
+    content = content_hash(config)
     plan, runs = make(config)
     into = out or folder(config["name"])
     for entry, run in zip(plan["runs"], runs, strict=True):
@@ -93,8 +105,9 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     # Those of a plan that was here before, whose runs may be waiting for them, and beside planners of the same config.
     for older in set((into / "runs").glob("[0-9a-f]" * 12 + ".yaml")) - set(run_files(plan)):
         older.unlink(missing_ok=True)
-    plan["runfiles"] = files.digest("", run_files(plan))
-    files.write_json(into / "plan.json", plan)
+    if not (into / PLAN).exists() or (into / PLAN).read_text(encoding="utf-8") != files.json_text(plan):
+        files.write_json(into / PLAN, plan)
+    files.write_text(into / MADE_FROM, state(content, into, plan))
     if helping := helper_modules.found({path for run in runs for path in run.part_files}):
         print(helper_modules.told(helping), file=sys.stderr)
     return plan
@@ -110,7 +123,6 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     from bayesfed import methods
 
     check_config(config)
-    asked = content_hash(config)
     plugins.use(config.get("parts"))
     experiments.run_of.cache_clear()
     experiments.axes_of.cache_clear()
@@ -132,29 +144,29 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     check_weights(runs.values(), config)
     unused_keys.check(entries)
     check_settings(config, papers, runs.values())
-    plan: dict[str, Any] = {
+    planned = [
+        {
+            "key": run.key,
+            "folder": run.folder,
+            "datasets": run.all_datasets,
+            "partition": run.partition_file,
+            "method": run.method,
+            "cost": run.cost,
+            "priority": priority,
+        }
+        for run, priority in zip(runs.values(), jobs.priorities(runs, cells, papers), strict=True)
+    ]
+    plan = {
         "config": config["name"],
-        "hash": asked,
         "title": config.get("title", config["name"]),
         "notice": config.get("notice") or "",
         "benchmarks": config.get("benchmarks", False),
-        "runs": [
-            {
-                "key": run.key,
-                "folder": run.folder,
-                "datasets": run.all_datasets,
-                "partition": run.partition_file,
-                "method": run.method,
-                "cost": run.cost,
-                "priority": priority,
-            }
-            for run, priority in zip(runs.values(), priorities(runs, cells, papers), strict=True)
-        ],
+        "runs": planned,
+        "jobs": jobs.group(planned, config.get("short_runs", {})),
         "cells": cells,
         "papers": papers,
         "logs": {name: dict(methods.get(name).logs) for name in sorted({run.method for run in runs.values()})},
     }
-    plan["products"] = products_hash(plan)
     return plan, list(runs.values())
 
 
@@ -190,7 +202,7 @@ def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
 
 
 def check_settings(config: Tree, papers: Tree, runs: Iterable[Run]) -> None:
-    """Refuse a folder of own parts or of weights, and a size of batches, that no run is for."""
+    """Refuse a folder of own parts or of weights, and a size of jobs, that no run is for."""
     short = config.get("short_runs", {})
     own = any(Path(spec["published_file"]).parent != PAPERS for spec in papers.values())
     for key, used in (
@@ -199,7 +211,7 @@ def check_settings(config: Tree, papers: Tree, runs: Iterable[Run]) -> None:
     ):
         if config.get(key) and not used:
             raise InputError(f"config.{key}: no run takes anything of {config[key]}; leave it out, or name what it has")
-    if "together" in short and not any(run.cost < short.get("below", SHORT) for run in runs):
+    if "together" in short and not any(run.cost < short.get("below", jobs.SHORT) for run in runs):
         raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
 
 
@@ -359,38 +371,6 @@ def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
         averages.filled(study)
 
 
-def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
-    """How early each run is wanted, the higher the earlier, from 1, so that a sweep cut off anywhere has whole columns.
-
-    The lowest seed of everything before the next one; for each seed what fills a table before all else, but for a table
-    that says that it is not printed; then the cheap before the dear; runs of equal cost, such as the methods of a row, as
-    the paper lists them.
-    """
-    tables = {
-        (paper, table["experiment"])
-        for paper, spec in papers.items()
-        for table in spec.get("tables", {}).values()
-        if table.get("published", True)
-    }
-    tabled = {cell["folder"] for cell in cells if (cell["paper"], cell["experiment"]) in tables}
-    order = sorted(runs.values(), key=lambda run: (run.budget.seed, run.folder not in tabled, run.cost))
-    place = {run.folder: len(order) - number for number, run in enumerate(order)}
-    return [place[folder] for folder in runs]
-
-
-def batches(runs: Iterable[Tree], cores: int, asked: Tree) -> list[list[str]]:
-    """The folders of short runs, as they are trained several to a job; runs that are alone or long are in none.
-
-    `runs` are those of a plan that are open; `asked` is the config's `short_runs`. The most valuable first, and as many
-    batches as there are cores before any is larger.
-    """
-    short = [run for run in runs if run["cost"] < asked.get("below", SHORT)]
-    short.sort(key=lambda run: -run["priority"])
-    size = min(asked.get("together", TOGETHER), math.ceil(len(short) / cores))
-    found = [[run["folder"] for run in short[first : first + size]] for first in range(0, len(short), max(1, size))]
-    return [batch for batch in found if len(batch) > 1]
-
-
 def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
     """(paper, name, title) of every item of a kind, `tables` or `figures`, in the papers' order."""
     return [(paper, name, item["title"]) for paper, spec in plan["papers"].items() for name, item in spec[kind].items()]
@@ -406,19 +386,6 @@ def content_hash(config: Tree) -> str:
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
     text = json.dumps(asked, sort_keys=True) + plugins.state(config.get("parts"))
     return files.digest(text, [*read, *source_files(PACKAGE)])
-
-
-def products_hash(plan: Tree) -> str:
-    """A hash over everything but the runs' results that tables, figures and claims are made from.
-
-    It stands in the name of the files that mark them as made, so that they are made again when it changes,
-    also in a clone without records of earlier workflow runs. The order of a paper's methods counts: colours follow it.
-    """
-    content = {key: plan[key] for key in ("title", "notice", "cells", "papers", "logs")}
-    published = [Path(spec["published_file"]) for spec in plan["papers"].values()]
-    return files.digest(
-        json.dumps(content), [*published, *source_files(PACKAGE / "results"), PACKAGE / "papers" / "grid.py"]
-    )
 
 
 def source_files(package: Path) -> list[Path]:
