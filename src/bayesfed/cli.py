@@ -239,29 +239,30 @@ def tell_of_runs(plan: Path) -> None:
 
 def tables(args: argparse.Namespace) -> None:
     """bayesfed tables"""
-    from bayesfed.results import tables
+    from bayesfed.results import derived, tables
 
-    tables.write(args.plan, args.out)
+    tables.write(derived.load(args.plan), args.out)
     tell_of_runs(args.plan)
 
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
-    from bayesfed.results import claims, comparison, dvc, published_page, summary_page
+    from bayesfed.results import claims_table, derived, dvc, published_page, summary_page, tables
 
-    comparison.write(args.plan, args.out)
-    claims.write(args.plan, args.out)
-    summary_page.write(args.plan, args.out)
-    published_page.write(args.plan, args.out)
-    dvc.write(args.plan, args.out)
+    found = derived.load(args.plan)
+    tables.write_comparison(found, args.out)
+    claims_table.write(found, args.out)
+    summary_page.write(found, args.out)
+    published_page.write(found, args.out)
+    dvc.write(found, args.out)
     tell_of_runs(args.plan)
 
 
 def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
-    from bayesfed.results import plots
+    from bayesfed.results import plots, study
 
-    plots.write(args.plan, args.out)
+    plots.write(study.studies(args.plan), args.out)
     tell_of_runs(args.plan)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
+from bayesfed.results.records import BUDGET
 from bayesfed.results.statistics import FOREIGN, LEVELS, POINTS
 
 TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
@@ -173,17 +174,17 @@ def check_table(study: cells.Study, table: object) -> None:
         metric = column.get("metric", table.get("metric"))
         if metric is None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
-        values(of_level(records, metric, own), tables.keys_of(column))
-    titles = [tables.title(study, column) for column in table["columns"]]
+        values(of_level(records, metric, own), cells.keys_of(column))
+    titles = [cells.title(study, column) for column in table["columns"]]
     taken = [*table["rows"], *tables.BESIDE, *tables.ALSO, *(f"{title} last5" for title in titles)]
     for title in titles:
         if title in taken or titles.count(title) > 1:
             raise InputError(f"columns: two columns would be called '{title}'; give one of them another title")
     if "search" in table:
         metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
-        used = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
+        used = [*table["rows"], *(key for column in table["columns"] for key in cells.keys_of(column))]
         check_search(study, table["search"], [table["experiment"]], metrics, used)
-    for _, of_row in tables.rows(study, table):
+    for _, of_row in cells.rows(study, table):
         for cell in of_row:
             if not cell.records:
                 crossing = ", ".join(f"{key} {value}" for key, value in cell.keys.items())
@@ -255,7 +256,7 @@ def filled(study: cells.Study) -> None:
 
 def shown_in_table(study: cells.Study, table: Mapping[str, Any]) -> list[list[cells.Record]]:
     """The records of each cell of a table."""
-    return [cell.records for _, of_row in tables.rows(study, table) for cell in of_row]
+    return [cell.records for _, of_row in cells.rows(study, table) for cell in of_row]
 
 
 def shown_in_figure(study: cells.Study, figure: Mapping[str, Any]) -> list[list[cells.Record]]:
@@ -307,7 +308,7 @@ def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], key
     for record in records:
         other = once.setdefault((record.seed, *map(record.field, over)), record)
         if other.folder != record.folder:
-            fields = (*selection.FIELDS, "setting", *cells.BUDGET, *record.axes)
+            fields = (*selection.FIELDS, "setting", *BUDGET, *record.axes)
             apart = ", ".join(formatting.unique(field for field in fields if record.field(field) != other.field(field)))
             raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")
 
@@ -387,9 +388,9 @@ def check_published(study: cells.Study, published: Path) -> None:
     for item, of_item in by_item.items():
         of_one, placed = [row for row in rows if row["item"] == item], set[int]()
         for table in of_item:
-            for _, of_row in tables.rows(study, table):
+            for _, of_row in cells.rows(study, table):
                 for cell in of_row:
-                    for row in (row for row in of_one if comparison.prints(study, cell, row)):
+                    for row in comparison.printed_of(study, cell, of_one):
                         check_row(study, row, cell)
                         placed.add(id(row))
         if left := [row for row in of_one if id(row) not in placed]:
@@ -398,7 +399,7 @@ def check_published(study: cells.Study, published: Path) -> None:
             raise InputError(f"no cell of {item} has {named}, which is printed {row['value']}")
 
 
-def check_row(study: cells.Study, row: Mapping[str, str], cell: tables.Cell) -> None:
+def check_row(study: cells.Study, row: Mapping[str, str], cell: cells.Cell) -> None:
     """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
     left = [
         key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)

@@ -19,7 +19,9 @@ import matplotlib
 import pandas as pd
 
 from bayesfed.report.html_tables import as_link
-from bayesfed.results import cells, figures, formatting
+from bayesfed.results import figures, formatting
+from bayesfed.results.records import Record
+from bayesfed.results.study import Study
 
 DASHES: list[list[int]] = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
@@ -80,7 +82,7 @@ class Chart:
         return {"spec": self.spec, "panels": panels}
 
 
-def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart:
+def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     """A figure of a paper: the same numbers as in the picture of it (`results/drawing.py`)."""
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
@@ -123,7 +125,7 @@ def of_figure(study: cells.Study, name: str, figure: Mapping[str, Any]) -> Chart
 
 
 def by_experiment(
-    study: cells.Study, frame: pd.DataFrame, name: str, title: str, below: str, upright: str, *, diagonal: bool = False
+    study: Study, frame: pd.DataFrame, name: str, title: str, below: str, upright: str, *, diagonal: bool = False
 ) -> list[Chart]:
     """A chart for each experiment of a frame (experiment, panel, curve, seed, x, value, run): a panel a cell, a curve a
     method."""
@@ -146,7 +148,7 @@ def by_experiment(
     return found
 
 
-def cell_name(study: cells.Study, record: cells.Record) -> str:
+def cell_name(study: Study, record: Record) -> str:
     """A cell's name but for method and seed."""
     words = [study.stand_ins([record]) or study.labels(record.dataset), study.label(record.model)]
     words += [f"alpha {record.alpha}"] if record.alpha else []

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bayesfed.report import html_tables
-from bayesfed.results import cells, claims
+from bayesfed.results import claims
+from bayesfed.results.comparison import Compared
+from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
-from bayesfed.results.tables import Cell
 
 MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
 
@@ -47,17 +48,16 @@ class Answer:
     apart: bool
 
 
-def printed(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Printed:
+def printed(compared: Iterable[Compared]) -> Printed:
     """The numbers in print by what they are of."""
-    found = {}
-    for table, own in shown:
-        for cell, of in zip(table.cells, own, strict=True):
-            if cell.row["published"]:
-                found[of.metric, place(of.records)] = float(cell.row["published"])
-    return found
+    return {
+        (one.cell.metric, place(one.cell.records)): float(one.row["published"])
+        for one in compared
+        if one.row["published"]
+    }
 
 
-def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str, str]]:
+def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
     """What records are of. Experiments may share a run of which a paper prints several numbers."""
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
@@ -70,7 +70,7 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
         if came.of:
             words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
             lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
-    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == cells.DIVERGED else ("open", ""))
+    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == DIVERGED else ("open", ""))
     verdict = replace(total, verdict=f"{total.verdict} so far").told if 0 < total.of < total.planned else total.told
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
     told += f", level in {total.level}" if total.level else ""
@@ -154,18 +154,12 @@ class Closeness:
         return self.close + self.higher + self.lower
 
 
-def closeness(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Closeness:
-    """Counts over the cells of all tables with a printed number each; the median is of percentages alone."""
-    found = [
-        (cell, own.statistic)
-        for table, of in shown
-        if table.counted
-        for cell, own in zip(table.cells, of, strict=True)
-        if cell.row["published"]
-    ]
-    kinds = [cell.kind for cell, _ in found]
-    points = [abs(float(cell.row["difference"])) for cell, statistic in found
-              if cell.kind in ("close", "higher", "lower") and statistic.scale == 100]  # fmt: skip
+def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
+    """Count over the cells of all tables with a printed number each; the median is of percentages alone."""
+    found = [cell for table in tables if table.counted for cell in table.cells if cell.row["published"]]
+    kinds = [cell.kind for cell in found]
+    near = (cell for cell in found if cell.percent and cell.kind in ("close", "higher", "lower"))
+    points = [abs(float(cell.row["difference"])) for cell in near]
     return Closeness(
         printed=len(found),
         run=len(kinds) - kinds.count("open"),

@@ -16,7 +16,9 @@ from rocrate.rocrate import ROCrate
 
 from bayesfed import __version__
 from bayesfed.core.errors import InputError
-from bayesfed.results import cells, hardware, run_records
+from bayesfed.results import hardware
+from bayesfed.results.run_records import RunRecord
+from bayesfed.results.study import Study
 from bayesfed.runs import run_folder
 
 NAME = "ro-crate-metadata.json"
@@ -30,7 +32,7 @@ def path(report: Path) -> Path:
     return report.with_name(f"{report.stem}-crate") / NAME
 
 
-def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, studies: Sequence[cells.Study]) -> None:
+def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, studies: Sequence[Study]) -> None:
     """Write the crate: the report, tables and figures, every finished run with what it used, and the software."""
     folder = made.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,23 +68,23 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
     for kind in ("tables", "figures", "partitions"):
         for one in sorted((results / kind).rglob("*.*")):
             file(crate, f"results/{one.relative_to(results).as_posix()}")
-    folders = sorted({record.folder for study in studies for record in study.records if record.done})
-    for run in folders:
-        run_entities(crate, run, results, software)
+    runs = {record.folder: record.run for study in studies for record in study.records if record.done}
+    for folder in sorted(runs):
+        run_entities(crate, runs[folder], results, software)
     crate.metadata.write(folder)
 
 
-def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> None:
+def run_entities(crate: ROCrate, run: RunRecord, results: Path, software: Any) -> None:
     """A run: its record, and the action that made it of its run file."""
-    place = f"results/{run.relative_to(results).as_posix()}"
+    place = f"results/{run.folder.relative_to(results).as_posix()}"
     used = file(crate, f"{place}/run.yaml")
     made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", run_folder.SUMMARY)]
     entity(
         crate,
-        f"#{run.name}",
+        f"#{run.folder.name}",
         "CreateAction",
-        name=f"training run {run.name}",
-        description=hardware.place(run_records.provenance(run)),
+        name=f"training run {run.folder.name}",
+        description=hardware.place(run.provenance),
         instrument=software,
         object=used,
         result=made,

@@ -12,7 +12,10 @@ import pandas as pd
 from bayesfed.report import charts, run_details
 from bayesfed.report.charts import Chart, Panel
 from bayesfed.report.html_tables import Plain, Table, plain, run_id
-from bayesfed.results import cells, formatting, hardware, per_run
+from bayesfed.results import formatting, hardware, per_run
+from bayesfed.results.derived import Derived
+from bayesfed.results.records import DIVERGED
+from bayesfed.results.study import Study
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
@@ -41,14 +44,14 @@ def link_to(names: Collection[str]) -> str:
     return f"#runs={','.join(dict.fromkeys(names))}"
 
 
-def claim_table(study: cells.Study, rows: Sequence[Mapping[str, str]]) -> Plain:
+def claim_table(study: Study, rows: Sequence[Mapping[str, str]]) -> Plain:
     """Every claim, over all its cells and in each, as in claims.csv."""
     frame = pd.DataFrame([[row.get(name, "") for name in CLAIM_COLUMNS] for row in rows], columns=CLAIM_COLUMNS)
     kept = [name for name in CLAIM_COLUMNS if name in ("claim", "holds", "of") or frame[name].any()]
     return plain(f"{study.paper}-claims", f"{study.paper}: claims", frame[kept])
 
 
-def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
+def against(study: Study, shown: Sequence[Table]) -> Chart | None:
     """Every percentage that may be compared with print, as a point; None without any."""
     rows = []
     for table in shown:
@@ -70,7 +73,7 @@ def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
     return Chart(f"{study.paper}-against", "", title, small, [], [panel], charts.beside_print())
 
 
-def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
+def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
     """What the runs took, by experiment, data, method and hardware."""
     rows = [
         {
@@ -109,9 +112,9 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
     return plain(f"{study.paper}-cost", f"{study.paper}: what its runs took", pd.DataFrame(found, columns=heads))
 
 
-def calibration(study: cells.Study) -> Plain | None:
+def calibration(of: Derived) -> Plain | None:
     """NLL, Brier, ECE and MCE of each evaluated predictor in the last round, mean and sd over seeds; None without any."""
-    frame = pd.DataFrame(per_run.uncertainty(study)[1])
+    study, frame = of.study, pd.DataFrame(per_run.uncertainty(of.study, of.runs)[1])
     if frame.empty:
         return None
     where = [name for name in (*per_run.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
@@ -129,13 +132,13 @@ def calibration(study: cells.Study) -> Plain | None:
     return plain(f"{study.paper}-calibration", title, table[kept].rename(columns=HEADS), links)
 
 
-def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
+def logged(study: Study) -> tuple[Plain | None, list[Chart]]:
     """What the servers logged of themselves: in the last round as a table, and over rounds as charts."""
     last, over = [], []
     for record in study.records:
         if record.level != "global" or not record.done:
             continue
-        for name, values in run_details.diagnostics(record.folder).items():
+        for name, values in run_details.diagnostics(record.run).items():
             of = name, record.experiment, charts.cell_name(study, record), record.method
             last.append((*of, record.seed, list(values.values())[-1], run_id(record.folder)))
             if len(values) > 1:
@@ -160,7 +163,7 @@ def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
     return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
 
 
-def reliability(study: cells.Study) -> list[Chart]:
+def reliability(study: Study) -> list[Chart]:
     """Reliability diagrams of the last round, a chart an experiment, a panel a cell, of records that hold bins."""
     rows = [
         (record.experiment, charts.cell_name(study, record), record.method, record.seed, at, 100 * accuracy, run_id(record.folder))
@@ -187,7 +190,7 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
     return found
 
 
-def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
+def partitions(study: Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
     """Heat maps of the partitions of a paper's finished runs, a chart a dataset; and how many of them have no table."""
     used = formatting.unique(one["partition"] for one in own.values() if one["partition"])
     panels: dict[str, list[Panel]] = {}
@@ -213,7 +216,7 @@ def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, 
     return found, sum(name not in known for name in used)
 
 
-def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
+def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
     """Every finished run, with a link to what the page tells of it; None without any."""
     rows = []
     for name, one in own.items():
@@ -230,7 +233,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
                 "more": ", ".join(filter(None, more)),
                 "method": columns["method"],
                 "seed": columns["seed"],
-                "server, best (%)": cells.DIVERGED if one["diverged"] else best,
+                "server, best (%)": DIVERGED if one["diverged"] else best,
                 "clients' mean, best (%)": "".join(means),
                 "took": " ".join(formatting.duration(one["provenance"].get("train_seconds", 0))),
                 "run": name.rpartition("-")[2],

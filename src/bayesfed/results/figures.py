@@ -10,8 +10,11 @@ from typing import Any
 import pandas as pd
 import seaborn as sns
 
-from bayesfed.results import cells, formatting, run_records, selection
+from bayesfed.results import selection
+from bayesfed.results.formatting import unique
+from bayesfed.results.records import UNRECORDED, Record, of_metric, select
 from bayesfed.results.statistics import BEST, POINTS
+from bayesfed.results.study import Study
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
@@ -28,11 +31,11 @@ class Content:
     names: list[str]
     rows: list[str]
     columns: list[str]
-    records: list[cells.Record]
+    records: list[Record]
     left_out: Set[str] = frozenset()
 
 
-def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
+def content(study: Study, figure: Mapping[str, Any]) -> Content:
     """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
     folder.
 
@@ -55,12 +58,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     """
     level = f"{figure['accuracy']}_accuracy_best"
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    chosen = selection.choose(study, cells.select(study.records, where), figure.get("search"))
-    records, _ = cells.of_metric(chosen, level, {})
+    chosen = selection.choose(study, select(study.records, where), figure.get("search"))
+    records, _ = of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, scale = axis_of(figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
-    drawn: list[tuple[cells.Record, tuple[str, str, str], Mapping[Any, float]]] = []
+    drawn: list[tuple[Record, tuple[str, str, str], Mapping[Any, float]]] = []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
         drawn += [(record, (row, column, curve), values) for curve, values in named_points(record, figure)]
@@ -81,12 +84,12 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
         own = [name for name in COLUMNS if name != "accuracy"]
         curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
-    names = formatting.unique(named)
+    names = unique(named)
     return Content(
         curves=curves,
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
-        rows=formatting.unique(panel(study, record, figure["rows"]) for record in records),
-        columns=formatting.unique(panel(study, record, figure["columns"]) for record in records),
+        rows=unique(panel(study, record, figure["rows"]) for record in records),
+        columns=unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
         left_out=left_out,
     )
@@ -107,11 +110,11 @@ def axis_of(figure: Mapping[str, Any]) -> str:
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
 
 
-def named_points(record: cells.Record, figure: Mapping[str, Any]) -> list[tuple[str, Mapping[Any, float]]]:
+def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, Mapping[Any, float]]]:
     """A record's curve and its name; where networks are told apart, a point each."""
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
-    found = run_records.errors(record.folder, figure["shows"]["error"]) if record.done else []
+    found = record.run.errors(figure["shows"]["error"]) if record.done else []
     return [(network.split()[0], {at: value}) for network, at, value in found]
 
 
@@ -120,14 +123,14 @@ def is_scatter(figure: Mapping[str, Any]) -> bool:
     return not POINTS.isdisjoint(figure.get("shows", {}))
 
 
-def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
+def points(record: Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
     """A record's curve: by round, or by the number that stands below in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
-        return run_records.diagnostic(record.folder, shows["diagnostic"]) if record.done else {}
+        return record.run.diagnostics.get(shows["diagnostic"], {}) if record.done else {}
     if "predictors" in shows:
-        round = record.rounds if shows["round"] == -1 else shows["round"]
-        return run_records.along(record.folder, shows["predictors"], round) if record.done else {}
+        at = record.rounds if shows["round"] == -1 else shows["round"]
+        return record.run.along(shows["predictors"], at) if record.done else {}
     if "labelled" in shows:
         return record.along_labelled()
     if "reliability" in shows:
@@ -141,12 +144,12 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
     return record.curve()
 
 
-def why_bare(record: cells.Record, curve: Mapping[Any, float]) -> str:
+def why_bare(record: Record, curve: Mapping[Any, float]) -> str:
     """Why a record has no reliability diagram: its accuracy is missing, or it is from before there were bins."""
-    return record.missing or (cells.UNRECORDED if record.done and not record.diverged and not curve else "")
+    return record.missing or (UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
-def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
+def panel(study: Study, record: Record, keys: Iterable[str]) -> str:
     """A panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
     words = []
     for key in keys:
@@ -161,12 +164,12 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
 
 
 def footnote(
-    study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
+    study: Study, records: Sequence[Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
     left_out: Set[str] = frozenset(),
 ) -> str:  # fmt: skip
     """The small print: what line and band are, how many runs stand behind them, budget, notice."""
     drawn = [record for record in records if record.done and record.folder.name not in left_out]
-    seeds = len(formatting.unique(record.seed for record in drawn))
+    seeds = len(unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
@@ -185,10 +188,10 @@ def footnote(
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
-        " or ".join(formatting.unique(str(getattr(record, field)) for record in shown))
+        " or ".join(unique(str(getattr(record, field)) for record in shown))
         for field in ("rounds", "local_epochs", "batch_size")
     )
-    stopped = formatting.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
+    stopped = unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
@@ -203,7 +206,7 @@ def footnote(
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
 
-def unlike(records: Iterable[cells.Record]) -> bool:
+def unlike(records: Iterable[Record]) -> bool:
     """Whether methods of one cell have been run on different seeds, by finished records."""
     seeds: dict[tuple[object, ...], dict[str, set[str]]] = {}
     for record in records:
@@ -212,7 +215,7 @@ def unlike(records: Iterable[cells.Record]) -> bool:
     return any(one != other for of_methods in seeds.values() for one, other in itertools.pairwise(of_methods.values()))
 
 
-def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
+def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
     """What a figure's own YAML says of it, and what its search has chosen, in how many points."""
     note = figure.get("note", "")
     found = [note[0].upper() + note[1:].rstrip(".") + "."] if note else []
@@ -224,7 +227,7 @@ def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
 
 
 def choices(
-    study: cells.Study, figure: Mapping[str, Any], records: Iterable[cells.Record]
+    study: Study, figure: Mapping[str, Any], records: Iterable[Record]
 ) -> tuple[list[str], list[dict[str, str]]]:
     """The table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
     run."""
@@ -238,17 +241,17 @@ def choices(
     return ["dataset", "model", "method", "alpha", "axes", "chosen"], list(found.values())
 
 
-def without(study: cells.Study, records: Iterable[cells.Record]) -> list[str]:
+def without(study: Study, records: Iterable[Record]) -> list[str]:
     """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.missing:
             clients = found.setdefault((record.method, record.missing), [])
             clients += [f"client {study.written('client', record.client)}"] if record.client != "global" else []
-    return [f"{', '.join([method, *formatting.unique(clients)])} ({why})" for (method, why), clients in found.items()]
+    return [f"{', '.join([method, *unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
-def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int]:
+def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
     """The place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
 
     A method has the same in all figures of its paper: one of its own while there are any, then one of a method that is in no
@@ -279,7 +282,7 @@ def colours(places: Mapping[str, int]) -> dict[str, Any]:
     return {name: ordered[place] for name, place in places.items()}
 
 
-def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
+def reason(study: Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
     """Why the panel with these titles would be empty."""
     sides = figure["rows"], figure["columns"]
     return (
@@ -288,9 +291,9 @@ def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles:
     )
 
 
-def why(records: Iterable[cells.Record]) -> str:
+def why(records: Iterable[Record]) -> str:
     """Why finished records have no accuracy; "" where none of them says so."""
-    return " or ".join(formatting.unique(record.missing for record in records if record.missing))
+    return " or ".join(unique(record.missing for record in records if record.missing))
 
 
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.core.files import replacing
-from bayesfed.results import cells, csv_file, figures
-from bayesfed.results import study as join
+from bayesfed.results import csv_file, figures
+from bayesfed.results.records import Record
+from bayesfed.results.study import Study
 
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
@@ -52,14 +53,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def write(plan: Path, out: Path) -> list[Path]:
-    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan, and `<figure>.chosen.csv` where it
-    has a search; returns the files.
-
-    Raises InputError for a missing plan or a damaged run folder.
-    """
+def write(found: Iterable[Study], out: Path) -> list[Path]:
+    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper, and `<figure>.chosen.csv` where it
+    has a search; returns the files."""
     written = []
-    for study in join.studies(plan):
+    for study in found:
         for name, figure in study.spec.get("figures", {}).items():
             written += save(draw(study, figure), out / study.paper / name)
             if "search" in figure:
@@ -68,7 +66,7 @@ def write(plan: Path, out: Path) -> list[Path]:
     return written
 
 
-def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
+def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
     """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data, axis = figures.content(study, figure), figures.axis_of(figure)
     palette = figures.colours(figures.places(study, axis, data.names))
@@ -116,7 +114,7 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     return made
 
 
-def _labels(study: cells.Study, axis: str, data: figures.Content) -> list[str]:
+def _labels(study: Study, axis: str, data: figures.Content) -> list[str]:
     """What the curves are called in the legend, and why one is not drawn."""
     drawn = set(data.curves["curve"])
     return [
@@ -128,7 +126,7 @@ def _labels(study: cells.Study, axis: str, data: figures.Content) -> list[str]:
 
 def _panels(
     made: Figure,
-    study: cells.Study,
+    study: Study,
     figure: Mapping[str, Any],
     data: figures.Content,
     palette: dict[str, Any],
@@ -177,7 +175,7 @@ def undrawn(data: figures.Content, axis: str, name: str) -> str:
     return figures.why([record for record in data.records if record.field(axis) == name]) or "not run"
 
 
-def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequence[cells.Record]) -> Figure:
+def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Record]) -> Figure:
     """A figure without a finished run."""
     made = Figure(figsize=(6.4, 2.4))
     _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from bayesfed.results.cells import Record
 from bayesfed.results.formatting import unique
+from bayesfed.results.records import Record
 from bayesfed.results.statistics import Statistic
 
 
 def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
-    """Of which rounds the records have each statistic that is a `last` or `last5`, in words, where these are not the last of
-    their runs: `last: each client's last tested round, 8 to 40`."""
+    """Say of which rounds the records have each statistic that is a `last` or `last5`, where these are not the last of their
+    runs: `last: each client's last tested round, 8 to 40`."""
     records = list(records)
     told = []
     for statistic in {one.name: one for one in asked}.values():
@@ -20,8 +20,8 @@ def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
 
 
 def in_tails(records: Sequence[Record], statistic: Statistic) -> str:
-    """The rounds that records have a statistic of, in words: of one record each, of several from first to last."""
-    rounds = unique(str(round) for round in sorted(round for record in records for round in record.tail(statistic)))
+    """Write the rounds that records have a statistic of: of one record each, of several from first to last."""
+    rounds = unique(map(str, sorted(at for record in records for at in record.tail(statistic))))
     span = " to ".join(unique((rounds[0], rounds[-1])))
     if records[0].level == "personal":
         return f"each client as last tested, in rounds {span}"
