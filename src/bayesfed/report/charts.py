@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import altair as alt
-import matplotlib
 import pandas as pd
 
 from bayesfed.report.html_tables import as_link
@@ -170,7 +169,7 @@ def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
         Curve(
             name,
             label,
-            matplotlib.colors.to_hex(palette[name]),
+            palette[name],
             DASHES[places[name] % len(DASHES)],
             SHAPES[places[name] % len(SHAPES)],
         )
@@ -210,16 +209,16 @@ def csv(frame: pd.DataFrame) -> str:
 
 def in_words(frame: pd.DataFrame, names: Mapping[str, str], below: str) -> str:
     """What a panel shows: where each curve ends and where it is highest, as means over seeds."""
+    means: dict[str, list[tuple[float, float]]] = {}
+    mean = frame.groupby(["curve", "x"])["value"].mean()
+    for (name, at), value in zip(mean.index.tolist(), mean.tolist(), strict=True):
+        means.setdefault(name, []).append((at, value))
     told = []
     for name, label in names.items():
-        mean = frame[frame["curve"] == name].groupby("x")["value"].mean()
-        points = list(zip(mean.index.tolist(), mean.tolist(), strict=True))
-        if not points:
-            continue
-        (at, last), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
-        told.append(f"{label}: {last:.4g} at {below} {at:g}")
-        if len(points) > 1:
-            told[-1] += f", highest {best:.4g} at {best_at:g}"
+        if points := means.get(name):
+            (at, last), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
+            highest = f", highest {best:.4g} at {best_at:g}" if len(points) > 1 else ""
+            told.append(f"{label}: {last:.4g} at {below} {at:g}{highest}")
     return "; ".join(told)
 
 

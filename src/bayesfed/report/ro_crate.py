@@ -69,8 +69,8 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
         for one in sorted((results / kind).rglob("*.*")):
             file(crate, f"results/{one.relative_to(results).as_posix()}")
     runs = {record.folder: record.run for study in studies for record in study.records if record.done}
-    for folder in sorted(runs):
-        run_entities(crate, runs[folder], results, software)
+    for place in sorted(runs):
+        run_entities(crate, runs[place], results, software)
     crate.metadata.write(folder)
 
 

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 def of_study(of: Derived, plan: Mapping[str, Any]) -> dict[str, Json]:
     """The finished runs of a paper, by their names on the page."""
-    entries = {run["folder"]: run for run in plan["runs"]}
+    entries = {run_id(Path(run["folder"])): run for run in plan["runs"]}
     client_rows: dict[str, list[dict[str, str]]] = {}
     for row in of.clients[1]:
         client_rows.setdefault(row["run"], []).append(row)
@@ -42,19 +42,19 @@ def story(
 ) -> Json:
     """One run, as JSON: accuracies in percent."""
     first = records[0]
-    folder, name = first.folder, place_of(first.folder, entries)
+    folder, entry = first.folder, entries.get(run_id(first.folder), {})
     run, provenance, summary = first.run, first.run.provenance, first.run.summary
     assert summary is not None  # these are finished runs
     return {
         "columns": {key: value for key, value in columns.items() if value and key != "run"},
         "folder": folder.as_posix(),
-        "partition": entries.get(name, {}).get("partition") or "",
+        "partition": entry.get("partition") or "",
         "reproduces": study.reproduces,
         "changes": study.changes(records),
         "diverged": first.diverged,
         "file": run.run_file,
         "provenance": provenance,
-        "command": command(folder, entries.get(name, {}), provenance, study.spec),
+        "command": command(folder, entry, provenance, study.spec),
         "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
         "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
         if first.level == "global"
@@ -90,12 +90,6 @@ CLIENT_COLUMNS = (
 )
 
 
-def place_of(folder: Path, entries: Mapping[str, Any]) -> str:
-    """The folder of a run as the plan has it: below the folder of runs."""
-    path = folder.as_posix()
-    return next((name for name in entries if path.endswith(f"/{name}")), "")
-
-
 def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[list[float]]:
     """[round, value] of at most so many rounds."""
     return [[at, float(f"{scale * values[at]:.4g}")] for at in formatting.thinned(sorted(values), points)]
@@ -127,10 +121,10 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
 
 def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is logged by the servers of these runs, with what their methods say that it means, where they do."""
-    methods = {run["folder"]: run["method"] for run in plan["runs"]}
+    methods = {run_id(Path(run["folder"])): run["method"] for run in plan["runs"]}
     found = []
     for run in runs:
-        meaning = plan.get("logs", {}).get(methods.get(place_of(Path(run["folder"]), methods)), {})
+        meaning = plan.get("logs", {}).get(methods.get(run_id(Path(run["folder"]))), {})
         for name in run["diagnostics"]:
             known = name if name in meaning else name.split()[0]
             found += [(known, meaning[known])] if known in meaning else []

@@ -3,6 +3,8 @@ run."""
 
 from __future__ import annotations
 
+import re
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,19 +22,22 @@ from bayesfed.results.study import Study
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
                  "level", "of", "planned", "difference", "verdict", "budget", "precision", "of_rounds"]  # fmt: skip
+NUMBER = re.compile(r"-?\d+\.\d+")
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 
-def mean_and_sd(values: pd.Series, form: str = ".4f") -> str:
-    """`0.1234 ± 0.0012`, the first alone for one value, "" for none."""
-    mean, sd = values.mean(), values.std()
-    return "" if pd.isna(mean) else f"{mean:{form}}" + ("" if pd.isna(sd) else f" ± {sd:{form}}")
+def mean_and_sd(values: Sequence[float], form: str = ".4f") -> str:
+    """Write `0.1234 ± 0.0012`, the first alone for one value, "" for none."""
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):{form}}{spread}"
 
 
-def measure(texts: pd.Series) -> str:
-    """`mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
-    numbers = pd.to_numeric(texts, errors="coerce")
-    others = texts[numbers.isna() & (texts != "")]
+def measure(texts: Sequence[str]) -> str:
+    """Write `mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
+    others = [text for text in texts if text and not NUMBER.fullmatch(text)]
+    numbers = [float(text) for text in texts if NUMBER.fullmatch(text)]
     why = " or ".join(formatting.unique(others))
     if not why or len(others) == len(texts):
         return why or mean_and_sd(numbers)
@@ -114,19 +119,23 @@ def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
 
 def calibration(of: Derived) -> Plain | None:
     """NLL, Brier, ECE and MCE of each evaluated predictor in the last round, mean and sd over seeds; None without any."""
-    study, frame = of.study, pd.DataFrame(per_run.uncertainty(of.study, of.runs)[1])
-    if frame.empty:
+    study, (header, measured) = of.study, per_run.uncertainty(of.study, of.runs)
+    if not measured:
         return None
     where = [name for name in (*per_run.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
-    measured = [name for name in HEADS if name in frame]
+    heads = [name for name in HEADS if name in header]
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in measured:
+        groups.setdefault(tuple(row[name] for name in where), []).append(row)
     rows, links = [], []
-    for keys, own in frame.groupby(where, sort=False):
-        row = dict(zip(where, keys, strict=True)) | {name: measure(own[name]) for name in measured}
-        rows.append(row | {"experiment": formatting.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
-        links.append(link_to(own["run"]))
+    for keys, own in groups.items():
+        row = dict(zip(where, keys, strict=True)) | {name: measure([one[name] for one in own]) for name in heads}
+        seeds = str(len({one["seed"] for one in own}))
+        rows.append(row | {"experiment": formatting.spoken(row["experiment"]), "seeds": seeds})
+        links.append(link_to([one["run"] for one in own]))
     table = pd.DataFrame(rows)
     plain_values = {"stragglers": "0", "budget": study.unchanged}  # where all have these, they need no column
-    shown = [name for name in [*where[:-1], *measured, "budget", "seeds"] if table[name].any()]
+    shown = [name for name in [*where[:-1], *heads, "budget", "seeds"] if table[name].any()]
     kept = [name for name in shown if (table[name] != plain_values.get(name, "")).any()]
     title = f"{study.paper}: calibration after the last round"
     return plain(f"{study.paper}-calibration", title, table[kept].rename(columns=HEADS), links)
@@ -134,33 +143,31 @@ def calibration(of: Derived) -> Plain | None:
 
 def logged(study: Study) -> tuple[Plain | None, list[Chart]]:
     """What the servers logged of themselves: in the last round as a table, and over rounds as charts."""
-    last, over = [], []
+    last: dict[tuple[str, ...], list[tuple[str, float, str]]] = {}
+    over = []
     for record in study.records:
         if record.level != "global" or not record.done:
             continue
+        cell = charts.cell_name(study, record)
         for name, values in run_details.diagnostics(record.run).items():
-            of = name, record.experiment, charts.cell_name(study, record), record.method
-            last.append((*of, record.seed, list(values.values())[-1], run_id(record.folder)))
+            of, run = (name, record.experiment, cell, record.method), run_id(record.folder)
+            last.setdefault(of, []).append((record.seed, [*values.values()][-1], run))
             if len(values) > 1:
-                over += [(*of, record.seed, at, value, run_id(record.folder)) for at, value in values.items()]
+                over += [(*of, record.seed, at, value, run) for at, value in values.items()]
     if not last:
         return None, []
     rows, links = [], []
-    by = ["name", "experiment", "panel", "curve"]
-    for keys, own in pd.DataFrame(last, columns=[*by, "seed", "value", "run"]).groupby(by, sort=False):
-        name, experiment, cell, method = map(str, keys)
-        number = mean_and_sd(own["value"], ".4g")
-        rows.append(
-            [formatting.spoken(name), formatting.spoken(experiment), cell, method, number, str(own["seed"].nunique())]
-        )
-        links.append(link_to(own["run"]))
-    frame = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
+    for (name, experiment, cell, method), own in last.items():
+        number, seeds = mean_and_sd([value for _, value, _ in own], ".4g"), str(len({seed for seed, _, _ in own}))
+        rows.append([formatting.spoken(name), formatting.spoken(experiment), cell, method, number, seeds])
+        links.append(link_to([run for _, _, run in own]))
+    table = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
+    columns = ["name", "experiment", "panel", "curve", "seed", "x", "value", "run"]
     found = []
-    for what, own in pd.DataFrame(over, columns=[*by, "seed", "x", "value", "run"]).groupby("name", sort=False):
-        found += charts.by_experiment(
-            study, own.drop(columns="name"), str(what), formatting.spoken(what), "round", formatting.spoken(what)
-        )
-    return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
+    for what, of_name in pd.DataFrame(over, columns=columns).groupby("name", sort=False):
+        words = formatting.spoken(what)
+        found += charts.by_experiment(study, of_name.drop(columns="name"), str(what), words, "round", words)
+    return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", table, links), found
 
 
 def reliability(study: Study) -> list[Chart]:

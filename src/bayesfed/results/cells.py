@@ -130,8 +130,7 @@ def rows(study: Study, table: Mapping[str, Any]) -> list[Row]:
     keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
     default: the table's name), `title`, `note`, `search` (results/selection.py).
     """
-    records = select(study.records, {"experiment": table["experiment"]})
-    records = selection.choose(study, records, table.get("search"))
+    records = selection.choose(study, study.of_experiments(table["experiment"]), table.get("search"))
     for key in table["rows"]:
         select(records, {key: []})  # raises for a key that no record has
     columns = []

@@ -240,9 +240,9 @@ KINDS: dict[str, Callable[[Sequence[Record], Claim, Statistic], list[Test]]] = {
 
 def tests(study: Study, claim: Claim) -> list[Test]:
     """Test a claim in each cell that it speaks of; `plan/paper_check.py` has checked its names."""
-    where = {"experiment": claim["experiments"], **claim.get("where", {})}
     asked = claim.get("search")
-    chosen = selection.choose(study, select(study.records, where), asked)
+    records = select(study.of_experiments(*claim["experiments"]), claim.get("where", {}))
+    chosen = selection.choose(study, records, asked)
     records, statistic = of_metric(chosen, claim["metric"], study.spec.get("statistics", {}))
     if asked:
         claim = {**claim, "apart": [*claim.get("apart", []), *asked["over"]]}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 
 from bayesfed.results import selection
 from bayesfed.results.formatting import unique
@@ -19,7 +18,11 @@ from bayesfed.results.study import Study
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
 """In place of an axis of runs: curves are the networks of a run, each with its own error."""
-COLOURS = 10  # that can be told apart
+PALETTE = (
+    "#d55e00", "#0173b2", "#de8f05", "#029e73", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
+)  # fmt: skip
+"""Apart for colour-blind readers, the strong vermilion first (seaborn's `colorblind`, which takes a second to import)."""
+COLOURS = len(PALETTE)
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     network": its accuracy, and below it that value; the first words of networks tell them apart, in place of methods.
     """
     level = f"{figure['accuracy']}_accuracy_best"
-    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    chosen = selection.choose(study, select(study.records, where), figure.get("search"))
+    where = {"method": figure["methods"], **figure.get("where", {})}
+    chosen = selection.choose(study, select(study.of_experiments(figure["experiment"]), where), figure.get("search"))
     records, _ = of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
@@ -260,9 +263,7 @@ def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
     first = sorted(names, key=lambda name: name != study.own_method)
     if axis != "method":
         return {name: place for place, name in enumerate(first)}
-    methods: dict[str, set[str]] = {}  # of each experiment, and of each figure
-    for record in study.records:
-        methods.setdefault(record.experiment, set()).add(record.method)
+    methods = {name: {*of_one} for name, of_one in study.methods_of.items()}  # of each experiment, and of each figure
     for name, figure in study.spec.get("figures", {}).items():
         methods[f"figure {name}"] = set(figure.get("methods", ()))
     found: dict[str, int] = {}
@@ -275,11 +276,9 @@ def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
     return {name: found[name] for name in first}
 
 
-def colours(places: Mapping[str, int]) -> dict[str, Any]:
-    """The colour of each curve by its place, apart for colour-blind readers: the strong vermilion first."""
-    base = sns.color_palette("colorblind", max(COLOURS, 1 + max(places.values(), default=0)))
-    ordered = [base[3], *base[:3], *base[4:]]
-    return {name: ordered[place] for name, place in places.items()}
+def colours(places: Mapping[str, int]) -> dict[str, str]:
+    """The colour of each curve by its place."""
+    return {name: PALETTE[place % COLOURS] for name, place in places.items()}
 
 
 def reason(study: Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:

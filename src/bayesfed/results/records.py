@@ -132,15 +132,15 @@ class Record:
         """List the rounds that a `last` or `last5` is of; none for another statistic, or where there is no value."""
         if statistic.name not in TAILS or statistic.of != "accuracy" or self.value(statistic) is None:
             return []
-        rounds = list(self.curve())[-TAILS[statistic.name] :]
+        rounds = [*itertools.islice(reversed(self.curve()), TAILS[statistic.name])][::-1]
         if self.level != "personal":
             return rounds
         return list(range(self.run.together[1][rounds[0]], rounds[-1] + 1))
 
-    def at_the_end(self, statistic: Statistic) -> bool:
-        """True where its `tail` is the last rounds of the run."""
+    def at_the_end(self, tail: Sequence[int], statistic: Statistic) -> bool:
+        """True where a `tail` is the last rounds of the run."""
         had = self.run.rounds
-        return self.tail(statistic) == list(range(max(1, had + 1 - TAILS[statistic.name]), had + 1))
+        return tail == list(range(max(1, had + 1 - TAILS[statistic.name]), had + 1))
 
     def own(self, statistic: Statistic) -> float | None:
         """Compute a statistic of a paper's own; None where a run never reaches the value, or has none of these rounds."""

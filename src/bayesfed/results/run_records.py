@@ -155,7 +155,8 @@ class RunRecord:
 def numbers(texts: dict[str, str]) -> Curve:
     """Values by round, as numbers and in order."""
     found = {int(at): float(value) for at, value in texts.items()}
-    return dict(sorted(found.items()))
+    rounds = sorted(found)
+    return found if rounds == list(found) else {at: found[at] for at in rounds}
 
 
 def highest_of(curves: list[Curve]) -> Curve:

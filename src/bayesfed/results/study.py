@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bayesfed.core.errors import InputError
 from bayesfed.results.formatting import spoken, text, unique
-from bayesfed.results.records import BUDGET, FIELDS, UNRECORDED, Record
+from bayesfed.results.records import BUDGET, FIELDS, UNRECORDED, Record, grouped
 from bayesfed.results.run_records import RunRecord, number
 from bayesfed.runs.run_folder import NO_GLOBAL
 
@@ -34,6 +35,20 @@ class Study:
     def tables(self) -> Mapping[str, Any]:
         """The tables of the paper's YAML by their names."""
         return self.spec.get("tables", {})  # type: ignore[no-any-return]
+
+    @cached_property
+    def _by_experiment(self) -> Mapping[str, list[Record]]:
+        """The records of each experiment."""
+        return {name: records for (name,), records in grouped(self.records, ["experiment"]).items()}
+
+    def of_experiments(self, *names: str) -> list[Record]:
+        """The records of these experiments, in the order of the plan."""
+        return [record for name, records in self._by_experiment.items() if name in names for record in records]
+
+    @cached_property
+    def methods_of(self) -> Mapping[str, Set[str]]:
+        """The methods that each experiment runs."""
+        return {name: {record.method for record in records} for name, records in self._by_experiment.items()}
 
     @property
     def own_method(self) -> str:
