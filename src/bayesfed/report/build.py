@@ -22,6 +22,7 @@ from bayesfed.report.claims_text import Answer, Closeness
 from bayesfed.report.html_tables import Plain, Table, of_paper
 from bayesfed.results import claims_table, derived, formatting, hardware
 from bayesfed.results.derived import Derived
+from bayesfed.results.records import Record
 
 Json = dict[str, Any]
 
@@ -136,8 +137,11 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
     claim_rows = [claims_table.rows(study, one) for one in of.claims]
     found = [claims_text.answer(one, rows[1:], known) for one, rows in zip(of.claims, claim_rows, strict=True)]
     finished = [record for record in study.records if record.done]
-    done = len({record.folder for record in finished})
-    planned = len({record.folder for record in study.records})
+    unlike: dict[tuple[object, ...], Record] = {}
+    for record in finished:
+        unlike.setdefault((record.dataset, record.used, record.changes), record)
+    done = len({record.run for record in finished})
+    planned = len({record.run for record in study.records})
     logged, diagnostics = sections.logged(study)
     partitions, without = sections.partitions(study, own, held)
     return Paper(
@@ -152,7 +156,7 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
         done=done,
         planned=planned,
         seeds=", ".join(formatting.unique(record.seed for record in finished)),
-        budget=formatting.unique(study.changes([record]) for record in finished),
+        budget=formatting.unique(study.changes([record]) for record in unlike.values()),
         hours=" ".join(formatting.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values()))),
         hardware=hardware.places(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
+from altair.utils import schemapi
 
 from bayesfed.report.html_tables import as_link
 from bayesfed.results import figures, formatting
@@ -89,7 +91,7 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     frame, every = (frame, 1) if figures.is_scatter(figure) else thinned(frame)
     if frame.empty:
         return Chart(place, name, figure["title"], "", [], [], {})
-    drawn, percent = set(frame["curve"]), "diagnostic" not in shows
+    drawn, percent = set(frame["curve"].unique()), "diagnostic" not in shows
     names = {each: study.labelled(axis, each) for each in data.names if each in drawn}
     curves = styled(names, figures.places(study, axis, data.names))
     below, upright = figures.axis_titles(figure)
@@ -97,13 +99,13 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     across = ends(frame["x"], logarithmic)
     sides = ["row", "column"] if "dataset" in figure["columns"] else ["row"]  # datasets have scales of their own
     limits = {key: bounds(own["value"], percent) for key, own in frame.groupby(sides)}
+    means = mean_curves(frame, ["row", "column"])
     panels, empty = [], []
     for (row, column), own in frame.groupby(["row", "column"], sort=False):
         title = ", ".join(filter(None, (str(row), str(column))))
-        text, words = csv(own.drop(columns=["row", "column"])), in_words(own, names, below)
+        text, words = csv(own.drop(columns=["row", "column"])), in_words(means[row, column], names, below)
         panels.append(Panel(title, text, words, across, limits[(row, column) if len(sides) > 1 else (row,)]))
-    filled = set(zip(frame["row"], frame["column"], strict=True))
-    for row, column in ((row, column) for row in data.rows for column in data.columns if (row, column) not in filled):
+    for row, column in (side for side in itertools.product(data.rows, data.columns) if side not in means):
         title = ", ".join(filter(None, (row, column)))
         empty.append((title, figures.reason(study, figure, data, {row, column})))
     small = f"{figures.footnote(study, data.records, shows, data.left_out)}{figures.notes(figure, data.records)}"
@@ -130,13 +132,13 @@ def by_experiment(
     method."""
     found = []
     for experiment, own in frame.groupby("experiment", sort=False):
-        used = set(own["curve"])
+        used = set(own["curve"].unique())
         names = {method: method for method in study.spec["methods"] if method in used}
         curves = styled(names, figures.places(study, "method", names))
         own, every = thinned(own)
-        panels = []
+        means, panels = mean_curves(own, ["panel"]), []
         for cell, of_cell in own.groupby("panel", sort=False):
-            text, words = csv(of_cell.drop(columns=["experiment", "panel"])), in_words(of_cell, names, below)
+            text, words = csv(of_cell.drop(columns=["experiment", "panel"])), in_words(means[cell,], names, below)
             limits = (0.0, 100.0) if diagonal else bounds(of_cell["value"], False)
             panels.append(Panel(str(cell), text, words, limits if diagonal else ends(own["x"]), limits))
         kind = Kind(few=bool(own["x"].nunique() <= 20), diagonal=diagonal, rounds=not diagonal)
@@ -207,12 +209,19 @@ def csv(frame: pd.DataFrame) -> str:
     return text.getvalue()
 
 
-def in_words(frame: pd.DataFrame, names: Mapping[str, str], below: str) -> str:
+def mean_curves(
+    frame: pd.DataFrame, sides: Sequence[str]
+) -> dict[Any, dict[str, list[tuple[float, float]]]]:
+    """The mean over seeds along each curve, by the panel's values of `sides`, then by the curve."""
+    found: dict[Any, dict[str, list[tuple[float, float]]]] = {}
+    mean = frame.groupby([*sides, "curve", "x"])["value"].mean()
+    for (*panel, curve, at), value in zip(mean.index.tolist(), mean.tolist(), strict=True):
+        found.setdefault(tuple(panel), {}).setdefault(curve, []).append((at, value))
+    return found
+
+
+def in_words(means: Mapping[str, list[tuple[float, float]]], names: Mapping[str, str], below: str) -> str:
     """What a panel shows: where each curve ends and where it is highest, as means over seeds."""
-    means: dict[str, list[tuple[float, float]]] = {}
-    mean = frame.groupby(["curve", "x"])["value"].mean()
-    for (name, at), value in zip(mean.index.tolist(), mean.tolist(), strict=True):
-        means.setdefault(name, []).append((at, value))
     told = []
     for name, label in names.items():
         if points := means.get(name):
@@ -244,7 +253,8 @@ def lines(curves: Sequence[Curve], below: str, upright: str, kind: Kind) -> Json
         '["@dashes"]': [one.dash for one in curves],
         '["@shapes"]': [one.shape for one in curves],
     }
-    text = frame_of(kind, ".2f" if upright.endswith("(%)") else ".4g")
+    with schemapi.debug_mode(False):  # validation takes half of the time; a test draws each chart
+        text = frame_of(kind, ".2f" if upright.endswith("(%)") else ".4g")
     for place, value in filled.items():
         text = text.replace(place, json.dumps(value))
     found: Json = json.loads(text)

@@ -3,6 +3,7 @@ run."""
 
 from __future__ import annotations
 
+import csv
 import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +23,6 @@ from bayesfed.results.study import Study
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
                  "level", "of", "planned", "difference", "verdict", "budget", "precision", "of_rounds"]  # fmt: skip
-NUMBER = re.compile(r"-?\d+\.\d+")
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 
@@ -36,8 +36,8 @@ def mean_and_sd(values: Sequence[float], form: str = ".4f") -> str:
 
 def measure(texts: Sequence[str]) -> str:
     """Write `mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
-    others = [text for text in texts if text and not NUMBER.fullmatch(text)]
-    numbers = [float(text) for text in texts if NUMBER.fullmatch(text)]
+    others = [text for text in texts if text and not text[0].isdigit()]
+    numbers = [float(text) for text in texts if text[:1].isdigit()]
     why = " or ".join(formatting.unique(others))
     if not why or len(others) == len(texts):
         return why or mean_and_sd(numbers)
@@ -189,11 +189,14 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
     found = {}
     for name in formatting.unique(run["partition"] for run in content["runs"] if run.get("partition")):
         path = results / Path(name).with_suffix(".csv")
-        frame = pd.read_csv(path) if path.exists() else pd.DataFrame()
-        counts = frame.filter(regex=r"^class_\d+$")
-        if len(counts.columns):
-            train = frame["split"] == "train"
-            found[name] = {"train": counts[train].to_numpy().tolist()}
+        if not path.exists():
+            continue
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        classes = [at for at, column in enumerate(header) if re.fullmatch(r"class_\d+", column)]
+        if classes:
+            train = (row for row in rows if row[header.index("split")] == "train")
+            found[name] = {"train": [[int(row[at]) for at in classes] for row in train]}
     return found
 
 

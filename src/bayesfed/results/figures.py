@@ -80,9 +80,8 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     curves = pd.DataFrame(data, columns=COLUMNS)
     left_out: set[str] = set()
     if not is_scatter(figure):
-        whole_runs = set(curves["run"])
         curves = of_shared_seeds(curves)
-        left_out = whole_runs - set(curves["run"])
+        left_out = {one[-1] for one in data} - set(curves["run"].unique())
         # Several clients of a run are one value of their seed.
         own = [name for name in COLUMNS if name != "accuracy"]
         curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,13 @@ class RunRecord:
         return {tuple(names): values for names, values in zip(csv.reader(found), found.values(), strict=True)}
 
     @cached_property
-    def of_server(self) -> dict[tuple[str, str], Curve]:
-        """(model, metric) -> values of the server by round; its diagnostics have the model `server`."""
-        of_all = self._rows.items()
-        return {(model, metric): numbers(values) for (client, model, metric), values in of_all if client == "global"}
+    def _models(self) -> dict[str, dict[str, Curve]]:
+        """Model of the server -> metric -> values by round; its diagnostics have the model `server`."""
+        found: dict[str, dict[str, Curve]] = {}
+        for (client, model, metric), values in self._rows.items():
+            if client == "global":
+                found.setdefault(model, {})[metric] = numbers(values)
+        return found
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
@@ -108,36 +112,36 @@ class RunRecord:
                 values[at], oldest[at] = right / sum(counts.values()), min(latest.values())
         return values, oldest
 
-    @cached_property
-    def diagnostics(self) -> dict[str, Curve]:
+    @property
+    def diagnostics(self) -> Mapping[str, Curve]:
         """What the method's server has logged, by name."""
-        return {metric: values for (model, metric), values in self.of_server.items() if model == "server"}
+        return self._models.get("server", {})
 
     def along(self, family: str, at: int) -> dict[float, float]:
         """The accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
         number."""
         return {
-            float(model.removeprefix(f"{family} ")): values[at]
-            for (model, metric), values in self.of_server.items()
-            if model.startswith(f"{family} ") and metric == "test_accuracy" and at in values
+            float(model.removeprefix(f"{family} ")): metrics["test_accuracy"][at]
+            for model, metrics in self._models.items()
+            if model.startswith(f"{family} ") and at in metrics.get("test_accuracy", {})
         }
 
     def errors(self, family: str) -> list[tuple[str, float, float]]:
         """The networks of which the server has logged a value as `<family> <network>`, in the order of the log: the network,
         that value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the mean."""
         found = []
-        for metric, values in self.diagnostics.items():
-            if metric.startswith(f"{family} "):
-                network = metric.removeprefix(f"{family} ")
+        for name, values in self.diagnostics.items():
+            if name.startswith(f"{family} "):
+                network = name.removeprefix(f"{family} ")
                 mean = numbers(self._rows.get(("mean", network, "test_accuracy"), {}))
-                accuracy = self.of_server.get((network, "test_accuracy"), mean)
+                accuracy = self._models.get(network, {}).get("test_accuracy", mean)
                 found += [(network, value, accuracy[at]) for at, value in values.items() if at in accuracy]
         return found
 
     def measured(self, model: str = "global") -> dict[str, Curve]:
         """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
         diagram, by metric, for the rounds in which it was."""
-        return {metric.removeprefix("test_"): values for (of, metric), values in self.of_server.items() if of == model}
+        return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
 
     def undefined(self, model: str = "global", last: int = 1) -> dict[str, str]:
         """Why a metric of a model of the server is no number in some of the last rounds in which it was measured, by metric;
