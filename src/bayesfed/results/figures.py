@@ -2,7 +2,9 @@
 value of an axis), its colour, and the words around it. `drawing.py` makes a picture of it, the report a chart."""
 
 import itertools
+import statistics
 import types
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +20,10 @@ from bayesfed.results.study import Study
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
 """In place of an axis of runs: curves are the networks of a run, each with its own error."""
+Points = Mapping[Any, float]
+"""What is drawn of a curve: accuracy, or the like, by what stands below."""
+Line = tuple[str, str, str, str, str]
+"""A curve of a run: row and column of its panel, its name, its seed, and its run."""
 PALETTE = (
     "#d55e00", "#0173b2", "#de8f05", "#029e73", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
 )  # fmt: skip
@@ -66,29 +72,21 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, scale = axis_of(figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
-    drawn: list[tuple[Record, tuple[str, str, str], Mapping[Any, float]]] = []
-    for record in records:
-        row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        drawn += [(record, (row, column, curve), values) for curve, values in named_points(record, figure)]
-    whole = {line for record, line, values in drawn if values and not record.diverged}
-    data = [
-        (*line, record.seed, at, scale * value, record.folder.name)
-        for record, line, values in drawn
-        if not (record.diverged and line in whole)
-        for at, value in values.items()
-    ]
-    curves = pd.DataFrame(data, columns=COLUMNS)
-    left_out: set[str] = set()
-    if not is_scatter(figure):
-        curves = of_shared_seeds(curves)
-        left_out = {one[-1] for one in data} - set(curves["run"].unique())
-        # Several clients of a run are one value of their seed.
-        own = [name for name in COLUMNS if name != "accuracy"]
-        curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
+    drawn = undiverged(study, figure, records)
+    left_out: Set[str] = set()
+    if is_scatter(figure):
+        data = [(*line, at, scale * value) for line, values in drawn for at, value in values.items()]
+    else:
+        lines: dict[Line, list[Points]] = {}
+        for line, values in drawn:
+            lines.setdefault(line, []).append(values)
+        kept = of_shared_seeds(lines)
+        left_out = {run for *_, run in lines} - {run for *_, run in kept}
+        data = [(*line, at, scale * value) for line in kept for at, value in mean_of(lines[line]).items()]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
     names = unique(named)
     return Content(
-        curves=curves,
+        curves=pd.DataFrame(data, columns=[*COLUMNS[:4], "run", *COLUMNS[4:6]])[COLUMNS],
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
         rows=unique(panel(study, record, figure["rows"]) for record in records),
         columns=unique(panel(study, record, figure["columns"]) for record in records),
@@ -97,14 +95,43 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     )
 
 
-def of_shared_seeds(curves: pd.DataFrame) -> pd.DataFrame:
+def undiverged(study: Study, figure: Mapping[str, Any], records: Iterable[Record]) -> list[tuple[Line, Points]]:
+    """The curves of records that have a value; of runs that diverged only where no other run has that curve."""
+    found = []
+    for record in records:
+        row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
+        named = named_points(record, figure)
+        found += [(record, (row, column, curve), values) for curve, values in named if values]
+    whole = {line for record, line, _ in found if not record.diverged}
+    return [
+        ((*line, record.seed, record.folder.name), values)
+        for record, line, values in found
+        if not (record.diverged and line in whole)
+    ]
+
+
+def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
     """Of each curve of a panel the seeds that most curves there have, or its own where it has none of these."""
-    kept = pd.Series(True, index=curves.index)
-    for _, own in curves.groupby(["row", "column"]):
-        curves_with = own.groupby("seed")["curve"].nunique()
-        shared = own["seed"].isin(curves_with.index[curves_with == curves_with.max()])
-        kept[own.index] = shared | ~shared.groupby(own["curve"]).transform("any")
-    return curves[kept]
+    lines = list(lines)
+    curves: dict[tuple[str, str], dict[str, set[str]]] = {}  # the seeds of each curve, by panel
+    for row, column, curve, seed, _ in lines:
+        curves.setdefault((row, column), {}).setdefault(curve, set()).add(seed)
+    kept = []
+    for line in lines:
+        row, column, curve, seed, _ = line
+        counts = Counter(itertools.chain(*curves[row, column].values()))
+        shared = {each for each, count in counts.items() if count == max(counts.values())}
+        if seed in shared or shared.isdisjoint(curves[row, column][curve]):
+            kept.append(line)
+    return kept
+
+
+def mean_of(curves: Sequence[Points]) -> Points:
+    """The mean of curves, of several clients of a run, at each place where any has a value."""
+    if len(curves) == 1:
+        return curves[0]
+    places = dict.fromkeys(at for curve in curves for at in curve)
+    return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in places}
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:
@@ -112,7 +139,7 @@ def axis_of(figure: Mapping[str, Any]) -> str:
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
 
 
-def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, Mapping[Any, float]]]:
+def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, Points]]:
     """A record's curve and its name; where networks are told apart, a point each."""
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
@@ -125,7 +152,7 @@ def is_scatter(figure: Mapping[str, Any]) -> bool:
     return not POINTS.isdisjoint(figure.get("shows", {}))
 
 
-def points(record: Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
+def points(record: Record, figure: Mapping[str, Any]) -> Points:
     """A record's curve: by round, or by the number that stands below in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
@@ -146,7 +173,7 @@ def points(record: Record, figure: Mapping[str, Any]) -> Mapping[int, float] | M
     return record.curve()
 
 
-def why_bare(record: Record, curve: Mapping[Any, float]) -> str:
+def why_bare(record: Record, curve: Points) -> str:
     """Why a record has no reliability diagram: its accuracy is missing, or it is from before there were bins."""
     return record.missing or (UNRECORDED if record.done and not record.diverged and not curve else "")
 
