@@ -78,13 +78,13 @@ class Chart:
     choices: str = ""
 
     def data(self) -> Json:
-        """What the page's script needs of it."""
+        """Say what the page's script needs of it."""
         panels = [{"title": one.title, "csv": one.csv, "x": one.x, "y": one.y} for one in self.panels]
         return {"spec": self.spec, "panels": panels}
 
 
 def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
-    """A figure of a paper: the same numbers as in the picture of it (`results/drawing.py`)."""
+    """Give a figure of a paper: the same numbers as in the picture of it (`results/drawing.py`)."""
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
     frame = data.curves.rename(columns={"round": "x", "accuracy": "value"})
@@ -128,7 +128,7 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
 def by_experiment(
     study: Study, frame: pd.DataFrame, name: str, title: str, below: str, upright: str, *, diagonal: bool = False
 ) -> list[Chart]:
-    """A chart for each experiment of a frame (experiment, panel, curve, seed, x, value, run): a panel a cell, a curve a
+    """Give a chart for each experiment of a frame (experiment, panel, curve, seed, x, value, run): a panel a cell, a curve a
     method."""
     found = []
     for experiment, own in frame.groupby("experiment", sort=False):
@@ -150,7 +150,7 @@ def by_experiment(
 
 
 def cell_name(study: Study, record: Record) -> str:
-    """A cell's name but for method and seed."""
+    """Give a cell's name but for method and seed."""
     words = [study.stand_ins([record]) or study.labels(record.dataset), study.label(record.model)]
     words += [f"alpha {record.alpha}"] if record.alpha else []
     words += [f"stragglers {record.stragglers}"] if record.stragglers not in ("", "0") else []
@@ -165,7 +165,7 @@ def without_curve(panels: Sequence[tuple[str, str]]) -> str:
 
 
 def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
-    """The curves of these names (and labels), with colours as in the figures; dash and point tell them apart too."""
+    """Give the curves of these names (and labels), with colours as in the figures; dash and point tell them apart too."""
     palette = figures.colours(places)
     return [
         Curve(
@@ -187,7 +187,7 @@ def thinned(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def bounds(values: pd.Series, percent: bool) -> Ends:
-    """The ends of an axis that shows all of these values with some room; a percentage ends at 0 and 100."""
+    """Give the ends of an axis that shows all of these values with some room; a percentage ends at 0 and 100."""
     low, high = float(values.min()), float(values.max())
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = (max(low - room, 0.0), min(high + room, 100.0)) if percent else (low - room, high + room)
@@ -195,7 +195,7 @@ def bounds(values: pd.Series, percent: bool) -> Ends:
 
 
 def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
-    """The ends of an axis from the first place to the last."""
+    """Give the ends of an axis from the first place to the last."""
     first, last = float(places.min()), float(places.max())
     if first < last:
         return first, last
@@ -203,16 +203,14 @@ def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Data of a panel as text."""
+    """Give data of a panel as text."""
     text = io.StringIO()
     frame.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
     return text.getvalue()
 
 
-def mean_curves(
-    frame: pd.DataFrame, sides: Sequence[str]
-) -> dict[Any, dict[str, list[tuple[float, float]]]]:
-    """The mean over seeds along each curve, by the panel's values of `sides`, then by the curve."""
+def mean_curves(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, dict[str, list[tuple[float, float]]]]:
+    """Give the mean over seeds along each curve, by the panel's values of `sides`, then by the curve."""
     found: dict[Any, dict[str, list[tuple[float, float]]]] = {}
     mean = frame.groupby([*sides, "curve", "x"])["value"].mean()
     for (*panel, curve, at), value in zip(mean.index.tolist(), mean.tolist(), strict=True):
@@ -221,7 +219,7 @@ def mean_curves(
 
 
 def in_words(means: Mapping[str, list[tuple[float, float]]], names: Mapping[str, str], below: str) -> str:
-    """What a panel shows: where each curve ends and where it is highest, as means over seeds."""
+    """Say what a panel shows: where each curve ends and where it is highest, as means over seeds."""
     told = []
     for name, label in names.items():
         if points := means.get(name):
@@ -263,7 +261,7 @@ def lines(curves: Sequence[Curve], below: str, upright: str, kind: Kind) -> Json
 
 @functools.cache
 def frame_of(kind: Kind, form: str) -> str:
-    """The specification of curves as JSON, with places to fill in: Altair takes its time for each.
+    """Give the specification of curves as JSON, with places to fill in: Altair takes its time for each.
 
     The mean over seeds, a band of one standard deviation, each seed thin behind; hover names run and value. Data: curve,
     seed, x, value, run.
@@ -351,7 +349,7 @@ def heat_map() -> Json:
 
 
 def clients() -> Json:
-    """A point a client: its accuracy over how many images it has. Data: client, model, images, value."""
+    """Give a point a client: its accuracy over how many images it has. Data: client, model, images, value."""
     x = alt.X("images:Q").title("training images").axis(grid=False, tickCount=5)
     y = alt.Y("value:Q").scale(zero=False).title("best accuracy on its shard (%)")
     tip = ["client:O", "model:N", "images:Q", alt.Tooltip("value:Q", title="accuracy", format=".2f")]
@@ -359,23 +357,23 @@ def clients() -> Json:
 
 
 def nearest() -> Any:
-    """The point nearest to the pointer."""
+    """Give the point nearest to the pointer."""
     return alt.selection_point(name="hover", on="pointerover", nearest=True, empty=False, clear="pointerout")
 
 
 def between(low: str, high: str, kind: Literal["linear", "log"] = "linear") -> alt.Scale:
-    """A scale between two parameters of the page."""
+    """Give a scale between two parameters of the page."""
     zero: Json = {} if kind == "log" else {"zero": False}
     return alt.Scale(type=kind, domain=[alt.ExprRef(low), alt.ExprRef(high)], nice=False, **zero)
 
 
 def ends_of_axes() -> list[Any]:
-    """The parameters that hold the ends of a panel's axes, percentages unless the page says otherwise."""
+    """Give the parameters that hold the ends of a panel's axes, percentages unless the page says otherwise."""
     return [alt.param(name, value=number) for name, number in (("left", 0), ("right", 100), ("low", 0), ("high", 100))]
 
 
 def diagonal(x: Any, y: Any) -> Any:
-    """The line on which both axes are equal, from end to end of the panel."""
+    """Give the line on which both axes are equal, from end to end of the panel."""
     ends = alt.Chart(alt.InlineData([{"last": False}, {"last": True}])).transform_calculate(
         x="datum.last ? min(right, high) : max(left, low)", value="datum.x"
     )
@@ -383,7 +381,7 @@ def diagonal(x: Any, y: Any) -> Any:
 
 
 def finished(chart: Any, height: int = HEIGHT) -> Json:
-    """A chart as JSON, as wide as its place, without what the page gives: its data, and its colours."""
+    """Give a chart as JSON, as wide as its place, without what the page gives: its data, and its colours."""
     whole = chart.properties(width="container", height=height, data=alt.NamedData("panel"))
     spec: Json = whole.to_dict(validate=False)
     spec.pop("config", None)

@@ -49,7 +49,7 @@ class Answer:
 
 
 def printed(compared: Iterable[Compared]) -> Printed:
-    """The numbers in print by what they are of."""
+    """Give the numbers in print by what they are of."""
     return {
         (one.cell.metric, place(one.cell.records)): float(one.row["published"])
         for one in compared
@@ -58,12 +58,12 @@ def printed(compared: Iterable[Compared]) -> Printed:
 
 
 def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
-    """What records are of. Experiments may share a run of which a paper prints several numbers."""
+    """Say what records are of. Experiments may share a run of which a paper prints several numbers."""
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
 def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
-    """A claim in words; `rows` are those of its cells in `claims.csv`."""
+    """Give a claim in words; `rows` are those of its cells in `claims.csv`."""
     claim, total = of.claim, of.total
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
@@ -83,14 +83,14 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
 
 
 def where(row: Mapping[str, str]) -> str:
-    """A claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
+    """Give a claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
     named = (("", "dataset"), ("alpha ", "alpha"), ("stragglers ", "stragglers"), ("", "axes"), ("", "model"))
     words = [f"{word}{row[key]}" for word, key in (*named, ("client ", "client")) if row[key]]
     return ", ".join(word for word in words if word != "stragglers 0")
 
 
 def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
-    """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    """Say what came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
     size = claims.amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
@@ -121,7 +121,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """What print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
+    """Say what print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -172,8 +172,8 @@ def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
 
 
 def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
-    """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests
-    on."""
+    """Give the answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that
+    rests on."""
     own = [one for one in found if one.by == "paper"] or found
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:

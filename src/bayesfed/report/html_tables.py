@@ -25,12 +25,12 @@ GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "a
 
 
 def run_id(folder: Path) -> str:
-    """A run's name on the page: its folder's, which ends in its key."""
+    """Give a run's name on the page: its folder's, which ends in its key."""
     return folder.name
 
 
 def runs_of(records: Iterable[Record]) -> str:
-    """The finished runs behind these records, joined by commas."""
+    """Give the finished runs behind these records, joined by commas."""
     return ",".join(unique(run_id(record.folder) for record in records if record.done))
 
 
@@ -44,7 +44,7 @@ class Files:
 
 
 def download(name: str, title: str, frame: pd.DataFrame, whole: pd.DataFrame | None = None) -> Files:
-    """The downloads of a table; the CSV is of `whole`, where that says more."""
+    """Give the downloads of a table; the CSV is of `whole`, where that says more."""
     comment = " ".join(title.split())
     latex = in_latex(frame)
     csv = (frame if whole is None else whole).to_csv(index=False, lineterminator="\n")
@@ -74,7 +74,7 @@ def in_latex(frame: pd.DataFrame) -> str:
 
 
 def as_link(text: str, kind: str) -> str:
-    """A text as a link that holds it."""
+    """Give a text as a link that holds it."""
     return f"data:text/{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
@@ -90,7 +90,7 @@ class Plain:
 
 
 def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) -> Plain:
-    """A data frame of texts as a table of the page."""
+    """Give a data frame of texts as a table of the page."""
     rows = [list(map(str, row)) for row in frame.itertuples(index=False)]
     return Plain(title, list(map(str, frame.columns)), rows, download(name, title, frame), runs)
 
@@ -147,7 +147,7 @@ class Table:
 def of_paper(
     study: Study, name: str, table: Mapping[str, Any], rows: Sequence[cells.Row], compared: Sequence[Compared]
 ) -> Table:
-    """A paper's table beside print; `compared`: its cells, row by row."""
+    """Give a paper's table beside print; `compared`: its cells, row by row."""
     footnotes: list[str] = []
     beside = iter(compared)
     shown = [
@@ -168,7 +168,7 @@ def of_paper(
 
 
 def cell_of(one: Compared, footnotes: list[str]) -> Shown:
-    """A cell of a table; what is to be said of it is added to the table's footnotes where it is not among them."""
+    """Give a cell of a table; what is to be said of it is added to the table's footnotes where it is not among them."""
     verdict, score, records = one.row["verdict"], one.cell.score, one.cell.records
     kind = "close" if verdict.startswith("within") else KINDS.get(verdict, "apart")
     kind = "bare" if score.missing and score.mean is None else kind

@@ -79,7 +79,7 @@ def against(study: Study, shown: Sequence[Table]) -> Chart | None:
 
 
 def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
-    """What the runs took, by experiment, data, method and hardware."""
+    """Say what the runs took, by experiment, data, method and hardware."""
     rows = [
         {
             "experiment": formatting.spoken(one["columns"]["experiment"]),
@@ -142,7 +142,7 @@ def calibration(of: Derived) -> Plain | None:
 
 
 def logged(study: Study) -> tuple[Plain | None, list[Chart]]:
-    """What the servers logged of themselves: in the last round as a table, and over rounds as charts."""
+    """Say what the servers logged of themselves: in the last round as a table, and over rounds as charts."""
     last: dict[tuple[str, ...], list[tuple[str, float, str]]] = {}
     over = []
     for record in study.records:
@@ -254,7 +254,7 @@ def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
 
 
 def speed(folder: Path) -> list[Plain]:
-    """The tables of the benchmarks, as they stand in the results."""
+    """Give the tables of the benchmarks, as they stand in the results."""
     return [
         plain(path.stem, path.stem, pd.read_csv(path, dtype=str).fillna("")) for path in sorted(folder.glob("*.csv"))
     ]

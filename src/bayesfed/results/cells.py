@@ -44,7 +44,7 @@ class Score:
         return self.number(self.mean) + (f" ± {self.number(self.sd)}" if self.sd is not None else "")
 
     def number(self, value: float | None) -> str:
-        """A mean, or a standard deviation, as shown; "" for none."""
+        """Give a mean, or a standard deviation, as shown; "" for none."""
         if value is None:
             return ""
         places = self.statistic.decimals
@@ -61,7 +61,7 @@ class Score:
         return ", ".join([*words, *self.without()])
 
     def without(self) -> list[str]:
-        """The clients that a mean leaves out, and why: `without 1 client: never took part`."""
+        """Give the clients that a mean leaves out, and why: `without 1 client: never took part`."""
         return [f"without {count} client{'s' if count > 1 else ''}: {why}" for why, count in self.left_out.items()]
 
 
@@ -124,7 +124,7 @@ Row = tuple[dict[str, str], list[Cell]]
 
 
 def rows(study: Study, table: Mapping[str, Any]) -> list[Row]:
-    """The rows of a table in the paper's order.
+    """Give the rows of a table in the paper's order.
 
     A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
     keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
@@ -156,7 +156,7 @@ def rows(study: Study, table: Mapping[str, Any]) -> list[Row]:
 
 
 def title(study: Study, keys: Mapping[str, Any]) -> str:
-    """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
+    """Give a column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
     if "title" in keys:
         return str(keys["title"])
     words = [study.labelled(key, text(value)) for key, value in keys_of(keys).items() if key != "client"]
@@ -165,15 +165,15 @@ def title(study: Study, keys: Mapping[str, Any]) -> str:
 
 
 def keys_of(column: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that a column asks of its cells."""
+    """Give the keys that a column asks of its cells."""
     return {key: value for key, value in column.items() if key not in ("metric", "title")}
 
 
 def budget(records: Iterable[Record], field: str) -> str:
-    """The records' value of a budget field; several are joined by ` or `."""
+    """Give the records' value of a budget field; several are joined by ` or `."""
     return " or ".join(unique(str(getattr(record, field)) for record in records))
 
 
 def used(study: Study, records: Iterable[Record]) -> str:
-    """The dataset trained on, in the paper's writing where it is the paper's."""
+    """Give the dataset trained on, in the paper's writing where it is the paper's."""
     return " or ".join(unique(study.labels(record.used) for record in records))

@@ -101,7 +101,7 @@ class Tested:
 def _groups(
     records: Iterable[Record], fields: Sequence[str], apart: Sequence[str] = ()
 ) -> dict[tuple[object, ...], list[Record]]:
-    """The records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
+    """Give the records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
     found: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         axes = tuple((axis, value) for axis, value in record.axes.items() if axis not in apart)
@@ -111,8 +111,8 @@ def _groups(
 
 
 def _value(records: Sequence[Record], statistic: Statistic, worst: float | None = None) -> float | None:
-    """The mean of the records' values; None while one is missing. `worst` stands for a run that never reaches a value, or
-    has diverged."""
+    """Give the mean of the records' values; None while one is missing. `worst` stands for a run that never reaches a value,
+    or has diverged."""
     values = [record.value(statistic) for record in records]
     for place, record in enumerate(records):
         if values[place] is None and record.done and (record.diverged or statistic.kind == "first"):
@@ -168,7 +168,7 @@ def _pairs(
 
 
 def _sides(records: Sequence[Record], fields: Sequence[str], values: Iterable[tuple[str, ...]]) -> list[list[Record]]:
-    """The records that have each of these values of some fields, side by side."""
+    """Give the records that have each of these values of some fields, side by side."""
     found = grouped(records, fields)
     return [found.get(each, []) for each in values]
 
@@ -180,8 +180,8 @@ def _level(differences: Sequence[float | None], holds: Sequence[bool]) -> int:
 
 
 def _falls(records: Sequence[Record], claim: Claim, statistic: Statistic, sign: int) -> list[Test]:
-    """Test `falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is that of the smallest and the
-    largest value of `along`."""
+    """Test `falls` (sign -1) and `rises` (sign 1): one test a method and cell; its difference is that of the smallest and
+    the largest value of `along`."""
     along = claim["along"]
     found = []
     chosen = select(records, {"method": claim["methods"]})
@@ -201,7 +201,7 @@ def _falls(records: Sequence[Record], claim: Claim, statistic: Statistic, sign: 
 
 
 def _values(sides: Iterable[Sequence[Record]], statistic: Statistic) -> list[float]:
-    """The value of each side; nothing while one has none."""
+    """Give the value of each side; nothing while one has none."""
     values = [_value(side, statistic) for side in sides]
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
@@ -308,7 +308,7 @@ def _without(test: Test) -> list[str]:
 
 
 def _precision(counted: Iterable[Test]) -> str:
-    """The precision of the runs that are compared; `bf16 against fp32` where those of a seed differ."""
+    """Give the precision of the runs that are compared; `bf16 against fp32` where those of a seed differ."""
     found = [
         unique(sorted(record.run.provenance["precision"] for record in of_seed if record.done))
         for test in counted

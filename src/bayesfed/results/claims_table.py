@@ -53,7 +53,7 @@ def _columns(outcome: Outcome) -> dict[str, str]:
 
 
 def _cell(study: Study, test: Test) -> dict[str, str]:
-    """The columns that name a test's cell; what differs within it stays empty."""
+    """Give the columns that name a test's cell; what differs within it stays empty."""
     common = set.intersection(*({(axis, r.field(axis)) for axis in r.axes} for r in test.records))
 
     def axes(record: Record) -> str:

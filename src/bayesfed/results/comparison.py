@@ -150,7 +150,7 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Publis
 
 
 def printed_of(study: Study, cell: Cell, published: Published) -> list[dict[str, str]]:
-    """The printed numbers that belong to a cell, by its metric and its keys as labels."""
+    """Give the printed numbers that belong to a cell, by its metric and its keys as labels."""
     labels = {key: study.written(key, value) for key, value in cell.keys.items()}
     of_metric = (row for row in published if row["metric"] == cell.metric)
     return [row for row in of_metric if all(row.get(key) == value for key, value in labels.items())]
@@ -190,6 +190,6 @@ def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
 
 
 def axes_of(table: Mapping[str, Any]) -> list[str]:
-    """The keys of a table that printed numbers have no column for: axes such as `lr`."""
+    """Give the keys of a table that printed numbers have no column for: axes such as `lr`."""
     asked = [*table["rows"], *(key for column in table["columns"] for key in cells.keys_of(column))]
     return [key for key in unique(asked) if key not in KEYS]

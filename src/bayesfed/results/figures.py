@@ -45,7 +45,7 @@ class Content:
 
 
 def content(study: Study, figure: Mapping[str, Any]) -> Content:
-    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
+    """Give the data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
     folder.
 
     Curves are to be compared, and seeds differ by more than methods: of a panel those seeds are drawn that most of its
@@ -96,7 +96,7 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
 
 
 def undiverged(study: Study, figure: Mapping[str, Any], records: Iterable[Record]) -> list[tuple[Line, Points]]:
-    """The curves of records that have a value; of runs that diverged only where no other run has that curve."""
+    """Give the curves of records that have a value; of runs that diverged only where no other run has that curve."""
     found = []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
@@ -127,7 +127,7 @@ def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
 
 
 def mean_of(curves: Sequence[Points]) -> Points:
-    """The mean of curves, of several clients of a run, at each place where any has a value."""
+    """Give the mean of curves, of several clients of a run, at each place where any has a value."""
     if len(curves) == 1:
         return curves[0]
     places = dict.fromkeys(at for curve in curves for at in curve)
@@ -135,12 +135,12 @@ def mean_of(curves: Sequence[Points]) -> Points:
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:
-    """What tells a figure's curves apart: an axis of its runs, or the networks of each run."""
+    """Say what tells a figure's curves apart: an axis of its runs, or the networks of each run."""
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
 
 
 def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, Points]]:
-    """A record's curve and its name; where networks are told apart, a point each."""
+    """Give a record's curve and its name; where networks are told apart, a point each."""
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
     found = record.run.errors(figure["shows"]["error"]) if record.done else []
@@ -153,7 +153,7 @@ def is_scatter(figure: Mapping[str, Any]) -> bool:
 
 
 def points(record: Record, figure: Mapping[str, Any]) -> Points:
-    """A record's curve: by round, or by the number that stands below in its place."""
+    """Give a record's curve: by round, or by the number that stands below in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
         return record.run.diagnostics.get(shows["diagnostic"], {}) if record.done else {}
@@ -179,7 +179,7 @@ def why_bare(record: Record, curve: Points) -> str:
 
 
 def panel(study: Study, record: Record, keys: Iterable[str]) -> str:
-    """A panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
+    """Give a panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
     words = []
     for key in keys:
         value = record.field(key)
@@ -196,7 +196,7 @@ def footnote(
     study: Study, records: Sequence[Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
     left_out: Set[str] = frozenset(),
 ) -> str:  # fmt: skip
-    """The small print: what line and band are, how many runs stand behind them, budget, notice."""
+    """Give the small print: what line and band are, how many runs stand behind them, budget, notice."""
     drawn = [record for record in records if record.done and record.folder.name not in left_out]
     seeds = len(unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
@@ -245,7 +245,7 @@ def unlike(records: Iterable[Record]) -> bool:
 
 
 def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
-    """What a figure's own YAML says of it, and what its search has chosen, in how many points."""
+    """Say what a figure's own YAML says of it, and what its search has chosen, in how many points."""
     note = figure.get("note", "")
     found = [note[0].upper() + note[1:].rstrip(".") + "."] if note else []
     if "search" in figure:
@@ -258,7 +258,7 @@ def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
 def choices(
     study: Study, figure: Mapping[str, Any], records: Iterable[Record]
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """The table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
+    """Give the table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
     run."""
     found = {}
     for record in records:
@@ -271,7 +271,7 @@ def choices(
 
 
 def without(study: Study, records: Iterable[Record]) -> list[str]:
-    """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
+    """Give the finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.missing:
@@ -281,7 +281,7 @@ def without(study: Study, records: Iterable[Record]) -> list[str]:
 
 
 def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
-    """The place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
+    """Give the place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
 
     A method has the same in all figures of its paper: one of its own while there are any, then one of a method that is in no
     figure and no experiment beside it. Where that cannot be, a figure counts its own curves.
@@ -303,7 +303,7 @@ def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
 
 
 def colours(places: Mapping[str, int]) -> dict[str, str]:
-    """The colour of each curve by its place."""
+    """Give the colour of each curve by its place."""
     return {name: PALETTE[place % COLOURS] for name, place in places.items()}
 
 
@@ -322,7 +322,7 @@ def why(records: Iterable[Record]) -> str:
 
 
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """What stands below the panels of a figure, and at their left."""
+    """Say what stands below the panels of a figure, and at their left."""
     shows = figure.get("shows", {})
     upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
     return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(

@@ -49,7 +49,7 @@ def by_run(study: Study) -> Iterator[OfRun]:
 
 
 def clients(study: Study, runs: Iterable[OfRun]) -> Rows:
-    """Lay out clients.csv: a row a finished run and client (counted from 0), their `mean`, and the server's model (`global`).
+    """Lay out clients.csv: a row a finished run and client (from 0), their `mean`, and the server's model (`global`).
 
     Accuracy in percent: a client on its own test shard, and in `global_accuracy_best_percent`, ... the server's model there;
     `global` on the full test set; `diverged` for a run that was stopped since a value in it was no longer finite. An empty
@@ -78,7 +78,7 @@ def clients(study: Study, runs: Iterable[OfRun]) -> Rows:
 
 
 def on_shard(column: str) -> str:
-    """The column of the server's model on a client's shard."""
+    """Give the column of the server's model on a client's shard."""
     return f"global_{column}"
 
 

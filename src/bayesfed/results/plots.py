@@ -67,7 +67,7 @@ def write(found: Iterable[Study], out: Path) -> list[Path]:
 
 
 def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
-    """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
+    """Give a figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data, axis = figures.content(study, figure), figures.axis_of(figure)
     palette = figures.colours(figures.places(study, axis, data.names))
     with matplotlib.rc_context(STYLE):
@@ -115,7 +115,7 @@ def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
 
 
 def _labels(study: Study, axis: str, data: figures.Content) -> list[str]:
-    """What the curves are called in the legend, and why one is not drawn."""
+    """Say what the curves are called in the legend, and why one is not drawn."""
     drawn = set(data.curves["curve"])
     return [
         (name if axis == figures.NETWORK else study.labelled(axis, name))
@@ -134,8 +134,8 @@ def _panels(
     share: Literal["row", "none"],
     scales: Mapping[tuple[str, str], tuple[float, float]],
 ) -> None:
-    """The panels of a figure, rows and columns as in its content; `few`: points are marked; `share`: whether those of a row
-    have one scale; `scales`: those that do not show all."""
+    """Give the panels of a figure, rows and columns as in its content; `few`: points are marked; `share`: whether those of a
+    row have one scale; `scales`: those that do not show all."""
     curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
     axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
     log = figures.is_logarithmic(figure, curves["round"])
@@ -176,7 +176,7 @@ def undrawn(data: figures.Content, axis: str, name: str) -> str:
 
 
 def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Record]) -> Figure:
-    """A figure without a finished run."""
+    """Give a figure without a finished run."""
     made = Figure(figsize=(6.4, 2.4))
     _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)
     nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
@@ -194,7 +194,7 @@ def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Reco
 
 
 def _head(made: Figure, title: str, total: float) -> None:
-    """The title, at the left edge, above the legend."""
+    """Give the title, at the left edge, above the legend."""
     made.text(
         0.1 / made.get_figwidth(),
         1 - 0.1 / total,
@@ -207,7 +207,7 @@ def _head(made: Figure, title: str, total: float) -> None:
 
 
 def wrapped(title: str, width: float) -> str:
-    """A title in lines that fit a figure of so many inches."""
+    """Give a title in lines that fit a figure of so many inches."""
     return textwrap.fill(title, int(width * 11))
 
 
@@ -222,7 +222,7 @@ def fitting(labels: Sequence[str], width: float) -> int:
 
 
 def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D:
-    """A curve's entry in the legend."""
+    """Give a curve's entry in the legend."""
     marker = "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
@@ -235,7 +235,7 @@ def _share(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Lite
 
 
 def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tuple[str, str], tuple[float, float]]:
-    """The scales that are not to show all, by the row and column of their panels: where what curves pass in the first
+    """Give the scales that are not to show all, by the row and column of their panels: where what curves pass in the first
     twentieth of the rounds alone would take more than two thirds, only what comes later."""
     found: dict[tuple[str, str], tuple[float, float]] = {}
     mean = curves.groupby(["row", "column", "curve", "round"])["accuracy"].mean().reset_index()
@@ -301,7 +301,7 @@ def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
 
 
 def _width(name: str, palette: Mapping[str, Any]) -> float:
-    """The paper's own method is drawn a little stronger."""
+    """Give the paper's own method is drawn a little stronger."""
     return 1.9 if name == next(iter(palette)) else 1.3
 
 

@@ -29,7 +29,7 @@ Pairs = list[tuple[float, float]]
 
 
 def in_percent(of: Derived, name: str) -> list[Compared]:
-    """The cells of a table that are printed in percent."""
+    """Give the cells of a table that are printed in percent."""
     return [one for one in of.compared[name] if one.row["published"] and one.cell.statistic.scale == 100]
 
 
@@ -39,7 +39,7 @@ def as_in_print(printed: Iterable[Compared]) -> list[Compared]:
 
 
 def compared(stand: Iterable[Compared]) -> list[Pairs]:
-    """A list for the cells that differ in nothing but the method."""
+    """Give a list for the cells that differ in nothing but the method."""
     alike = dict[tuple[object, ...], Pairs]()
     for one in stand:
         rest = (one.cell.metric, *((key, value) for key, value in one.cell.keys.items() if key != "method"))
@@ -66,7 +66,8 @@ def order(alike: Sequence[Pairs]) -> str:
 
 
 def of_tables(of: Derived) -> str:
-    """A row for each printed table: its cells, those run, how many come near, and whether their order is that of print."""
+    """Give a row for each printed table: its cells, those run, how many come near, and whether their order is that of
+    print."""
     found = []
     for name in of.study.tables:
         printed = in_percent(of, name)
@@ -91,17 +92,17 @@ def of_tables(of: Derived) -> str:
 
 
 def printing(study: Study) -> list[str]:
-    """The tables with printed cells; one of means over other tables' cells prints nothing of its own."""
+    """Give the tables with printed cells; one of means over other tables' cells prints nothing of its own."""
     return [name for name, spec in study.tables.items() if len(spec.get("published", [name])) == 1]
 
 
 def distance(one: Compared) -> float:
-    """The distance of a cell from print in points."""
+    """Give the distance of a cell from print in points."""
     return abs(float(one.row["difference"]))
 
 
 def of_far(of: Derived) -> str:
-    """A row for each printed percentage that is further from print than the widest of WITHIN."""
+    """Give a row for each printed percentage that is further from print than the widest of WITHIN."""
     found = []
     for name in printing(of.study):
         for one in as_in_print(in_percent(of, name)):
@@ -137,7 +138,7 @@ def in_words(of: Derived) -> str:
 
 
 def of_claims(of: Derived) -> str:
-    """A row for each claim: in how many cells and seeds it holds."""
+    """Give a row for each claim: in how many cells and seeds it holds."""
     found = [claim_line(one) for one in of.claims]
     return f"{markdown.table(CLAIM_HEAD, found)}\n{RULE}\n\n" if found else ""
 
@@ -151,8 +152,8 @@ CLAIM_HEAD = ["claim", "by", "holds in, of finished (planned)", "mean difference
 
 
 def claim_line(of: claims.Tested) -> list[str]:
-    """A claim in the columns of CLAIM_HEAD: `2 of 5, 3 level (15)`; with the precisions where runs of different ones are
-    compared."""
+    """Give a claim in the columns of CLAIM_HEAD: `2 of 5, 3 level (15)`; with the precisions where runs of different ones
+    are compared."""
     total = of.total
     counted, verdict = "", "not in this plan"
     if total.planned:
@@ -164,8 +165,8 @@ def claim_line(of: claims.Tested) -> list[str]:
 
 
 def of_costs(records: Iterable[Record]) -> str:
-    """A row for each experiment: its runs, what one took on a CPU, and what those that are open would take at the mean of
-    their like, runs of the same method, network and data; how many have none that stands."""
+    """Give a row for each experiment: its runs, what one took on a CPU, and what those that are open would take at the mean
+    of their like, runs of the same method, network and data; how many have none that stands."""
     experiments: dict[str, dict[RunRecord, Record]] = {}
     for record in records:
         experiments.setdefault(record.experiment, {}).setdefault(record.run, record)
@@ -203,18 +204,18 @@ def of_costs(records: Iterable[Record]) -> str:
 
 
 def kind(record: Record) -> tuple[str, str, str]:
-    """What a run's time hangs on: its method, network and data."""
+    """Say what a run's time hangs on: its method, network and data."""
     return record.method, record.model, record.used
 
 
 def text(of: Derived) -> str:
-    """The whole of it, under the label of the paper's own method."""
+    """Give the whole of it, under the label of the paper's own method."""
     parts = (of_tables(of), of_far(of), of_claims(of), of_costs(of.study.records))
     return f"### {of.study.heading}\n\n{notice(of.study)}" + "".join(parts)
 
 
 def notice(study: Study) -> str:
-    """What the config says of all its numbers, and how its finished runs differ from the paper's, a paragraph each."""
+    """Say what the config says of all its numbers, and how its finished runs differ from the paper's, a paragraph each."""
     changes = study.changes([record for record in study.records if record.done] or list(study.records))
     told = [study.notice, f"Its runs: {changes}." if study.notice and changes else ""]
     return "".join(f"**{words}**\n\n" for words in told if words)

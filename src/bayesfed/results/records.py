@@ -74,7 +74,7 @@ class Record:
         return self.run.folder
 
     def field(self, name: str) -> str:
-        """A value that cells are asked by, a field or an axis, as text; "" for an axis that another experiment has."""
+        """Give a value that cells are asked by, a field or an axis, as text; "" for an axis that another experiment has."""
         value = self.__dict__[name] if name in self.__dict__ else self.axes.get(name, "")
         return value if isinstance(value, str) else text(value)
 
@@ -138,7 +138,7 @@ class Record:
         return list(range(self.run.together[1][rounds[0]], rounds[-1] + 1))
 
     def at_the_end(self, tail: Sequence[int], statistic: Statistic) -> bool:
-        """True where a `tail` is the last rounds of the run."""
+        """Tell whether a `tail` is the last rounds of the run."""
         had = self.run.rounds
         return tail == list(range(max(1, had + 1 - TAILS[statistic.name]), had + 1))
 
@@ -153,7 +153,7 @@ class Record:
         return max((value for at, value in curve if first <= at <= last), default=None)
 
     def at_best(self, best: str, level: str) -> float | None:
-        """The accuracy of a level in the first round in which that of the level `best` is best."""
+        """Give the accuracy of a level in the first round in which that of the level `best` is best."""
         leading, other = (replace(self, level=name).curve() for name in (best, level))
         return other.get(max(leading, key=lambda at: (leading[at], -at))) if leading else None
 
@@ -162,13 +162,13 @@ class Record:
         return self.run.measured().get(self.recorded(metric), {}) if self.done else {}
 
     def recorded(self, metric: str) -> str:
-        """The name of a metric in the record of the run, which has the names of the datasets used."""
+        """Give the name of a metric in the record of the run, which has the names of the datasets used."""
         asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
         return metric.replace(asked, self.foreign.get(asked, asked)) if asked else metric
 
     def reliability(self, model: str = "global") -> dict[float, float]:
-        """A server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent, of
-        bins with at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before
+        """Give a server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent,
+        of bins with at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before
         there were bins."""
         found = self.run.measured(model) if self.done and not self.diverged else {}
         last = {
@@ -217,7 +217,7 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
 
 
 def grouped(records: Iterable[Record], fields: Sequence[str]) -> dict[tuple[str, ...], list[Record]]:
-    """Records by their values of fields or axes, in order of first appearance."""
+    """Give records by their values of fields or axes, in order of first appearance."""
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         found.setdefault(tuple(map(record.field, fields)), []).append(record)
@@ -225,6 +225,6 @@ def grouped(records: Iterable[Record], fields: Sequence[str]) -> dict[tuple[str,
 
 
 def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) -> tuple[list[Record], Statistic]:
-    """The records and the statistic of a metric, as `statistics.read_metric` reads it."""
+    """Give the records and the statistic of a metric, as `statistics.read_metric` reads it."""
     level, statistic = read_metric(metric, own)
     return [record for record in records if record.level == level], statistic

@@ -31,7 +31,7 @@ class RunRecord:
         return run_folder.read_whole(self.folder)
 
     def _text(self, name: str) -> str:
-        """The text of a file of a finished run, once; what is made of it is kept in its place."""
+        """Give the text of a file of a finished run, once; what is made of it is kept in its place."""
         assert self._whole is not None
         return self._whole[1].pop(name).decode()
 
@@ -118,7 +118,7 @@ class RunRecord:
         return self._models.get("server", {})
 
     def along(self, family: str, at: int) -> dict[float, float]:
-        """The accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
+        """Give the accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
         number."""
         return {
             float(model.removeprefix(f"{family} ")): metrics["test_accuracy"][at]
@@ -127,8 +127,9 @@ class RunRecord:
         }
 
     def errors(self, family: str) -> list[tuple[str, float, float]]:
-        """The networks of which the server has logged a value as `<family> <network>`, in the order of the log: the network,
-        that value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the mean."""
+        """Give the networks of which the server has logged a value as `<family> <network>`, in the order of the log: the
+        network, that value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the
+        mean."""
         found = []
         for name, values in self.diagnostics.items():
             if name.startswith(f"{family} "):
@@ -139,8 +140,8 @@ class RunRecord:
         return found
 
     def measured(self, model: str = "global") -> dict[str, Curve]:
-        """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
-        diagram, by metric, for the rounds in which it was."""
+        """Say what is measured of a model of the server on the full test set beside accuracy, and the bins of its
+        reliability diagram, by metric, for the rounds in which it was."""
         return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
 
     def undefined(self, model: str = "global", last: int = 1) -> dict[str, str]:
@@ -164,7 +165,7 @@ def numbers(texts: dict[str, str]) -> Curve:
 
 
 def highest_of(curves: list[Curve]) -> Curve:
-    """The largest finite value of curves, round by round."""
+    """Give the largest finite value of curves, round by round."""
     first, *others = ({at: value for at, value in curve.items() if math.isfinite(value)} for curve in curves)
     for other in others:
         first |= {at: max(value, first.get(at, value)) for at, value in other.items()}
@@ -172,7 +173,7 @@ def highest_of(curves: list[Curve]) -> Curve:
 
 
 def series_of(client: str, model: str, metric: str) -> str:
-    """The curve to which a row of `metrics.csv` belongs; "" for none."""
+    """Give the curve to which a row of `metrics.csv` belongs; "" for none."""
     if client == "global":
         return client if (model, metric) == ("global", "test_accuracy") else ""
     if client == "mean":
@@ -183,5 +184,5 @@ def series_of(client: str, model: str, metric: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None: a client without test images has no accuracy (null or NaN)."""
+    """Give a finite number, or None: a client without test images has no accuracy (null or NaN)."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

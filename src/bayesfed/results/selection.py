@@ -72,13 +72,13 @@ def listed(over: Sequence[str]) -> str:
 
 
 def place(record: Record, over: Sequence[str]) -> tuple[Group, Group]:
-    """The search that a record belongs to, and its choice there."""
+    """Give the search that a record belongs to, and its choice there."""
     axes = [axis for axis in (*FIELDS, *record.axes) if axis not in over]
     return tuple((axis, record.field(axis)) for axis in axes), tuple((axis, record.field(axis)) for axis in over)
 
 
 def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> Group | None:
-    """The choice with the largest mean over its seeds; one that diverged has none, and is chosen where all did."""
+    """Give the choice with the largest mean over its seeds; one that diverged has none, and is chosen where all did."""
     means = {}
     for choice, records in run.items():
         values = [record.value(statistic) for record in records]
@@ -88,7 +88,7 @@ def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> G
 
 
 def printed(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
-    """The choices that the paper's own grid has, by the rest of the point."""
+    """Give the choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
     for point in grid.grid(study.spec["experiments"][experiment], {}, experiment):
         values = {axis: text(value) for axis, value in point.items()}

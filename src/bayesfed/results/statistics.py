@@ -115,7 +115,7 @@ def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
 
 
 def read_statistic(name: str, value: object) -> Statistic:
-    """A statistic of a paper's own; raises InputError that says what is wrong with it."""
+    """Give a statistic of a paper's own; raises InputError that says what is wrong with it."""
     where = f"statistics.{name}"
     if not isinstance(value, Mapping) or len(value) != 1:
         raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
@@ -135,7 +135,7 @@ def read_statistic(name: str, value: object) -> Statistic:
 
 
 def in_words(metric: str) -> str:
-    """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
+    """Give a metric in words: `global accuracy, mean of the first tenth of the rounds`."""
     level, accuracy, name = metric.rpartition("_accuracy_")
     return (
         f"{formatting.spoken(level)} accuracy, {IN_WORDS.get(name, formatting.spoken(name))}"

@@ -42,7 +42,7 @@ class Study:
         return {name: records for (name,), records in grouped(self.records, ["experiment"]).items()}
 
     def of_experiments(self, *names: str) -> list[Record]:
-        """The records of these experiments, in the order of the plan."""
+        """Give the records of these experiments, in the order of the plan."""
         return [record for name, records in self._by_experiment.items() if name in names for record in records]
 
     @cached_property
@@ -88,13 +88,13 @@ class Study:
         return str(int(value) + self.first_client) if field == "client" and value.isdigit() else self.label(value)
 
     def labelled(self, field: str, value: str) -> str:
-        """A value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
+        """Give a value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
         label = self.written(field, value)
         plain = field in FIELDS and field not in BUDGET
         return label if label != value or plain else f"{spoken(field)} {value}"
 
     def axes(self, record: Record) -> str:
-        """The axes of a record that have no field of their own, in words: `lr 0.1, participation 0.5`."""
+        """Give the axes of a record that have no field of their own, in words: `lr 0.1, participation 0.5`."""
         return ", ".join(self.labelled(axis, value) for axis, value in record.axes.items())
 
     def labels(self, names: str) -> str:
@@ -124,7 +124,7 @@ class Study:
         return ", ".join(part for part in (self.stand_ins(records), *changes) if part)
 
     def budget(self, records: Sequence[Record]) -> str:
-        """`changes`, or what is said where there are none."""
+        """Give `changes`, or what is said where there are none."""
         return self.changes(records) or self.unchanged
 
 
@@ -165,7 +165,7 @@ def studies(plan: Path) -> list[Study]:
 def study(
     paper: str, spec: Mapping[str, Any], notice: str, planned: Iterable[Mapping[str, Any]], runs_folder: Path
 ) -> Study:
-    """A paper with the records of its planned cells, from the run folders below `runs_folder`."""
+    """Give a paper with the records of its planned cells, from the run folders below `runs_folder`."""
     planned = list(planned)
     runs = {folder: RunRecord(runs_folder / folder) for folder in unique(cell["folder"] for cell in planned)}
     return Study(paper, spec, notice, records_of(planned, spec, runs), spec["first_client"])
@@ -174,14 +174,14 @@ def study(
 def records_of(
     planned: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], runs: Mapping[str, RunRecord]
 ) -> list[Record]:
-    """The records of a paper's planned cells; `runs` are those of the plan by their folders in it."""
+    """Give the records of a paper's planned cells; `runs` are those of the plan by their folders in it."""
     planned = list(planned)
     levels = {name: levels_of(spec, name) for name in unique(cell["experiment"] for cell in planned)}
     return [record for cell in planned for record in _records(cell, levels[cell["experiment"]], runs[cell["folder"]])]
 
 
 def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[Record]:
-    """The records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
+    """Give the records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
     shards, the clients' own models together and, where they are tested on the full set every round, their mean."""
     summary = run.summary or {}
     done, diverged = run.summary is not None, (summary.get("diverged") or {}).get("round", 0)
@@ -233,7 +233,7 @@ def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[
 
 
 def levels_of(spec: Mapping[str, Any], experiment: str) -> set[str]:
-    """The levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
+    """Give the levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
     found = {
         column.get("metric", table.get("metric"))
         for table in spec.get("tables", {}).values()
@@ -267,12 +267,12 @@ def _why_not_together(summary: Mapping[str, Any] | None) -> str:
 
 
 def _each(names: str | list[str], clients: int) -> list[str]:
-    """The dataset of every client."""
+    """Give the dataset of every client."""
     return [names] * clients if isinstance(names, str) else (names + [names[-1]] * clients)[:clients]
 
 
 def _values(block: Mapping[str, Any], client: int | None) -> dict[str, float]:
-    """The statistics of one model in a summary's block, without those that are null."""
+    """Give the statistics of one model in a summary's block, without those that are null."""
     found = {}
     for name in ("best", "last", "last5"):
         entry = block.get(f"accuracy_{name}")

@@ -29,7 +29,7 @@ CLAIMS = "Claims that have been tested"
 
 
 def cost(seconds: Sequence[float]) -> str:
-    """What a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
+    """Say what a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
     least, most = formatting.duration(min(seconds)), formatting.duration(max(seconds))
     if least == most:
         return " ".join(most)
@@ -37,8 +37,8 @@ def cost(seconds: Sequence[float]) -> str:
 
 
 def number(cell: Cell, records: Sequence[Record]) -> str:
-    """What some of a cell's records give, behind a slash the mean of the last five rounds where the round is chosen on the
-    test set, and whether they are not of the paper's run; "" without a finished one."""
+    """Say what some of a cell's records give, behind a slash the mean of the last five rounds where the round is chosen on
+    the test set, and whether they are not of the paper's run; "" without a finished one."""
     whole = len(records) == len(cell.records)
     score = cell.score if whole else cells.score(records, cell.statistic)
     here = score.shown()
@@ -51,7 +51,7 @@ def number(cell: Cell, records: Sequence[Record]) -> str:
 
 
 def cell_text(cell: Cell, row: Mapping[str, str]) -> str:
-    """What is found here, the printed number in brackets, and whatever else a reader must know; "" without a finished
+    """Say what is found here, the printed number in brackets, and whatever else a reader must know; "" without a finished
     run."""
     here = number(cell, cell.records)
     if not here:
@@ -71,7 +71,7 @@ def of_rounds(cell: Cell) -> str:
 
 
 def beside(study: Study, keys: Mapping[str, str], cell: Cell) -> str:
-    """What a cell has in common with those that it is to be compared with, in words: its labels but the method's.
+    """Say what a cell has in common with those that it is to be compared with, in words: its labels but the method's.
 
     `keys`: those of its row.
     """
@@ -109,8 +109,8 @@ def seed_by_seed(study: Study, rows: Iterable[tuple[Mapping[str, str], Sequence[
 
 
 def table(of: Derived, name: str) -> str:
-    """Write a table in the paper's layout, without rows and columns that have no finished run; "" where none has a result, as
-    where all runs are too short."""
+    """Write a table in the paper's layout, without rows and columns that have no finished run; "" where none has a result,
+    as where all runs are too short."""
     study, spec, own = of.study, of.study.tables[name], of.rows[name]
     if not any(cell.score.seeds or cell.score.diverged for _, of_row in own for cell in of_row):
         return ""
@@ -149,14 +149,14 @@ def table(of: Derived, name: str) -> str:
 
 
 def legend(shown: str, printed: bool) -> str:
-    """What is to be known of the tables shown; `printed`: whether there are numbers in print."""
+    """Say what is to be known of the tables shown; `printed`: whether there are numbers in print."""
     last = f"{LAST}{AS_IN_PRINT * printed}." if " / " in shown else ""
     return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
 
 
 def text(of: Derived) -> str:
-    """The whole of it, under the label of the paper's own method: tables of the config's own, those
-    named under `glance` in the paper's YAML, then every claim that a finished run touches."""
+    """Give the whole of it, under the label of the paper's own method: tables of the config's own, those named under
+    `glance` in the paper's YAML, then every claim that a finished run touches."""
     study = of.study
     asked = unique(str(record.folder) for record in study.records)
     done = unique(str(record.folder) for record in study.records if record.done)
