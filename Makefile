@@ -42,17 +42,17 @@ test-kills: $(STAMP)
 
 test-report: $(STAMP)
 	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
-	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest browser_tests
+	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 test-remotes: $(STAMP)
 	@command -v sshd || test -x /usr/sbin/sshd || { echo "No sshd here (Debian: apt-get install openssh-server)" >&2; exit 2; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python "dvc[s3,ssh]" "moto[server]"
-	$(BIN)/python -m pytest cluster_tests/test_remotes.py
+	$(BIN)/python -m pytest -m cluster tests/cluster/test_remotes.py
 
 test-slurm: $(STAMP)
 	@command -v slurmctld slurmd munged || { echo "No Slurm here (Debian: apt-get install slurm-wlm munge)" >&2; exit 2; }
 	@test "$$(id -u)" = 0 || { echo "Slurm's daemons and null devices for GPUs need root" >&2; exit 2; }
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s cluster_tests/test_slurm.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m cluster tests/cluster/test_slurm.py
 
 setup: $(STAMP)
 

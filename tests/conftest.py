@@ -19,6 +19,7 @@ from bayesfed.data.records import write_npz
 from bayesfed.data.sources import SOURCES
 from benchmarks.common import few_steps
 
+pytest_plugins = ["helpers.lab"]
 torch.set_num_threads(1)
 settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("long", deadline=5000, max_examples=2000)

@@ -7,6 +7,7 @@ The short form kills a few methods twice; `make test-kills` kills every method f
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from helpers.children import finished
 
 from bayesfed import methods
 
-KILLING = Path(__file__).with_name("killing.py")
+TESTS = Path(__file__).parents[1]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,7 +33,7 @@ def test_a_run_survives_kills(
 ) -> None:
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(mapping(method, rounds=3, stragglers=0.5, local_epochs=2)))
-    command = [sys.executable, str(KILLING), str(run_file), str(data_dir), str(tmp_path), str(kills), "1"]
-    done = finished(command, env={"OMP_NUM_THREADS": "1"})
+    command = [sys.executable, "-m", "helpers.killing", str(run_file), str(data_dir), str(tmp_path), str(kills), "1"]
+    done = finished(command, env={"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])})
     assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in tmp_path.glob("*.log"))[-3000:]
     assert json.loads(done.stdout)["kills"] >= kills

@@ -126,7 +126,7 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     monkeypatch.setattr(cpu_worker, "MEMORY", 2**30)
     of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
     found, desks = on_desks(of, 2)
-    steps = [step for desk in desks for kind in cpu_worker.kinds.values() for step in kind.steps.values()]
+    steps = [step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values()]
     assert steps
     assert all(steps)
     assert_equal(found, play(of, 2))
@@ -136,7 +136,7 @@ def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, m
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
     monkeypatch.setattr(cpu_worker, "MEMORY", 1000)
     found, desks = on_desks(of, 2)
-    assert not any(step for desk in desks for kind in cpu_worker.kinds.values() for step in kind.steps.values())
+    assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
     assert_equal(found, play(of, 2))
 
 

@@ -299,7 +299,7 @@ def test_memory_of_a_gpu_is_given_back_after_each_run_of_a_process(
 ) -> None:
     given: list[None] = []
     give_back = session.give_back
-    monkeypatch.setattr(training, "give_back", lambda: given.append(None))
+    monkeypatch.setattr(session, "give_back", lambda: given.append(None))
     assert together(mapping(), mapping(server_images=125)) == 2  # too few of a class: known when it is dealt
     assert len(given) == 2
     freed: list[None] = []
@@ -371,13 +371,13 @@ def test_a_run_without_any_value_ends(train: Train, mapping: Make, tmp_path: Pat
 def test_mistakes_of_all_run_files_are_told_before_any_is_trained(
     together: Callable[..., int], mapping: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = training.train
+    original = session.train
 
     def noting(*args: Any) -> None:
         print("training", file=sys.stderr)
         original(*args)
 
-    monkeypatch.setattr(training, "train", noting)
+    monkeypatch.setattr(session, "train", noting)
     assert together(mapping(rounds=1), mapping() | {"rouds": 3}) == 2
     told = capsys.readouterr().err
     assert told.count("rouds: unknown key; did you mean 'rounds'?") == 1
@@ -723,7 +723,7 @@ def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, t
 LONG_STEP = """
 import sys, time
 from bayesfed import cli
-from bayesfed.engine import stop
+from bayesfed.engine import signals
 from bayesfed.engine.federation import Federation
 
 def node(self, client, round, *rest):
@@ -732,7 +732,7 @@ def node(self, client, round, *rest):
         time.sleep(600)
     return original(self, client, round, *rest)
 
-original, Federation.node, stop.GRACE = Federation.node, node, 0.2
+original, Federation.node, signals.GRACE = Federation.node, node, 0.2
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -726,7 +726,7 @@ def test_current_plan_is_read_without_torch_or_process(config: dict[str, Any], m
     first = cached(config)
     program = f"""
 import subprocess, sys
-from bayesfed import plan
+from bayesfed.plan import plan
 subprocess.run = None
 assert plan.load({config!r})["hash"] == {first["hash"]!r}
 assert "torch" not in sys.modules

@@ -275,7 +275,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
 
 def config_keys() -> set[str]:
     """The keys of a config."""
-    return set(files.read_yaml(Path(cli.__file__).with_name("schemas") / "config.schema.yaml")["properties"])
+    return set(files.read_yaml(Path(cli.__file__).parent / "papers/schemas" / "config.schema.yaml")["properties"])
 
 
 def entry_points(block: Block, folder: Path, names: dict[str, Any]) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from helpers.lab import Lab, finish
+from playwright.sync_api import Browser, sync_playwright
 
 from bayesfed.plan import plan as planning
 from bayesfed.report import build
-from tests.results.conftest import Lab, finish
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 HOSTILE = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
 
 
@@ -82,25 +82,3 @@ def of_made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / name).parent.mkdir(parents=True)
     (root / f"{name}.csv").write_text("\n".join(table) + "\n")
     return build.write(plan, root.parent.parent / "reports/test.html")[0]
-
-
-class Watched:
-    """A page, and what it asked for or complained of."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.requests: list[str] = []
-        self.said: list[str] = []
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-
-
-def watched(browser: Browser, report: Path, width: int = 1440, dark: bool = False) -> Watched:
-    """The report, opened in a window of that width."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
-    )
-    seen = Watched(context.new_page())
-    seen.page.goto(report.as_uri())
-    return seen

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import watched
+from helpers.browser import watched
 from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
 
 REPORTS = ["of_results", "of_made_up"]
 WIDTHS = [390, 768, 1440]

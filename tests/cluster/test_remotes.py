@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 from helpers.children import child
 from helpers.clone import Clone
-from slurm import free_ports, wait_for
+from helpers.slurm import free_ports, wait_for
+
+pytestmark = pytest.mark.cluster
 
 Settings = dict[str, str]
 Remote = Callable[[Path, int], AbstractContextManager[Settings]]

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from helpers.children import child
 from helpers.clone import BIN, Clone
-from slurm import GPUS, NODES, Slurm, wait_for
+from helpers.slurm import GPUS, NODES, Slurm, wait_for
+
+pytestmark = pytest.mark.cluster
 
 RUNS = 13
 CONFIG = """
