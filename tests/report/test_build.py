@@ -12,7 +12,7 @@ import pytest
 import vl_convert
 
 from bayesfed.core.errors import InputError
-from bayesfed.report import build, charts, run_details
+from bayesfed.report import build, chart_specs, charts, run_details
 from bayesfed.results import claims_table, tables
 
 HOSTILE = "<script>document.title = 'run'</script>{{ 7 * 7 }}"
@@ -241,9 +241,9 @@ OF_RUN = {
     ("spec", "data"),
     [
         *((spec, OF_RUN[name]) for name, spec in run_details.specs().items()),
-        (charts.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
+        (chart_specs.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
         *(
-            (charts.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", charts.Kind(**{kind: True})),
+            (chart_specs.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", chart_specs.Look(**{kind: True})),
              "curve,seed,x,value,run\na,0,1,50,0\na,1,1,51,1\n")
             for kind in ("few", "logarithmic", "diagonal", "scatter")
         ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import vl_convert
 
-from bayesfed.report import build, charts, run_details
+from bayesfed.report import build, chart_specs, charts, run_details
 from bayesfed.results import figures, per_run, plots, published_page, summary_page, tables
 from bayesfed.results import study as join
 
@@ -104,7 +104,7 @@ def test_rounds_have_whole_ticks(rounds: int, ticks: str, lab: Any, stored: Call
     """In the report's charts of papers' figures and of runs, and in pictures."""
     left, right = charts.ends(charts.pd.Series(range(1, rounds + 1)))
     curves = charts.styled({"a": "A"}, {"a": 0})
-    spec = charts.lines(curves, "round", "value", charts.Kind(few=True, rounds=True))
+    spec = chart_specs.lines(curves, "round", "value", chart_specs.Look(few=True, rounds=True))
     assert labels(spec, rounds, left=left, right=right, low=0, high=rounds) == ticks.split()
     assert labels(run_details.specs()["curve"], rounds) == ticks.split()
     stored(lab.cell("heterogeneous", "HBFL"), [0.01 * round for round in range(1, rounds + 1)])

@@ -17,7 +17,7 @@ from bayesfed.results.formatting import spoken, unique
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.study import Study
 
-KINDS = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
+COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
 """How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with print is `apart`, and where
 finished runs have no value it is `bare`."""
 GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
@@ -97,8 +97,11 @@ def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) 
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell of the page, beside print. `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by
-    commas, `notes` the numbers of its footnotes."""
+    """A cell of the page, beside print.
+
+    `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by commas, `notes` the numbers of
+    its footnotes.
+    """
 
     row: Mapping[str, str]
     kind: str
@@ -170,7 +173,7 @@ def of_paper(
 def cell_of(one: Compared, footnotes: list[str]) -> Shown:
     """Give a cell of a table; what is to be said of it is added to the table's footnotes where it is not among them."""
     verdict, score, records = one.row["verdict"], one.cell.score, one.cell.records
-    kind = "close" if verdict.startswith("within") else KINDS.get(verdict, "apart")
+    kind = "close" if verdict.startswith("within") else COLOURED.get(verdict, "apart")
     kind = "bare" if score.missing and score.mean is None else kind
     told = "; ".join(one.remarks) if kind != "open" else ""
     footnotes += [told] if told and told not in footnotes else []

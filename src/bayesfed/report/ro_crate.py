@@ -23,7 +23,7 @@ from bayesfed.runs import run_folder
 
 NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-KINDS = {".csv": "text/csv", ".json": "application/json", ".yaml": "application/yaml", ".html": "text/html", ".md": "text/markdown",
+FORMATS = {".csv": "text/csv", ".json": "application/json", ".yaml": "application/yaml", ".html": "text/html", ".md": "text/markdown",
          ".svg": "image/svg+xml", ".png": "image/png", ".log": "text/plain"}  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def run_entities(crate: ROCrate, run: RunRecord, results: Path, software: Any) -
 
 def file(crate: ROCrate, place: str, **properties: Any) -> Any:
     """Give a file of the crate."""
-    kind = KINDS.get(Path(place).suffix)
+    kind = FORMATS.get(Path(place).suffix)
     told = {"name": Path(place).name} | ({"encodingFormat": kind} if kind else {})
     one = crate.add_file(dest_path=place, properties=told)
     for name, value in properties.items():

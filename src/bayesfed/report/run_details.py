@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed.report import charts
+from bayesfed.report import chart_specs
 from bayesfed.report.html_tables import run_id
 from bayesfed.results import formatting, per_run
 from bayesfed.results.derived import Derived
@@ -135,9 +135,9 @@ def specs() -> dict[str, Json]:
     """Give the charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server
     logged."""
     return {
-        "heat": charts.heat_map(),
-        "clients": charts.clients(),
-        "curve": charts.of_run("round", "accuracy (%)"),
-        "reliability": charts.of_run("confidence (%)", "accuracy (%)", diagonal_line=True),
-        "logged": charts.of_run("round", "value"),
+        "heat": chart_specs.heat_map(),
+        "clients": chart_specs.clients(),
+        "curve": chart_specs.of_run("round", "accuracy (%)"),
+        "reliability": chart_specs.of_run("confidence (%)", "accuracy (%)", diagonal_line=True),
+        "logged": chart_specs.of_run("round", "value"),
     }

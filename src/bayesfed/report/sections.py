@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.report import charts, run_details
+from bayesfed.report import chart_specs, charts, run_details
 from bayesfed.report.charts import Chart, Panel
 from bayesfed.report.html_tables import Plain, Table, plain, run_id
 from bayesfed.results import formatting, hardware, per_run
@@ -75,7 +75,7 @@ def against(study: Study, shown: Sequence[Table]) -> Chart | None:
     small = "A point: a printed percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
     panel = Panel("", charts.csv(frame), words, limits, limits)
     title = "Our numbers against the printed ones"
-    return Chart(f"{study.paper}-against", "", title, small, [], [panel], charts.beside_print())
+    return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_print())
 
 
 def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
@@ -220,7 +220,15 @@ def partitions(study: Study, own: Mapping[str, Json], known: Mapping[str, Json])
         panels.setdefault(path.parent.name, []).append(Panel(title, text, words))
     small = "Training images of each class at each client: the brighter, the more; nothing where a client has none of a class."
     found = [
-        Chart(f"{study.paper}-partitions-{dataset}", "", study.label(dataset), small, [], of_dataset, charts.heat_map())
+        Chart(
+            f"{study.paper}-partitions-{dataset}",
+            "",
+            study.label(dataset),
+            small,
+            [],
+            of_dataset,
+            chart_specs.heat_map(),
+        )
         for dataset, of_dataset in panels.items()
     ]
     return found, sum(name not in known for name in used)
