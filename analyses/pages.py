@@ -18,9 +18,9 @@ import yaml
 from analyses.hbfl import finished_runs
 from analyses.hbfl import sampled_partitions as measured
 from bayesfed.plan import plan
-from bayesfed.results import run_records
+from bayesfed.results.markdown import table as markdown
+from bayesfed.results.run_records import RunRecord
 from bayesfed.results.summary_page import APART, CLAIMS, LEGEND
-from bayesfed.results.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS, OF_HBFL = ROOT / "benchmarks", ROOT / "analyses" / "hbfl"
@@ -82,7 +82,7 @@ def readings() -> str:
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
     cells = []
     for seed, methods in finished_runs.searched().items():
-        reached = {name: run_records.summary(folder) or {} for name, folder in methods.items()}
+        reached = {name: RunRecord(folder).summary or {} for name, folder in methods.items()}
         model = {name: 100 * of["global"]["accuracy_last5"] for name, of in reached.items()}
         clients = {name: 100 * of["clients"]["mean"]["accuracy_best"] for name, of in reached.items()}
         for name in reached:

@@ -14,7 +14,7 @@ from analyses.hbfl import assumptions_figure, class_bias, finished_runs, sampled
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.batches import Mixer
 from bayesfed.models import convolution, network
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 from benchmarks import augment, common, cores, kernels
 
 
@@ -94,7 +94,7 @@ def test_the_benchmark_of_augmentation_prepares_and_trains(monkeypatch: pytest.M
 def test_errors_of_bins_are_those_of_the_record() -> None:
     """With the record's own bins; with fewer, ECE is never larger."""
     folder = next(Path("results/paper/runs/cifar10").glob("shards*/fedppd/seed~0-*"))
-    found, of_record = calibration_bins.errors(calibration_bins.bins(folder)), run_records.measured(folder)
+    found, of_record = calibration_bins.errors(calibration_bins.bins(folder)), RunRecord(folder).measured()
     for name in ("ece", "mce"):
         assert found[name.upper()] == pytest.approx(100 * of_record[name][200], abs=1e-3)
     assert found["ECE, 5 bins"] <= found["ECE"]
@@ -199,11 +199,13 @@ def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
 def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     curves = {"first": [0.5] * 20, "second": [0.4] * 12 + [0.6] * 8}
     clients = {"first": ([0.9, 0.7], [0.8, 0.6]), "second": ([0.8, 0.7], [0.8, 0.7])}
-    monkeypatch.setattr(run_records, "curves", lambda folder: {"global": dict(enumerate(curves[folder.name], 1))})
     names = ("accuracy_best", "accuracy_last5")
-    monkeypatch.setattr(
-        run_records, "summary", lambda folder: {"clients": dict(zip(names, clients[folder.name], strict=True))}
-    )
+
+    def record(folder: Path) -> SimpleNamespace:
+        summary = {"clients": dict(zip(names, clients[folder.name], strict=True))}
+        return SimpleNamespace(curves={"global": dict(enumerate(curves[folder.name], 1))}, summary=summary)
+
+    monkeypatch.setattr(finished_runs, "RunRecord", record)
     assert list(finished_runs.compared(Path("first"), Path("second")).values()) == [
         "+10.0",
         "-6.0",
@@ -219,8 +221,8 @@ def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -
 def test_clients_stand_beside_print_and_curves_along_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = {round: 0.3 + 0.2 * (round % 2) for round in range(1, 13)}  # 50 % in odd rounds, 30 in even ones
     summary = {"clients": {"accuracy_best": [0.9] * 10}, "test_images": [21] * 9 + [20]}
-    monkeypatch.setattr(run_records, "curves", lambda folder: {"global": curve})
-    monkeypatch.setattr(run_records, "summary", lambda folder: summary)
+    record = SimpleNamespace(curves={"global": curve}, summary=summary)
+    monkeypatch.setattr(finished_runs, "RunRecord", lambda folder: record)
     methods = {"HBFL": Path("hbfl"), "FML": Path("fml")}
     monkeypatch.setattr(finished_runs, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
     first, _ = finished_runs.along()
@@ -241,9 +243,11 @@ def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkey
     }
     folders = {seed: {name: Path(seed, name) for name in methods} for seed, methods in reached.items()}
     monkeypatch.setattr(finished_runs, "searched", lambda: folders)
-    monkeypatch.setattr(
-        run_records, "summary", lambda folder: {"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}}
-    )
+
+    def record(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(summary={"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}})
+
+    monkeypatch.setattr(assumptions_figure, "RunRecord", record)
     found = assumptions_figure.readings()
     assert list(found.index) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
     assert found.loc["FML"].tolist() == pytest.approx([54.4, 60])

@@ -13,8 +13,8 @@ import pandas as pd
 import seaborn as sns
 
 from analyses.hbfl import finished_runs
-from bayesfed.results import run_records
 from bayesfed.results.plots import INK, MUTED, STYLE
+from bayesfed.results.run_records import RunRecord
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ def readings() -> pd.DataFrame:
     the last five rounds. Method by method, the best of the first seed first.
     """
     table = pd.DataFrame(
-        {seed: {name: 100 * (run_records.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
+        {seed: {name: 100 * (RunRecord(folder).summary or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
          for seed, methods in finished_runs.searched().items()}
     )  # fmt: skip
     place = pd.Series({name: GROUPS.index(finished_runs.base_of(name)) for name in table.index}, name="place")

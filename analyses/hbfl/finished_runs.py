@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from bayesfed.plan import plan
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
         made, _ = plan.make(asked | alone)
     for cell in made["cells"]:
         folder = ROOT / "results" / config / "runs" / cell["folder"]
-        if run_records.summary(folder):
+        if RunRecord(folder).summary:
             yield cell, folder
 
 
@@ -87,7 +87,7 @@ def by_seed(where: str) -> list[tuple[str, str, str]]:
         for method, folder in methods.items() if at == where else ():
             if method not in ours:
                 continue
-            reached = (run_records.summary(folder) or {})["global"]
+            reached = (RunRecord(folder).summary or {})["global"]
             numbers = (f"{100 * reached[name]:.1f}" for name in ("accuracy_best", "accuracy_last5"))
             shown.append((method, column, " / ".join(numbers)))
     return shown
@@ -129,7 +129,7 @@ def compared(first: Path, second: Path) -> dict[str, str]:
     the last ten rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean,
     and how many of them, by best rounds and by the last five.
     """
-    ours, theirs = (run_records.curves(folder)["global"] for folder in (first, second))
+    ours, theirs = (RunRecord(folder).curves["global"] for folder in (first, second))
     ahead = {number: ours[number] - theirs[number] for number in sorted(ours)}
     each = list(ahead.values())
     last = max((at for at, mean in five_round_means(ahead).items() if mean > 0), default=0)
@@ -139,7 +139,7 @@ def compared(first: Path, second: Path) -> dict[str, str]:
         "ahead in": f"{sum(points > 0 for points in each)} of {len(each)}",
         "last ahead by five-round mean": str(last or "never"),
     }
-    clients = [(run_records.summary(folder) or {})["clients"] for folder in (first, second)]
+    clients = [(RunRecord(folder).summary or {})["clients"] for folder in (first, second)]
     for when, name in (("best", "accuracy_best"), ("last five", "accuracy_last5")):
         points = [mine - other for mine, other in zip(*(of[name] for of in clients), strict=True)]
         told[f"clients, {when}"] = f"{100 * fmean(points):+.1f}"
@@ -165,7 +165,7 @@ def along() -> Iterator[dict[str, str]]:
     for (where, column), methods in finished().items():
         for method in ("HBFL", "FML"):
             if method in methods:
-                curve = run_records.curves(methods[method])["global"]
+                curve = RunRecord(methods[method]).curves["global"]
                 means, late = five_round_means(curve), [curve[number] for number in sorted(curve)[len(curve) // 2 :]]
                 swings = [abs(after - before) for before, after in itertools.pairwise(late)]
                 reached = {f"round {end}": f"{100 * means[end]:.1f}" if end in means else "" for end in ENDS}
@@ -181,8 +181,8 @@ def precisions() -> Iterator[dict[str, str]]:
     """
     for (where, column), methods in finished().items():
         for method, folder in methods.items():
-            if spread := run_records.diagnostic(folder, "log_precision_spread"):
-                sigma = run_records.diagnostic(folder, "sigma_mean")
+            if spread := RunRecord(folder).diagnostics.get("log_precision_spread", {}):
+                sigma = RunRecord(folder).diagnostics.get("sigma_mean", {})
                 yield {"": f"{method}, {where}, {column}"} | {
                     "last round": f"{math.exp(spread[max(spread)]):.3g}",
                     "most in a round": f"{math.exp(max(spread.values())):.3g}",
@@ -211,12 +211,14 @@ def clients(name: str) -> Iterator[dict[str, str]]:
             continue
         # Older records do not say it; some other of the same shards does.
         images = next(
-            of["test_images"] for of in map(run_records.summary, methods.values()) if of and "test_images" in of
+            of["test_images"]
+            for of in (RunRecord(one).summary for one in methods.values())
+            if of and "test_images" in of
         )
         for k in range(number):
             told[str(k + 1)][f"{column}: test images"] = str(images[k])
         for method in ("FML", "HBFL"):
-            best = (run_records.summary(methods[method]) or {})["clients"]["accuracy_best"]
+            best = (RunRecord(methods[method]).summary or {})["clients"]["accuracy_best"]
             away = [100 * best[k] - printed[method, k + 1] for k in range(number)]
             head = f"{column}: {method} less print"
             for k in range(number):
@@ -234,7 +236,7 @@ def computed() -> Iterator[dict[str, str]]:
     counts: dict[str, dict[str, int]] = {}
     for config in CONFIGS:
         for folder, cell in {folder: cell for cell, folder in cells(config)}.items():
-            made = run_records.provenance(folder)
+            made = RunRecord(folder).provenance
             sessions = [(one["by"]["hardware"], one["rounds"]) for one in made.get("sessions", [])] or [
                 (made["hardware"], 0)
             ]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import bayesfed
 from analyses.hbfl import finished_runs
 from bayesfed.data.schemes import Indices, Partition, PartitionSpec, divide
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 
 PATH = Path(__file__).with_name("sampled_partitions.csv")
 FIVE_ROUNDS = "draws of five rounds"
@@ -86,7 +86,7 @@ def goes_with() -> pd.DataFrame:
     reached: dict[str, dict[str, float]] = {}
     for cell, folder in finished_runs.cells("hbfl-readings"):
         if cell["experiment"] == "draws":
-            best = (run_records.summary(folder) or {})["global"]["accuracy_best"]
+            best = (RunRecord(folder).summary or {})["global"]["accuracy_best"]
             reached.setdefault(named(cell["seed"], FIVE_ROUNDS), {})[cell["method"]] = best
     accuracies = pd.DataFrame.from_dict(reached, orient="index")
     accuracies["HBFL less FML"] = accuracies["HBFL"] - accuracies["FML"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -67,31 +68,40 @@ def tell_of_runs(plan: Path) -> None:
         print(f"bayesfed: none of this plan's {len(planned)} runs stands in {folder}: all is empty", file=sys.stderr)
 
 
+def collect_seldom() -> None:
+    """Let Python look for cyclic garbage seldom: results are many small objects without any."""
+    gc.set_threshold(200_000)
+
+
 def tables(args: argparse.Namespace) -> None:
     """bayesfed tables"""
-    from bayesfed.results import tables
+    from bayesfed.results import derived, tables
 
-    tables.write(args.plan, args.out)
+    collect_seldom()
+    tables.write(derived.load(args.plan), args.out)
     tell_of_runs(args.plan)
 
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
-    from bayesfed.results import claims, comparison, dvc, published_page, summary_page
+    from bayesfed.results import claims_table, derived, dvc, published_page, summary_page, tables
 
-    comparison.write(args.plan, args.out)
-    claims.write(args.plan, args.out)
-    summary_page.write(args.plan, args.out)
-    published_page.write(args.plan, args.out)
-    dvc.write(args.plan, args.out)
+    collect_seldom()
+    found = derived.load(args.plan)
+    tables.write_comparison(found, args.out)
+    claims_table.write(found, args.out)
+    summary_page.write(found, args.out)
+    published_page.write(found, args.out)
+    dvc.write(found, args.out)
     tell_of_runs(args.plan)
 
 
 def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
-    from bayesfed.results import plots
+    from bayesfed.results import plots, study
 
-    plots.write(args.plan, args.out)
+    collect_seldom()
+    plots.write(study.studies(args.plan), args.out)
     tell_of_runs(args.plan)
 
 
@@ -107,5 +117,6 @@ def report(args: argparse.Namespace) -> None:
     """bayesfed report"""
     from bayesfed.report import build
 
+    collect_seldom()
     build.write(args.plan, args.out)
     tell_of_runs(args.plan)

@@ -44,22 +44,22 @@ NONE = Bounds()
 
 def option(default: Any = dataclasses.MISSING, *, low: float | None = None, above: float | None = None,
            high: float | None = None) -> Any:  # fmt: skip
-    """A field that must be at least `low`, greater than `above` and at most `high`; required without default."""
+    """Return a field that must be at least `low`, greater than `above` and at most `high`; required without default."""
     return dataclasses.field(default=default, metadata={"bounds": Bounds(low, above, high)})
 
 
 def optional() -> Any:
-    """A field that a file may leave out: an empty mapping then."""
+    """Return a field that a file may leave out: an empty mapping then."""
     return dataclasses.field(default_factory=dict)
 
 
 def rest() -> Any:
-    """A field, a Mapping, that takes all keys which are no field of their own."""
+    """Return a field, a Mapping, that takes all keys which are no field of their own."""
     return dataclasses.field(default_factory=dict, metadata={"rest": True})
 
 
 def read(cls: type[T], mapping: object, where: str = "") -> T:
-    """An instance of the dataclass `cls` from the keys of `mapping`; `where` stands before a key in errors.
+    """Return an instance of the dataclass `cls` from the keys of `mapping`; `where` stands before a key in errors.
 
     Raises InputError for an unknown or missing key, a wrong type, a value out of range or not among the choices.
     """
@@ -84,14 +84,14 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
 
 
 def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
-    """The bounds that `option` gave a field."""
+    """Return the bounds that `option` gave a field."""
     bounds: Bounds = field.metadata.get("bounds", NONE)
     return bounds
 
 
 @functools.cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, `Annotated` ones with their bounds."""
+    """Return the types of a dataclass's fields, `Annotated` ones with their bounds."""
     return typing.get_type_hints(cls, include_extras=True)
 
 
@@ -168,7 +168,7 @@ def check_union(value: Any, kinds: tuple[Any, ...], bounds: Bounds, key: str) ->
 
 
 def check_list(value: Any, kind: Any, bounds: Bounds, key: str) -> tuple[Any, ...]:
-    """The values of a list, each as `kind`."""
+    """Return the values of a list, each as `kind`."""
     if not isinstance(value, list | tuple):
         raise InputError(f"{key}: expected a list, found {found(value)}")
     enough(value, bounds, "a list of {}", key)
@@ -179,7 +179,7 @@ def check_list(value: Any, kind: Any, bounds: Bounds, key: str) -> tuple[Any, ..
 
 
 def check_map(value: Any, kinds: tuple[Any, Any], bounds: Bounds, key: str) -> dict[str, Any]:
-    """A mapping, its keys and values each as one of two `kinds`."""
+    """Return a mapping, its keys and values each as one of two `kinds`."""
     mapping = check_mapping(value, key)
     enough(mapping, bounds, "{} keys", key)
     for name in mapping:
@@ -225,7 +225,7 @@ def check_plain(value: Any, kind: Any, bounds: Bounds, key: str) -> Any:
 
 
 def check_text(value: str, bounds: Bounds, key: str) -> str:
-    """A text that is long enough, and matches its pattern."""
+    """Return a text that is long enough, and matches its pattern."""
     enough(value, bounds, "{} letters", key)
     if bounds.pattern and not re.fullmatch(bounds.pattern, value, re.DOTALL):
         raise InputError(f"{key}: expected {bounds.words}, found {value!r}")
@@ -233,7 +233,7 @@ def check_text(value: str, bounds: Bounds, key: str) -> str:
 
 
 def check_number(value: float, bounds: Bounds, key: str) -> float:
-    """A finite number in range."""
+    """Return a finite number in range."""
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{key}: expected a finite number, found {value}")
     if isinstance(value, int) and value > LARGEST and bounds.high is None:
@@ -286,7 +286,7 @@ def plain(value: Any) -> Any:
 
 
 def not_default(instance: Any) -> dict[str, Any]:
-    """The fields of a dataclass instance that differ from their defaults, in order."""
+    """Return the fields of a dataclass instance that differ from their defaults, in order."""
     return {
         field.name: getattr(instance, field.name)
         for field in dataclasses.fields(instance)
@@ -295,7 +295,7 @@ def not_default(instance: Any) -> dict[str, Any]:
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping with dotted keys."""
+    """Return a nested mapping with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in mapping.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -303,14 +303,14 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
-    """The value, where it is a mapping; raises InputError otherwise."""
+    """Return the value, where it is a mapping; raises InputError otherwise."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where or 'run file'}: expected keys and values, found {reprlib.repr(value)}")
     return value
 
 
 def check_keys(value: object, valid: Iterable[str], where: str) -> Mapping[str, Any]:
-    """The value, where it is a mapping with these keys and no other; raises InputError otherwise.
+    """Return the value, where it is a mapping with these keys and no other; raises InputError otherwise.
 
     `where` stands before a key; "" at the top of a run file.
     """

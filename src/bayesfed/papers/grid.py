@@ -14,7 +14,7 @@ Tree = Mapping[str, Any]  # what a YAML file holds
 
 
 def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
-    """The points of an experiment: its cases crossed with its axes, as a config changes them.
+    """Return the points of an experiment: its cases crossed with its axes, as a config changes them.
 
     Raises InputError for an axis that the experiment does not have, and for a case that names one that it has.
     """
@@ -35,7 +35,7 @@ CELL_KEYS = ("alpha", "model", "stragglers", "rounds", "local_epochs", "batch_si
 
 
 def short(axis: str, experiment: Tree) -> str:
-    """The name of an axis in tables, figures and claims: `alpha` for `partition.alpha`, `lr` for `method.lr`, `model` for
+    """Return the name of an axis in tables, figures and claims: `alpha` for `partition.alpha`, `model` for
     `models.global`.
 
     The full name for keys of other blocks, for a method's option that is called as a key of every cell (`method.alpha`),
@@ -49,13 +49,15 @@ def short(axis: str, experiment: Tree) -> str:
 
 
 def shortened(point: Tree, experiment: Tree) -> dict[str, Any]:
-    """A point of an experiment by the short names of its axes."""
+    """Return a point of an experiment by the short names of its axes."""
     return {short(axis, experiment): value for axis, value in point.items()}
 
 
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
-    """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
-    rule, over what holds for all."""
+    """Return a paper's run at a point, and the hyperparameters of the point's method.
+
+    They are what `given` says of such points, rule after rule, over what holds for all.
+    """
     run: Tree = spec["run"]
     options: dict[str, Any] = {}
     for rule in spec.get("given", []):
@@ -77,8 +79,10 @@ def merged(run: Tree, change: Tree) -> dict[str, Any]:
 
 
 def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:
-    """The one of a paper's points (by `frozen`) that a config's is, or the only one that it is a part of, such as a case
-    without the local epochs that the paper gives it; None where there is none."""
+    """Return the one of a paper's points (by `frozen`) that a config's is; None if there is none.
+
+    It may be the only one that the config's is a part of, such as a case without the local epochs that the paper gives it.
+    """
     if frozen(point) in printed:
         return printed[frozen(point)]
     wider = [one for one in printed.values() if frozen({axis: one.get(axis) for axis in point}) == frozen(point)]
@@ -86,7 +90,7 @@ def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
-    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    """Return the part of a point with values that no point of the paper's has; all of it where each value is in one."""
     printed = list(grid(experiment, {}, where))
     new = {
         axis: value
@@ -105,16 +109,16 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
 
 
 def listed(value: Any) -> list[Any]:
-    """A list as it is, and anything else as a list of one."""
+    """Return a list as it is, and anything else as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def at(point: Tree) -> str:
-    """A point of a grid in words, by short names."""
+    """Return a point of a grid in words, by short names."""
     return ", ".join(f"{axis} {value}" for axis, value in point.items())
 
 
 def frozen(point: Tree) -> str:
-    """A point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
+    """Return a point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
     plain = {key: float(value) if isinstance(value, int | float) else value for key, value in point.items()}
     return json.dumps(plain, sort_keys=True)

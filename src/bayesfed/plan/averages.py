@@ -5,7 +5,8 @@ from typing import Any
 
 from bayesfed.core.errors import InputError
 from bayesfed.plan.paper_check import naming, place
-from bayesfed.results import cells, claims, formatting, selection, tables
+from bayesfed.results import cells, claims, formatting, selection
+from bayesfed.results.records import BUDGET
 from bayesfed.results.statistics import POINTS
 
 
@@ -40,12 +41,12 @@ def filled(study: cells.Study) -> None:
 
 
 def shown_in_table(study: cells.Study, table: Mapping[str, Any]) -> list[list[cells.Record]]:
-    """The records of each cell of a table."""
-    return [cell.records for _, of_row in tables.rows(study, table) for cell in of_row]
+    """Return the records of each cell of a table."""
+    return [cell.records for _, of_row in cells.rows(study, table) for cell in of_row]
 
 
 def shown_in_figure(study: cells.Study, figure: Mapping[str, Any]) -> list[list[cells.Record]]:
-    """The records of each line of a figure."""
+    """Return the records of each line of a figure."""
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
     named = [
         *figure["rows"],
@@ -93,6 +94,6 @@ def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], key
     for record in records:
         other = once.setdefault((record.seed, *map(record.field, over)), record)
         if other.folder != record.folder:
-            fields = (*selection.FIELDS, "setting", *cells.BUDGET, *record.axes)
+            fields = (*selection.FIELDS, "setting", *BUDGET, *record.axes)
             apart = ", ".join(formatting.unique(field for field in fields if record.field(field) != other.field(field)))
             raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")

@@ -80,14 +80,14 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
 
 
 def foreign_of(mapping: Tree) -> list[str]:
-    """The foreign datasets that a run file names in its tasks."""
+    """Return the foreign datasets that a run file names in its tasks."""
     tasks = mapping.get("tasks")
     found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
     return found if isinstance(found, list) else []
 
 
 def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
-    """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
+    """Return the seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
     found = taken(change.get("seeds", experiment.get("seeds", config.get("seeds"))))
     if found is None:
         raise InputError("config.seeds: this key is missing")
@@ -95,7 +95,7 @@ def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tree = types.MappingProxyType({})) -> Run:
-    """The run of a mapping; raises InputError as `naming` says, and of a key that a config's `run` (`budget`) gives so."""
+    """Return the run of a mapping; raise InputError as `naming` says, or for a key that a config's `run` gives so."""
     with naming(paper, experiment, point):
         try:
             return run_of(json.dumps(mapping))
@@ -109,7 +109,7 @@ def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tr
 
 @functools.cache
 def run_of(text: str) -> Run:
-    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
+    """Return the run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
     shipped."""
     from bayesfed.runs import run_file
 
@@ -118,7 +118,7 @@ def run_of(text: str) -> Run:
 
 @contextlib.contextmanager
 def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
-    """An InputError inside says which point of which experiment it is about."""
+    """Return an InputError inside says which point of which experiment it is about."""
     try:
         yield
     except InputError as error:
@@ -141,7 +141,7 @@ def differences(run: Run, printed: Run) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as people write it."""
+    """Return a value as people write it."""
     return f"{value:g}" if isinstance(value, float) else " ".join(map(str, listed(value)))
 
 
@@ -170,7 +170,7 @@ def digest(paper: str, name: str, spec: Tree) -> str:
 def run_mapping(
     spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
 ) -> tuple[dict[str, Any], Any]:
-    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
+    """Return the run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
 
     What holds for all experiments of the paper, as the config changes it; over that what the experiment says, and over that
     `change`, what the config says of the experiment.
@@ -232,7 +232,7 @@ def check_axis(axis: str, method: type[Method]) -> None:
 
 @functools.cache
 def axes_of(method: type[Method]) -> tuple[str, ...]:
-    """The full names of all keys that may be an axis: `rounds`, `partition.alpha`, `method.lr`."""
+    """Return the full names of all keys that may be an axis: `rounds`, `partition.alpha`, `method.lr`."""
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runs.schedule import Schedule

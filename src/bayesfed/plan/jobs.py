@@ -16,7 +16,7 @@ SHORT, TOGETHER, JOB_COST = 1e11, 20, 6e11
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
-    """The value of each run, from 1; the most valuable is trained first, so that a sweep cut off anywhere has whole columns.
+    """Return the value of each run, from 1; the most valuable is trained first, so that a cut sweep has whole columns.
 
     The lowest seed of everything before the next one; for each seed what fills a table before all else, but for a table
     that says that it is not printed; then the cheap before the dear; runs of equal cost, such as the methods of a row, as
@@ -35,7 +35,7 @@ def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> 
 
 
 def group(runs: Iterable[Tree], asked: Tree) -> list[list[str]]:
-    """The folders of the runs of each training job, the most valuable first: a long run alone, short ones several together.
+    """Return the folders of the runs of each training job, the most valuable first: a long run alone, short ones together.
 
     `runs` are a plan's; `asked` is the config's `short_runs`. Which of them are finished makes no difference.
     """

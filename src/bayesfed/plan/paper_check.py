@@ -74,7 +74,7 @@ def one_of(value: object, valid: Iterable[object], what: str) -> None:
 
 
 def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Record]:
-    """The records of experiments; raises InputError for an unknown one."""
+    """Return the records of experiments; raises InputError for an unknown one."""
     names = list(names)
     for name in names:
         one_of(name, study.spec["experiments"], "experiment")
@@ -82,7 +82,7 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 
 
 def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
-    """The records of a metric; raises InputError where none of these experiments has any."""
+    """Return the records of a metric; raises InputError where none of these experiments has any."""
     found, statistic = cells.of_metric(records, metric, own)
     if statistic.of.startswith(FOREIGN):
         asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
@@ -105,7 +105,7 @@ def asked_for(records: Sequence[cells.Record], what: str, where: str) -> None:
 
 
 def named(records: Iterable[cells.Record]) -> str:
-    """The experiments of records: `experiment 'one', 'other'`."""
+    """Return the experiments of records: `experiment 'one', 'other'`."""
     return "experiment " + ", ".join(f"'{name}'" for name in formatting.unique(record.experiment for record in records))
 
 
@@ -135,24 +135,24 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
 
 
 def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
-    """A table: its experiment and metric, every value of rows and columns, and their crossings."""
+    """Return a table: its experiment and metric, every value of rows and columns, and their crossings."""
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
     for column in table["columns"]:
         metric = column.get("metric", table.get("metric"))
         if metric is None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
-        values(of_level(records, metric, own), tables.keys_of(column))
-    titles = [tables.title(study, column) for column in table["columns"]]
+        values(of_level(records, metric, own), cells.keys_of(column))
+    titles = [cells.title(study, column) for column in table["columns"]]
     taken = [*table["rows"], *tables.BESIDE, *tables.ALSO, *(f"{title} last5" for title in titles)]
     for title in titles:
         if title in taken or titles.count(title) > 1:
             raise InputError(f"columns: two columns would be called '{title}'; give one of them another title")
     if "search" in table:
         metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
-        used = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
+        used = [*table["rows"], *(key for column in table["columns"] for key in cells.keys_of(column))]
         check_search(study, table["search"], [table["experiment"]], metrics, used)
-    for _, of_row in tables.rows(study, table):
+    for _, of_row in cells.rows(study, table):
         for cell in of_row:
             if not cell.records:
                 crossing = ", ".join(f"{key} {value}" for key, value in cell.keys.items())
@@ -160,7 +160,7 @@ def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
 
 
 def check_figure(study: cells.Study, figure: Mapping[str, Any]) -> None:
-    """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
+    """Return a figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     one_of(figure["accuracy"], LEVELS, "accuracy")
     records_of = of_experiments(study, [figure["experiment"]])
     records = of_level(records_of, f"{figure['accuracy']}_accuracy_best", {})
@@ -178,7 +178,7 @@ def check_figure(study: cells.Study, figure: Mapping[str, Any]) -> None:
 
 
 def check_shows(figure: Mapping[str, Any], records: Sequence[cells.Record]) -> None:
-    """What a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
+    """Return what a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
     shows = figure["shows"]
     kinds = [kind for kind in SHOWS if kind in shows]
     if len(kinds) != 1 or "x" in figure:
@@ -195,7 +195,7 @@ def check_shows(figure: Mapping[str, Any], records: Sequence[cells.Record]) -> N
 
 
 def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
-    """A claim: the keys of its kind, all its names, and that the paper's grid has a cell in which it can be tested."""
+    """Check a claim: the keys of its kind, all its names, and that the paper's grid has a cell in which it can be tested."""
     kind = claim["kind"]
     for key in dict.fromkeys(itertools.chain(*OF_KIND.values())):
         if key in OF_KIND[kind] and key not in claim:
@@ -229,7 +229,7 @@ def check_search(
     metrics: Sequence[str],
     used: Sequence[str],
 ) -> None:
-    """A search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
+    """Return a search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
     try:
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}
@@ -257,7 +257,7 @@ def check_search(
 
 
 def check_published(study: cells.Study, published: Path) -> None:
-    """The printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
+    """Return the printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
     rows = comparison.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
@@ -273,22 +273,21 @@ def check_published(study: cells.Study, published: Path) -> None:
         check_item(study, [row for row in rows if row["item"] == item], of_item)
 
 
-def check_item(study: cells.Study, rows: Sequence[Mapping[str, str]], of_item: Iterable[Mapping[str, Any]]) -> None:
-    """The printed numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
+def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
+    """Return the printed numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
     placed = set[int]()
-    every = (cell for table in of_item for _, of_row in tables.rows(study, table) for cell in of_row)
+    every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
     for cell in every:
-        for row in rows:
-            if comparison.prints(study, cell, row):
-                check_row(study, row, cell)
-                placed.add(id(row))
+        for row in comparison.printed_of(study, cell, rows):
+            check_row(study, row, cell)
+            placed.add(id(row))
     for row in rows:
         if id(row) not in placed:
             keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
             raise InputError(f"no cell of {row['item']} has {keys}, which is printed {row['value']}")
 
 
-def check_row(study: cells.Study, row: Mapping[str, str], cell: tables.Cell) -> None:
+def check_row(study: cells.Study, row: Mapping[str, str], cell: cells.Cell) -> None:
     """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
     left = [
         key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)

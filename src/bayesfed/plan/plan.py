@@ -12,7 +12,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from bayesfed.core.options import check_keys, check_mapping, read
 from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
 from bayesfed.papers.spec import Config, Figure, Paper, Table
-from bayesfed.plan import experiments, jobs, unused_keys
+from bayesfed.plan import config_check, experiments, jobs, unused_keys
 
 if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
@@ -54,7 +54,7 @@ def folder(name: str) -> Path:
 
 
 def load(config: Tree) -> dict[str, Any]:
-    """The plan of a config, from the cache where that is current, else made anew by a process of its own.
+    """Return the plan of a config, from the cache where that is current, else made anew by a process of its own.
 
     Called by the Snakefile at every parse. Raises InputError with what that process said.
     """
@@ -74,7 +74,7 @@ def load(config: Tree) -> dict[str, Any]:
 
 
 def current(config: Tree, into: Path) -> dict[str, Any] | None:
-    """The plan of a config in a folder; None where it, or one of its run files, is missing or not as it was made."""
+    """Return the plan of a config in a folder; None where it, or one of its run files, is missing or not as it was made."""
     try:
         plan: dict[str, Any] = json.loads((into / PLAN).read_text(encoding="utf-8"))
         made_from = (into / MADE_FROM).read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def current(config: Tree, into: Path) -> dict[str, Any] | None:
 
 
 def state(content: str, into: Path, plan: Tree) -> str:
-    """A digest over what a plan was made from, and the plan and its run files as they are in the folder."""
+    """Return a digest over what a plan was made from, and the plan and its run files as they are in the folder."""
     return files.digest(content, [into / PLAN, *run_files(plan)])
 
 
@@ -114,12 +114,12 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
 
 
 def run_files(plan: Tree) -> list[Path]:
-    """The run files of a plan."""
+    """Return the run files of a plan."""
     return [Path(run["runfile"]) for run in plan["runs"]]
 
 
 def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
-    """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
+    """Return the plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
     from bayesfed import methods
 
     check_config(config)
@@ -138,12 +138,14 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             runs.setdefault(run.folder, run)
             cells.append(cell)
     check_papers(papers, cells)
-    check_methods(papers, cells)
+    config_check.check_methods(papers, cells)
     check_means(papers, cells)
-    check_stand_ins(changes, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
-    check_weights(runs.values(), config)
+    config_check.check_stand_ins(
+        changes, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]}
+    )
+    config_check.check_weights(runs.values(), config)
     unused_keys.check(entries)
-    check_settings(config, papers, runs.values())
+    config_check.check_settings(config, papers, runs.values(), PAPERS)
     planned = [
         {
             "key": run.key,
@@ -181,7 +183,7 @@ def check_file(path: Path) -> None:
 
 
 def check_config(config: Tree) -> None:
-    """Raises InputError where a config is another kind of file, or is not as `Config` has it."""
+    """Return raises InputError where a config is another kind of file, or is not as `Config` has it."""
     if {"dataset", "method"} <= config.keys():
         raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
     if {"paper", "reference"} <= config.keys():
@@ -201,50 +203,6 @@ def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
             raise InputError(f"config.papers: all experiments of '{paper}' are skipped; leave the paper out")
 
 
-def check_settings(config: Tree, papers: Tree, runs: Iterable[Run]) -> None:
-    """Refuse a folder of own parts or of weights, and a size of jobs, that no run is for."""
-    short = config.get("short_runs", {})
-    own = any(Path(spec["published_file"]).parent != PAPERS for spec in papers.values())
-    for key, used in (
-        ("parts", own or any(plugins.lies_in_folder(one) for run in runs for one in run.own_parts)),
-        ("weights", any(run.weights for run in runs)),
-    ):
-        if config.get(key) and not used:
-            raise InputError(f"config.{key}: no run takes anything of {config[key]}; leave it out, or name what it has")
-    if "together" in short and not any(run.cost < short.get("below", jobs.SHORT) for run in runs):
-        raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
-
-
-def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
-    """Refuse a method of the config's own that is in no cell: nothing would be trained of it, and nothing said."""
-    used = {cell["method"] for cell in cells}
-    for name in itertools.chain(*(spec["added"]["methods"] for spec in papers.values())):
-        if name not in used:
-            raise InputError(
-                f"config.methods.{name}: no experiment names it; put it into one's axis, "
-                f"experiments.NAME.axes.method: [..., {name}]"
-            )
-
-
-def check_stand_ins(config: Tree, asked: Container[str]) -> None:
-    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
-    from bayesfed.data import catalogue
-
-    changes = {f"config.experiments.{name}": change for name, change in config.get("experiments", {}).items()}
-    for where, change in ({"config": config} | changes).items():
-        for name in change.get("datasets", {}):
-            if name not in asked:
-                catalogue.registry.part(name, f"{where}.datasets")
-
-
-def check_weights(runs: Iterable[Run], config: Tree) -> None:
-    """Look for the files of pretrained weights that runs name: a mistake must not wait until their turn has come."""
-    from bayesfed.models import pretrained
-
-    for name in sorted({name for run in runs for _, name in run.weights}):
-        pretrained.find(Path(config.get("weights") or plugins.WEIGHTS), name)
-
-
 def paper_folder(name: str, config: Tree) -> Path:
     """Where the file of a paper lies: in config/papers, or in the folder of own parts."""
     own = Path(config["parts"], plugins.PAPERS) if config.get("parts") else None
@@ -252,8 +210,8 @@ def paper_folder(name: str, config: Tree) -> Path:
 
 
 def read_paper(name: str, config: Tree) -> dict[str, Any]:
-    """A paper's file, where its printed numbers would be and whether they are, and the config's folders of own parts and of
-    weights.
+    """Return a paper's file, where its published numbers would be and whether they are, and the folders of own parts
+    and of weights.
 
     Raises InputError where there are two of that name.
     """
@@ -274,7 +232,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
-    """The papers, one of them with what a config adds to it, and what is left of the config: how it changes the papers.
+    """Return the papers, one of them with what a config adds to it, and the rest of the config, which changes the papers.
 
     A config adds methods and experiments of its own, and tables and figures, which come before the paper's.
 
@@ -377,7 +335,7 @@ def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
 
 
 def content_hash(config: Tree) -> str:
-    """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
+    """Return a hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
     read = [
         paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
     ]
@@ -389,10 +347,10 @@ def content_hash(config: Tree) -> str:
 
 
 def source_files(package: Path) -> list[Path]:
-    """The Python files of a package, in one order on every machine."""
+    """Return the Python files of a package, in one order on every machine."""
     return sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).parts)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; raises InputError where there is none."""
+    """Return the mapping in a YAML file; raises InputError where there is none."""
     return dict(check_mapping(files.read_yaml(path), str(path)))

@@ -72,7 +72,7 @@ class Workflow:
         return Path(self.config.get("partitions") or "data/partitions").as_posix()
 
     def partition(self, run: Tree) -> str:
-        """The file of a run's partition; the plan has it relative to the data folder."""
+        """Return the file of a run's partition; the plan has it relative to the data folder."""
         return f"{self.partition_folder}/{Path(run['partition']).relative_to('partitions')}"
 
     @cached_property
@@ -107,18 +107,18 @@ class Workflow:
         return len(self.runs) + 1
 
     def option(self, key: str) -> list[str]:
-        """The option of the command line that hands on a folder of the config, if it has one."""
+        """Return the option of the command line that hands on a folder of the config, if it has one."""
         return [f"--{key}", self.config[key]] if self.config.get(key) else []
 
     def parts_from(self, folder: str) -> str:
-        """The target of a link in a folder: the own parts, or the list of datasets beside it where there are none."""
+        """Return the target of a link in a folder: the own parts, or the list of datasets beside it where there are none."""
         parts = Path(self.config.get("parts") or f"{folder}/datasets.txt")
         return str(parts) if parts.is_absolute() else os.path.relpath(parts, Path(folder).resolve())
 
     # Runs
 
     def summary(self, run: str) -> str:
-        """The file whose existence says that a run is finished."""
+        """Return the file whose existence says that a run is finished."""
         return f"{self.results}/runs/{run}/summary.json"
 
     @property
@@ -133,16 +133,16 @@ class Workflow:
         return [self.summary(run) for run in there]
 
     def trained_with(self, run: str) -> list[str]:
-        """The runs that the job known by a run trains: what is open in its job before it, and it last."""
+        """Return the runs that the job known by a run trains: what is open in its job before it, and it last."""
         job = self.job_of[run]
         return [*(one for one in job[: job.index(run)] if one not in self.finished), run]
 
     def run_files(self, run: str) -> list[str]:
-        """The run files of a job, in the order of training."""
+        """Return the run files of a job, in the order of training."""
         return [self.runs[one]["runfile"] for one in self.trained_with(run)]
 
     def data(self, run: str) -> list[str]:
-        """The datasets and partitions of a job."""
+        """Return the datasets and partitions of a job."""
         found: dict[str, None] = {}
         for one in map(self.runs.__getitem__, self.trained_with(run)):
             found |= dict.fromkeys(f"data/{name}/dataset.json" for name in one["datasets"])
@@ -150,7 +150,7 @@ class Workflow:
         return list(found)
 
     def priority(self, run: str) -> int:
-        """The value of a job: of its first run, since the plan puts the most valuable first."""
+        """Return the value of a job: of its first run, since the plan puts the most valuable first."""
         return int(self.runs[self.trained_with(run)[0]]["priority"])
 
     # Results
@@ -210,7 +210,7 @@ class Workflow:
 
 
 def code(*parts: str) -> list[str]:
-    """The source files of these folders of the package, from the working folder where they lie in it.
+    """Return the source files of these folders of the package, from the working folder where they lie in it.
 
     Results are made again when one of them changes, and in a moved project they are still the same files.
     """

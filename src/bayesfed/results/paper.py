@@ -25,7 +25,7 @@ class Paper:
     tables: dict[str, str]
 
     def table(self, name: str, results: str | os.PathLike[str] = "results/paper") -> pd.DataFrame:
-        """A table of the paper, made of the finished runs of a config, whose `results/<config>` is given.
+        """Return a table of the paper, made of the finished runs of a config, whose `results/<config>` is given.
 
         Cells are in percent; one that was not run is empty. Raises InputError for a table that the paper does not have, or
         that was not made.
@@ -44,7 +44,7 @@ class Paper:
 
 
 def paper(name: str, folder: str | os.PathLike[str] = PAPERS) -> Paper:
-    """The paper of that name; `folder`: where papers' files are.
+    """Return the paper of that name; `folder`: where papers' files are.
 
     Raises InputError where there is no such file.
     """

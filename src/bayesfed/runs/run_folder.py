@@ -6,6 +6,7 @@ mixed with another is noticed by whoever reads it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -36,19 +37,25 @@ def read(folder: Path) -> dict[str, Any] | None:
 
     Raises InputError, naming the file, for a record that is not as the run left it.
     """
+    return None if (whole := read_whole(folder)) is None else whole[0]
+
+
+def read_whole(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+    """Read the summary of a run and its SEALED files, each once and verified; None, and errors, as in `read`."""
     path = folder / SUMMARY
     if not path.exists():
         return None
     try:
         content = files.read_sealed_json(path)
-        wrong = [name for name in SEALED if content["files"][name] != files.sha256(folder / name)]
+        stored = {name: (folder / name).read_bytes() for name in SEALED}
+        wrong = [name for name in SEALED if content["files"][name] != hashlib.sha256(stored[name]).hexdigest()]
     except (ValueError, KeyError, TypeError):
         raise refused(path, "not as the run wrote it") from None
     except FileNotFoundError as error:
         raise refused(Path(error.filename), "missing in a finished run") from None
     if wrong:
         raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
-    return content
+    return content, stored
 
 
 def finished(folder: Path) -> dict[str, Any]:
