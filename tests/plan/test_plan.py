@@ -19,7 +19,7 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers import grid
 from bayesfed.plan import experiments, plan
-from bayesfed.results import comparison
+from bayesfed.results import derived, tables
 from bayesfed.runs import run_file
 
 PROJECT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: 
     demo = of_project("demo", monkeypatch)
     every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
     assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
-    assert {paper for paper, _ in every} == {path.stem for path in (PROJECT / plan.PAPERS).glob("*.yaml")}
+    assert {paper for paper, _ in every} == {path.name.split(".")[0] for path in (PROJECT / plan.PAPERS).glob("*.published.csv")}
     assert 40 <= len(demo["runs"]) <= 140
     assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}
@@ -483,7 +483,8 @@ def test_an_edited_paper_file_is_not_the_papers(config: dict[str, Any], edit: Ca
 def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of the paper's experiments on purpose: check it against the paper, then write these digests."""
     monkeypatch.chdir(PROJECT)
-    for path in plan.PAPERS.glob("*.yaml"):
+    for published in plan.PAPERS.glob("*.published.csv"):
+        path = plan.PAPERS / published.name.replace("published.csv", "yaml")
         spec = plan.read_mapping(path)
         assert spec["shipped"] == {name: experiments.digest(path.stem, name, spec) for name in spec["experiments"]}
 
@@ -789,13 +790,13 @@ def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkey
         "item,dataset,setting,alpha,client,model,method,metric,value\n"
     )
     path = Path(cached(config)["runs"][0]["runfile"]).parents[1] / "plan.json"
-    comparison.write(path, Path("tables"))
+    tables.write_comparison(derived.load(path), Path("tables"))
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     with pytest.raises(
         InputError, match=r"config/papers/small\.published\.csv: the printed numbers are not there; run this in"
     ):
-        comparison.write(".." / path, Path("tables"))
+        tables.write_comparison(derived.load(".." / path), Path("tables"))
 
 
 def test_plan_is_made_anew_when_its_sources_change(

@@ -27,17 +27,11 @@ from bayesfed.plan import config_check, experiments, jobs, unused_keys
 if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
 
-PACKAGE = Path(__file__).parents[1]
-CONFIGS = Path("config")
+PACKAGE, CONFIGS = Path(__file__).parents[1], Path("config")
 PAPERS = CONFIGS / "papers"
 
-WORKFLOW_KEYS = (
-    "data_mirror",
-    "gpu_slots",
-    "partitions",
-    "precision",
-    "runs",
-)  # where and how runs are made: no plan depends on them
+# Where and how runs are made: no plan depends on them.
+WORKFLOW_KEYS = ("data_mirror", "gpu_slots", "partitions", "precision", "runs")
 OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
 PLAN, MADE_FROM = "plan.json", "made_from"  # the plan, and a digest of what it and its run files were made from
 OF_CHANGE = {  # what has no place in an experiment of a config's own
