@@ -26,9 +26,10 @@ class Derived:
 
     @cached_property
     def compared(self) -> Mapping[str, Sequence[comparison.Compared]]:
-        """The cells of each table, each with its row of the comparison with print."""
+        """The cells of each table, each with its row of the comparison with the published numbers."""
+        published = self.published  # read even without tables, so that a file that is gone is missed
         return {
-            name: comparison.compare(self.study, name, self.study.tables[name], rows, self.published)
+            name: comparison.compare(self.study, name, self.study.tables[name], rows, published)
             for name, rows in self.rows.items()
         }
 
