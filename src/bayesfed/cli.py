@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="bayesfed",
         description="Federated learning papers, checked.",
-        epilog="A run file is shown in docs/design.md, under Contracts; a config is one of config/*.yaml.",
+        epilog="A run file is shown in docs/reference/run-file.md; a config is one of config/*.yaml.",
     )
     main.add_argument("--version", action="version", version=f"%(prog)s {bayesfed.__version__}")
     commands = main.add_subparsers(required=True, metavar="COMMAND")
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    run_file = "a run file, as docs/design.md shows one"
+    run_file = "a run file, as docs/reference/run-file.md shows one"
     data = f"folder with fetched datasets; default: {DATA}"
     shares = "folder with partitions; default: `partitions` in the one with datasets"
     weights = f"folder with pretrained weights; default: {WEIGHTS}"
@@ -44,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("names", nargs="+", metavar="NAME", help="a dataset, such as mnist, or one of your own")
     sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=data)
     sub.add_argument("--mirror", type=path, metavar="DIR", help="folder with the publishers' files")
-    sub.add_argument("--parts", type=path, metavar="DIR", help="folder with datasets of your own (docs/extending.md)")
+    sub.add_argument(
+        "--parts", type=path, metavar="DIR", help="folder with datasets of your own (docs/guides/your-method.md)"
+    )
 
     sub = command("partition", partition, "Make, or verify, the cached partition of a run.")
     sub.add_argument("runfile", type=path, metavar="RUN.yaml", help=run_file)
