@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -99,6 +100,16 @@ def test_pages_and_cells_are_short(page: Path) -> None:
     assert len(text.splitlines()) <= LONGEST_PAGE
     rows = [line for line in prose(text).splitlines() if line.strip().startswith("|")]
     assert [cell for row in rows for cell in cells(row) if words(plain(cell)) > LONGEST_CELL] == []
+
+
+@EVERY_PAGE
+def test_lists_and_tables_begin_after_an_empty_line(page: Path) -> None:
+    """GitHub shows them otherwise too, the site does not."""
+    lines = prose(page.read_text(encoding="utf-8")).splitlines()
+    item = re.compile(r"([*-]|\d+\.) ")
+    for before, line in itertools.pairwise(lines):
+        text = bool(before.strip()) and not item.match(before) and not before.startswith((" ", "#", "|"))
+        assert not (text and (item.match(line) or line.startswith("|"))), line
 
 
 def test_readme_is_a_door() -> None:
