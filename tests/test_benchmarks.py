@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses import calibration_bins, pages
+from analyses import calibration_bins, headline, pages
 from analyses.hbfl import assumptions_figure, class_bias, finished_runs, sampled_partitions, shard_sizes
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.batches import Mixer
@@ -19,9 +19,45 @@ from benchmarks import augment, common, cores, kernels
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
-def test_pages_show_the_stored_tables(page: Path) -> None:
-    """After a benchmark, or a run in results/paper and `make report CONFIG=paper`: `python -m analyses.pages`."""
-    assert pages.with_tables(page.read_text(), pages.PAGES[page]) == page.read_text()
+def test_pages_are_what_the_commands_write(page: Path) -> None:
+    """After a benchmark, a change of options or commands, or a run in results/paper and `make report CONFIG=paper`:
+    `python -m analyses.pages`."""
+    assert pages.written(page) == page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("held", "tested", "verdict"),
+    [
+        (3, 3, "supported"),
+        (2, 3, "mostly"),
+        (19, 54, "mixed"),
+        (1, 3, "mixed"),
+        (1, 4, "mostly not"),
+        (0, 4, "contradicted"),
+        (0, 0, "not run"),
+    ],
+)
+def test_a_verdict_counts_tests(held: int, tested: int, verdict: str) -> None:
+    assert headline.verdict(held, tested) == verdict
+
+
+def test_the_headline_is_of_the_records() -> None:
+    """HBFL on CIFAR-10 at Dirichlet alpha 0.05, counted by hand from its rows."""
+    line = headline.of_hbfl("0.05")
+    (cell,) = (row for row in headline.rows("hbfl", "claims", line.claim) if row["dataset"] != "all")
+    assert cell["difference"].startswith("-")
+    assert headline.judged(line) == (f"**contradicted** 0/{cell['of']}", float(cell["difference"]))
+    row = next(one for one in headline.table_of_claims().splitlines() if "CIFAR-10, α = 0.05" in one)
+    assert f": {headline.signed(float(cell['difference']))} |" in row
+    assert "(FML): +11.43 |" in row
+
+
+def test_a_page_without_its_marker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# No marker\n")
+    monkeypatch.setitem(pages.BLOCKS, page, {"headline": headline.table_of_claims})
+    with pytest.raises(ValueError, match="no place for headline"):
+        pages.written(page)
 
 
 def test_a_table_keeps_the_rows_of_other_hardware(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_parts_are_chosen_by_how_their_names_begin(make: Make, refused: Callable
 
 
 def test_the_page_explains_every_part(place: Path) -> None:
-    page = (ROOT / "docs/gpu.md").read_text()
+    page = (ROOT / "docs/guides/gpu.md").read_text()
     everything = parts.Task("speed", Path("out"), "cuda", parts.FULL, place / "data", 0.0)
     for part in (*smoke.parts(everything), *speed.parts(everything)):
         name = re.sub(r"^(profile|run|method)-.*", r"\1-*", part.name)

@@ -1,6 +1,6 @@
-"""HBFL's and FML's readings side by side: the picture to the table of `docs/hbfl.md`'s search.
+"""HBFL's and FML's readings side by side: the picture to the table of `docs/results/hbfl-analysis.md`'s search.
 
-    python -m analyses.hbfl.assumptions_figure [--out docs/images/readings.png]
+    python -m analyses.hbfl.assumptions_figure [--out docs/images/hbfl-assumptions.png]
 
 Nothing is trained: the records under `results/hbfl-readings/` are read.
 """
@@ -72,5 +72,5 @@ def draw(table: pd.DataFrame, out: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/readings.png")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/hbfl-assumptions.png")
     draw(readings(), parser.parse_args().out)

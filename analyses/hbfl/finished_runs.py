@@ -1,4 +1,4 @@
-"""The tables of docs/hbfl.md on HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and
+"""Tables of docs/results/tables/hbfl-analysis.md: HBFL's, FML's and FedAvg's finished runs, as the paper has them and
 otherwise.
 
 Nothing is trained: the records under `results/` are read, and `python -m analyses.pages` shows what comes out.

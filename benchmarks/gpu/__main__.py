@@ -1,4 +1,4 @@
-"""Measurements that need a GPU, in two calls, each with a deadline of its own. `docs/gpu.md` says what each proves.
+"""Checks and timings that need a GPU, in two calls, each with a deadline; `docs/guides/gpu.md` says what each proves.
 
     python -m benchmarks.gpu smoke --data DIR         does the GPU path do what it should?
     python -m benchmarks.gpu speed [--data DIR]       where does the time go?

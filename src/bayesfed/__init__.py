@@ -1,7 +1,7 @@
 """bayesfed: check what four papers claim for Bayesian federated learning, by one pipeline.
 
 In Python: `Run` describes a run, `train` trains it, `load_run` gives a finished one, `@register` adds a method of your own
-(docs/python.md). All names load what they need when they are first used: the workflow imports this without torch.
+(docs/reference/python.md). All names load what they need when they are first used: the workflow imports this without torch.
 """
 
 import importlib

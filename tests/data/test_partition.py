@@ -120,7 +120,7 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
 
 
 def test_which_of_hbfl_s_draws_are_redrawn_for_small_clients():
-    """Of the seeds of its tables and of the search for its readings, CIFAR-10 at alpha 0.05 (docs/readings.md, A17)."""
+    """Of the seeds of its tables and of the search for its readings, CIFAR-10 at alpha 0.05 (docs/assumptions/hbfl.md)."""
     train, test = (np.repeat(np.arange(10), count) for count in (5000, 1000))
     ours, any_size = (PartitionSpec(alpha=0.05, **least) for least in ({}, {"min_train": 0, "min_test": 0}))
     redrawn = [

@@ -114,7 +114,9 @@ def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: 
     demo = of_project("demo", monkeypatch)
     every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
     assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
-    assert {paper for paper, _ in every} == {path.name.split(".")[0] for path in (PROJECT / plan.PAPERS).glob("*.published.csv")}
+    assert {paper for paper, _ in every} == {
+        path.name.split(".")[0] for path in (PROJECT / plan.PAPERS).glob("*.published.csv")
+    }
     assert 40 <= len(demo["runs"]) <= 140
     assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}

@@ -108,7 +108,7 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
 
 
 def pulled_elsewhere(trained: Clone, folder: Path) -> None:
-    """Commit and push what was trained, as docs/cluster.md says, and use it in a clone, with DVC alone and with
+    """Commit and push what was trained, as docs/guides/dvc.md says, and use it in a clone, with DVC alone and with
     Snakemake."""
     store = trained.folder / "store"
     trained.run("dvc", "remote", "modify", "beside", "url", str(store))

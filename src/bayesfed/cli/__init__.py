@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="bayesfed",
         description="Federated learning papers, checked.",
-        epilog="A run file is shown in docs/design.md, under Contracts; a config is one of config/*.yaml.",
+        epilog="A run file is shown in docs/reference/run-file.md; a config is one of config/*.yaml.",
     )
     main.add_argument("--version", action="version", version=f"%(prog)s {bayesfed.__version__}")
     commands = main.add_subparsers(required=True, metavar="COMMAND")

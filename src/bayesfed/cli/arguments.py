@@ -10,7 +10,7 @@ from typing import Any
 from bayesfed.core.plugins import DATA, WEIGHTS
 
 Commands = Any  # what argparse's add_subparsers gives, a private class
-RUN_FILE = "a run file, as docs/design.md shows one"
+RUN_FILE = "a run file, as docs/reference/run-file.md shows one"
 PLAN = "a plan.json, or the name of a config whose plan is in results/<config>/plan/"
 PLAN_FILE = "what `bayesfed plan` wrote: results/<config>/plan/plan.json"
 

@@ -23,7 +23,7 @@ def add_fetch(commands: Commands) -> None:
     sub.add_argument("names", nargs="+", metavar="NAME", help="a dataset, such as mnist, or one of your own")
     arguments.data(sub)
     sub.add_argument("--mirror", type=path, metavar="DIR", help="folder with the publishers' files")
-    arguments.parts(sub, "folder with datasets of your own (docs/extending.md)")
+    arguments.parts(sub, "folder with datasets of your own (docs/guides/your-method.md)")
 
 
 def fetch(args: argparse.Namespace) -> None:

@@ -43,7 +43,7 @@ def told(helping: Iterable[str]) -> str:
     """Return a line that warns of helpers."""
     return (
         f"bayesfed: {', '.join(map(shown, helping))}: imported by parts of your own, and in no run's key; put it into a "
-        "package folder with its part, or a change of it is not noticed (docs/extending.md)"
+        "package folder with its part, or a change of it is not noticed (docs/guides/your-method.md)"
     )
 
 

@@ -45,7 +45,7 @@ def register(method: C) -> C:
             what = "which is a library's no more than its own" if name in known else "which is not defined yet"
             raise InputError(
                 f"{where}: it uses '{name}', {what}, so that no run's key would show a change; define it inside the class, "
-                "or put the method into a file (docs/extending.md)"
+                "or put the method into a file (docs/guides/your-method.md)"
             )
     digest = hashlib.sha256(source.encode()).hexdigest()
     methods.registry.register(method.name, Part(where, lambda: method, lambda: digest))

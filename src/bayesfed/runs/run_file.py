@@ -28,7 +28,9 @@ def load(path: Path, data: Path = plugins.DATA) -> Run:
     mapping = files.read_yaml(path)
     if not isinstance(mapping, Mapping):
         found = "an empty file" if mapping is None else reprlib.repr(mapping)
-        raise InputError(f"{path}: expected keys and values, found {found}; docs/design.md shows a run file")
+        raise InputError(
+            f"{path}: expected keys and values, found {found}; docs/reference/run-file.md shows a run file"
+        )
     run = resolve(mapping, data)
     check_counts(run)
     return run
