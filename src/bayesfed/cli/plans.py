@@ -75,18 +75,18 @@ def collect_seldom() -> None:
 
 def tables(args: argparse.Namespace) -> None:
     """bayesfed tables"""
+    collect_seldom()
     from bayesfed.results import derived, tables
 
-    collect_seldom()
     tables.write(derived.load(args.plan), args.out)
     tell_of_runs(args.plan)
 
 
 def compare(args: argparse.Namespace) -> None:
     """bayesfed compare"""
+    collect_seldom()
     from bayesfed.results import claims_table, derived, dvc, published_page, summary_page, tables
 
-    collect_seldom()
     found = derived.load(args.plan)
     tables.write_comparison(found, args.out)
     claims_table.write(found, args.out)
@@ -98,9 +98,9 @@ def compare(args: argparse.Namespace) -> None:
 
 def figures(args: argparse.Namespace) -> None:
     """bayesfed figures"""
+    collect_seldom()
     from bayesfed.results import plots, study
 
-    collect_seldom()
     plots.write(study.studies(args.plan), args.out)
     tell_of_runs(args.plan)
 
@@ -115,8 +115,8 @@ def add_report(commands: Commands) -> None:
 
 def report(args: argparse.Namespace) -> None:
     """bayesfed report"""
+    collect_seldom()
     from bayesfed.report import build
 
-    collect_seldom()
     build.write(args.plan, args.out)
     tell_of_runs(args.plan)

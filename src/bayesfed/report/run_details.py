@@ -92,7 +92,7 @@ CLIENT_COLUMNS = (
 
 def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[tuple[int, float]]:
     """(round, value) of at most so many rounds."""
-    return [(at, float(f"{scale * values[at]:.4g}")) for at in formatting.thinned(sorted(values), points)]
+    return [(at, float(f"{scale * values[at]:.4g}")) for at in formatting.thinned([*values], points)]
 
 
 def diagnostics(run: RunRecord) -> dict[str, dict[int, float]]:

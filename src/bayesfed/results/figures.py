@@ -116,14 +116,15 @@ def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
     curves: dict[tuple[str, str], dict[str, set[str]]] = {}  # the seeds of each curve, by panel
     for row, column, curve, seed, _ in lines:
         curves.setdefault((row, column), {}).setdefault(curve, set()).add(seed)
-    kept = []
-    for line in lines:
-        row, column, curve, seed, _ = line
-        counts = Counter(itertools.chain(*curves[row, column].values()))
-        shared = {each for each, count in counts.items() if count == max(counts.values())}
-        if seed in shared or shared.isdisjoint(curves[row, column][curve]):
-            kept.append(line)
-    return kept
+    shared = {}
+    for side, of_panel in curves.items():
+        counts = Counter(itertools.chain(*of_panel.values()))
+        shared[side] = {seed for seed, count in counts.items() if count == max(counts.values())}
+    return [
+        (row, column, curve, seed, run)
+        for row, column, curve, seed, run in lines
+        if seed in shared[row, column] or shared[row, column].isdisjoint(curves[row, column][curve])
+    ]
 
 
 def mean_of(curves: Sequence[Points]) -> Points:

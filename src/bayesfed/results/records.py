@@ -16,6 +16,7 @@ from bayesfed.results.formatting import text, unique
 from bayesfed.results.run_records import Curve, RunRecord
 from bayesfed.results.statistics import CURVES_ALONE, FOREIGN, TAILS, Statistic, read_metric
 
+IN_SUMMARY = ("best", "last", "last5")  # statistics that the summary of a run has
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
@@ -98,7 +99,7 @@ class Record:
             return statistics.fmean(values) if values and all(map(math.isfinite, values)) else None
         if statistic.name == "labelled":
             return statistics.fmean(found) if (found := self.along_labelled().values()) else None
-        if statistic.name in ("best", *TAILS) and not statistic.kind and self.level not in CURVES_ALONE:
+        if statistic.name in IN_SUMMARY and not statistic.kind and self.level not in CURVES_ALONE:
             return self.summary.get(statistic.name)
         return self.own(statistic) if statistic.kind else self.over_rounds(statistic.name)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bayesfed.core.errors import InputError
 from bayesfed.results.formatting import spoken, text, unique
-from bayesfed.results.records import BUDGET, FIELDS, UNRECORDED, Record, grouped
+from bayesfed.results.records import BUDGET, FIELDS, IN_SUMMARY, UNRECORDED, Record, grouped
 from bayesfed.results.run_records import RunRecord, number
 from bayesfed.runs.run_folder import NO_GLOBAL
 
@@ -274,7 +274,7 @@ def _each(names: str | list[str], clients: int) -> list[str]:
 def _values(block: Mapping[str, Any], client: int | None) -> dict[str, float]:
     """Give the statistics of one model in a summary's block, without those that are null."""
     found = {}
-    for name in ("best", "last", "last5"):
+    for name in IN_SUMMARY:
         entry = block.get(f"accuracy_{name}")
         if client is not None:
             entry = entry[client] if isinstance(entry, list) and client < len(entry) else None

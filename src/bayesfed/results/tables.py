@@ -87,8 +87,8 @@ def write_comparison(found: Iterable[Derived], out: Path) -> list[Path]:
     """
     written = []
     for one in found:
-        for name, table in one.study.tables.items():
-            path = out / one.study.paper / f"{name}.compare.csv"
-            rows = [compared.row for compared in one.compared[name]]
+        for name, compared in one.compared.items():
+            path, table = out / one.study.paper / f"{name}.compare.csv", one.study.tables[name]
+            rows = [of_cell.row for of_cell in compared]
             written.append(csv_file.write(path, [*KEYS, *axes_of(table), *COLUMNS], rows))
     return written
