@@ -78,9 +78,8 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     limits = {key: bounds(own["value"], percent) for key, own in frame.groupby(sides)}
     means = mean_curves(frame, ["row", "column"])
     panels, empty = [], []
-    for (row, column), own in frame.groupby(["row", "column"], sort=False):
-        title = ", ".join(filter(None, (str(row), str(column))))
-        text, words = csv(own.drop(columns=["row", "column"])), in_words(means[row, column], names, below)
+    for (row, column), text in csv_of_panels(frame, ["row", "column"]).items():
+        title, words = ", ".join(filter(None, (row, column))), in_words(means[row, column], names, below)
         panels.append(Panel(title, text, words, across, limits[(row, column) if len(sides) > 1 else (row,)]))
     for row, column in (side for side in itertools.product(data.rows, data.columns) if side not in means):
         title = ", ".join(filter(None, (row, column)))
@@ -113,11 +112,12 @@ def by_experiment(
         names = {method: method for method in study.spec["methods"] if method in used}
         curves = styled(names, figures.places(study, "method", names))
         own, every = thinned(own)
-        means, panels = mean_curves(own, ["panel"]), []
-        for cell, of_cell in own.groupby("panel", sort=False):
-            text, words = csv(of_cell.drop(columns=["experiment", "panel"])), in_words(means[cell,], names, below)
-            limits = (0.0, 100.0) if diagonal else bounds(of_cell["value"], False)
-            panels.append(Panel(str(cell), text, words, limits if diagonal else ends(own["x"]), limits))
+        means, panels, across = mean_curves(own, ["panel"]), [], ends(own["x"])
+        span = own.groupby("panel")["value"].agg(["min", "max"])
+        for (cell,), text in csv_of_panels(own.drop(columns="experiment"), ["panel"]).items():
+            words = in_words(means[cell,], names, below)
+            limits = (0.0, 100.0) if diagonal else bounds(span.loc[cell], False)
+            panels.append(Panel(cell, text, words, limits if diagonal else across, limits))
         kind = Look(few=bool(own["x"].nunique() <= 20), diagonal=diagonal, rounds=not diagonal)
         small = f"Every {every}th point is drawn." if every > 1 else ""
         place = f"{study.paper}-{name}-{experiment}"
@@ -180,10 +180,19 @@ def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Give data of a panel as text."""
+    """Give data as text."""
     text = io.StringIO()
     frame.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
     return text.getvalue()
+
+
+def csv_of_panels(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, str]:
+    """Give the data of each panel as text, by the panel's values of `sides`."""
+    head, *lines = csv(frame.drop(columns=[*sides])).splitlines(keepends=True)
+    found: dict[Any, list[str]] = {}
+    for panel, line in zip(zip(*(frame[side].tolist() for side in sides), strict=True), lines, strict=True):
+        found.setdefault(panel, [head]).append(line)
+    return {panel: "".join(own) for panel, own in found.items()}
 
 
 def mean_curves(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, dict[str, list[tuple[float, float]]]]:

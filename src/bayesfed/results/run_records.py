@@ -159,17 +159,24 @@ class RunRecord:
 
 def numbers(texts: dict[str, str]) -> Curve:
     """Values by round, as numbers and in order."""
-    found = {int(at): float(value) for at, value in texts.items()}
+    found = dict(zip(map(int, texts), map(float, texts.values()), strict=True))
     rounds = sorted(found)
     return found if rounds == list(found) else {at: found[at] for at in rounds}
 
 
 def highest_of(curves: list[Curve]) -> Curve:
     """Give the largest finite value of curves, round by round."""
-    first, *others = ({at: value for at, value in curve.items() if math.isfinite(value)} for curve in curves)
+    first, *others = map(finite, curves)
     for other in others:
-        first |= {at: max(value, first.get(at, value)) for at, value in other.items()}
+        first = first | {at: max(value, first.get(at, value)) for at, value in other.items()}
     return dict(sorted(first.items())) if others else first
+
+
+def finite(curve: Curve) -> Curve:
+    """Give what is finite of a curve."""
+    if math.isfinite(sum(curve.values())):
+        return curve
+    return {at: value for at, value in curve.items() if math.isfinite(value)}
 
 
 def series_of(client: str, model: str, metric: str) -> str:
