@@ -70,7 +70,7 @@ def tell_of_runs(plan: Path) -> None:
 
 def collect_seldom() -> None:
     """Let Python look for cyclic garbage seldom: results are many small objects without any."""
-    gc.set_threshold(200_000)
+    gc.set_threshold(1_000_000)
 
 
 def tables(args: argparse.Namespace) -> None:

@@ -20,6 +20,8 @@ HEIGHT = 190
 
 Json = dict[str, Any]
 
+unvalidated = schemapi.debug_mode(False)  # it takes half of the time; a test draws each chart
+
 # Of few rounds each has a tick: Vega would have ticks between them, whatever their least step.
 OF_ROUNDS: Json = {
     "values": alt.ExprRef("span(domain('x')) < 5 ? sequence(ceil(domain('x')[0]), floor(domain('x')[1]) + 1) : null"),
@@ -60,8 +62,7 @@ def lines(curves: Sequence[Curve], below: str, upright: str, look: Look) -> Json
         '["@dashes"]': [one.dash for one in curves],
         '["@shapes"]': [one.shape for one in curves],
     }
-    with schemapi.debug_mode(False):  # validation takes half of the time; a test draws each chart
-        text = frame_of(look, ".2f" if upright.endswith("(%)") else ".4g")
+    text = frame_of(look, ".2f" if upright.endswith("(%)") else ".4g")
     for place, value in filled.items():
         text = text.replace(place, json.dumps(value))
     found: Json = json.loads(text)
@@ -69,6 +70,7 @@ def lines(curves: Sequence[Curve], below: str, upright: str, look: Look) -> Json
 
 
 @functools.cache
+@unvalidated
 def frame_of(look: Look, form: str) -> str:
     """Give the specification of curves as JSON, with places to fill in: Altair takes its time for each.
 
@@ -115,6 +117,7 @@ def frame_of(look: Look, form: str) -> str:
     return json.dumps(finished(alt.layer(*layers, points.add_params(hover)).add_params(hidden, *ends_of_axes())))
 
 
+@unvalidated
 def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
     """Curves of one run, over rounds or, with the diagonal, over confidence. Data: curve, x, value, colour, width."""
     hover = nearest()
@@ -134,6 +137,7 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
     return finished(alt.layer(*layers, line, points.add_params(hover)).add_params(*params))
 
 
+@unvalidated
 def beside_print() -> Json:
     """Ours against print: a point a cell, and the line where they are equal. Data: cell, x (print), value, kind, verdict,
     run."""
@@ -148,6 +152,7 @@ def beside_print() -> Json:
     return finished(alt.layer(diagonal(x, y), shown).add_params(*ends_of_axes()), 260)
 
 
+@unvalidated
 def heat_map() -> Json:
     """Images of each class at each client. Data: client, class, images."""
     tip = ["client:O", "class:O", "images:Q"]
@@ -157,6 +162,7 @@ def heat_map() -> Json:
     return finished(alt.Chart().mark_rect().encode(x, y, colour, tooltip=tip))
 
 
+@unvalidated
 def clients() -> Json:
     """Give a point a client: its accuracy over how many images it has. Data: client, model, images, value."""
     x = alt.X("images:Q").title("training images").axis(grid=False, tickCount=5)

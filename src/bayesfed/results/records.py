@@ -76,8 +76,9 @@ class Record:
 
     def field(self, name: str) -> str:
         """Give a value that cells are asked by, a field or an axis, as text; "" for an axis that another experiment has."""
-        value = self.__dict__[name] if name in self.__dict__ else self.axes.get(name, "")
-        return value if isinstance(value, str) else text(value)
+        own = self.__dict__
+        value = own[name] if name in own else self.axes.get(name, "")
+        return value if type(value) is str else text(value)
 
     @property
     def as_printed(self) -> bool:
