@@ -1,5 +1,6 @@
 """The reference pages that are written by hand name every key, column and metric that there is."""
 
+import csv
 import dataclasses
 import re
 from pathlib import Path
@@ -82,3 +83,11 @@ def test_every_module_that_a_page_names_is_there(page: str) -> None:
 def is_there(name: str) -> bool:
     """Return whether the project, or the package at any depth, has a file or folder of that name."""
     return (PROJECT / name).exists() or any((PROJECT / "src" / "bayesfed").rglob(name.rstrip("/")))
+
+
+def test_the_row_that_is_explained_is_a_row() -> None:
+    head, row = re.findall(r"(?m)^(dataset,setting,.*)\n(.*)$", (REFERENCE / "output-files.md").read_text())[0]
+    shown = dict(zip(head.split(","), row.split(","), strict=True))
+    with (TABLES / "hbfl" / "clients.csv").open(encoding="utf-8", newline="") as file:
+        assert any(shown.items() <= one.items() for one in csv.DictReader(file))
+    assert list(PROJECT.glob(f"results/paper/runs/cifar10/*/fml/{shown['run']}/summary.json"))
