@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from bayesfed.results.markdown import table as markdown
+from bayesfed.results import markdown
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:
     """Return a Markdown table and an empty line."""
-    return markdown(head, [[str(cell) for cell in row] for row in rows]) + "\n"
+    return markdown.table(head, [[str(cell) for cell in row] for row in rows]) + "\n"
 
 
 def listed(*tables: Iterable[dict[str, str]]) -> str:

@@ -8,6 +8,7 @@ import typing
 
 from analyses.markdown import table
 from bayesfed import cli, methods, models
+from bayesfed.core.options import Bounds, bounds_in_words, bounds_of, hints_of, kind_in_words
 from bayesfed.data.schemes import SCHEMES, WHOLE
 from bayesfed.data.sources import SOURCES
 from bayesfed.methods.method import Method
@@ -51,9 +52,9 @@ def methods_page() -> str:
 
 def options(cls: type[Method]) -> str:
     """Return the options of a method: default, and what is allowed."""
-    hints = typing.get_type_hints(cls.Options)
+    hints = hints_of(cls.Options)
     rows = [
-        [f"`{one.name}`", f"`{shown(one.default)}`", allowed(hints[one.name], one.metadata)]
+        [f"`{one.name}`", f"`{shown(one.default)}`", allowed(hints[one.name], bounds_of(one))]
         for one in dataclasses.fields(cls.Options)
     ]
     return table(["option", "default", "allowed"], rows) if rows else "No options.\n\n"
@@ -68,23 +69,11 @@ def shown(value: object) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
-def allowed(kind: object, bounds: typing.Mapping[str, float | None]) -> str:
+def allowed(kind: object, bounds: Bounds) -> str:
     """Return the values that an option takes."""
     if typing.get_origin(kind) is typing.Literal:
         return code(typing.get_args(kind))
-    limits = [f"{sign} {bounds[key]:g}" for key, sign in (("low", "≥"), ("above", ">"), ("high", "≤"))
-              if bounds.get(key) is not None]  # fmt: skip
-    words = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
-    told = words.get(getattr(kind, "__name__", ""), str(kind)) if isinstance(kind, type) else plain(str(kind))
-    return " ".join([told, *limits])
-
-
-def plain(kind: str) -> str:
-    """Return a composed type in words."""
-    kind = re.sub(r"typing\.|<class '(\w+)'>", r"\1", kind)
-    for type_, word in {"float": "number", "int": "whole number", "None": "null", " | ": " or "}.items():
-        kind = kind.replace(type_, word)
-    return re.sub(r"tuple\[(.+), \.\.\.\]", r"list of \1s", kind)
+    return ", ".join(filter(None, (kind_in_words(kind), bounds_in_words(bounds))))
 
 
 def cli_page() -> str:
@@ -103,5 +92,5 @@ def argument(action: argparse.Action) -> list[str]:
     """Return an argument as a user types it, and its help."""
     value = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else "")
     typed = " ".join([*action.option_strings[-1:], *([str(value)] if value else [])]) or action.dest
-    more = "..." if action.nargs == "+" else ""
+    more = "..." if action.nargs in ("+", "*") else ""
     return [f"`{typed}{more}`".replace("|", "\\|"), (action.help or "") + (" (required)" if action.required else "")]

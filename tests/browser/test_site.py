@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import PROJECT, Watched
+from helpers.browser import Watched
 from playwright.sync_api import Browser, expect
 
+pytestmark = pytest.mark.browser
+
+PROJECT = Path(__file__).parents[2]
 SHOWN = (
     "", "guides/quickstart/", "guides/notebook/", "results/hbfl/", "results/hbfl-analysis/", "assumptions/pfedbayes/",
     "reference/python/", "reference/methods/", "internals/architecture/",

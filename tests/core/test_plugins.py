@@ -178,7 +178,7 @@ def test_from_files_to_a_table(put: Put, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_method_in_the_docs_trains(put: Put) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "your-method.md").read_text()
     put("methods/mine.py", text.split("```python\n")[1].split("```")[0])
     Path("run.yaml").write_text(yaml.safe_dump(run(method={"name": "mine"})))
     assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0

@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import tomllib
 from pathlib import Path
 
 from bayesfed import methods
@@ -23,8 +25,17 @@ def test_every_method_is_in_the_table_with_its_file() -> None:
     for title, file, place, _, papers in rows:
         assert place == f"src/bayesfed/methods/{file}.py"
         assert title.startswith(methods.get(importlib.import_module(f"bayesfed.methods.{file}").METHOD.name).label)
-        assert papers == "all four" or set(papers.split(", ")) <= {"HBFL", "FOLA", "FedPPD", "pFedBayes"}
+        assert papers == "all four" or set(papers.split(", ")) <= {"HBFL", "FOLA", "FedPPD", "pFedBayes", "comparison"}
 
 
 def test_the_number_of_methods() -> None:
     assert f"* **{len(FILES)} methods**" in (PROJECT / "README.md").read_text()
+
+
+def test_the_address_of_the_repository_is_in_one_place_each() -> None:
+    """So that another address is four edits; the clone's folder does not follow from it."""
+    address = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    command = ["git", "grep", "--count", "--fixed-strings", address, "--", ":!results", ":!docs/results"]
+    found = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert sorted(found) == ["CITATION.cff:1", "README.md:1", "mkdocs.yml:1", "pyproject.toml:1"]
+    assert f"git clone --depth 1 {address} bayesfed && cd bayesfed " in (PROJECT / "README.md").read_text()

@@ -162,7 +162,7 @@ def test_cuda_counts_devices_as_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch)
         assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
 
 
-@pytest.mark.parametrize("visible", [["0", "1"], ["GPU-ab-1", "GPU-ab/2"]])
+@pytest.mark.parametrize("visible", [["0", "1"], ["GPU-ab-1", "GPU-ab-2"]])
 def test_each_job_holds_a_device_of_its_own(start_jobs: StartJobs, visible: list[str]) -> None:
     jobs = start_jobs(visible, 1)
     assert [jobs.start(), jobs.start()] == visible

@@ -79,7 +79,7 @@ def test_a_run_has_the_places_that_the_workflow_gives_it(home: Path) -> None:
     assert first.checkpoint == home / "checkpoints/done.safetensors"
     rule = (Path(__file__).parents[2] / "workflow/rules/train.smk").read_text()
     assert '"<logs>/train/{run}.log"' in rule
-    assert "checkpoints/{{run}}.safetensors" in rule
+    assert 'checkpoints=f"{flow.results}/checkpoints"' in rule
 
 
 def test_the_state_of_a_plan_is_told_without_torch() -> None:

@@ -1,6 +1,6 @@
 """The schemes that divide a dataset, as Python writes them: `Dirichlet(alpha=0.05, clients=10)`, a class each.
 
-Fields and defaults are those of the block `partition` of a run file; `schemes.py` has what each scheme does.
+Fields and defaults are those of the block `partition` of a run file; `schemes/` has what each scheme does.
 """
 
 from __future__ import annotations
