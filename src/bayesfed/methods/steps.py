@@ -197,6 +197,47 @@ class Adam:
             )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class IVON:
+    """IVON (Shen et al. 2024, Algorithm 1): a Newton-like step of variational inference, q = N(m, 1/(lambda (h + w))).
+
+    The loss is l(theta) + <v, theta> - 1/2 theta^T V theta, l the mean over a batch, with a prior N(m_0, 1/(lambda w)); v and
+    V, diagonal, are the duals of BayesADMM. With eps ~ N(0, I), d = eps/sqrt(lambda (h + w)) and g the gradient of l at m + d:
+
+        H <- lambda (h + w) d g - V
+        b <- beta1 b + (1 - beta1) g
+        h <- beta2 h + (1 - beta2) H + (1 - beta2)^2/2 (h - H)^2/(h + w)
+        m <- m - lr (b/(1 - beta1^t) + v - V m + w (m - m_0))/(h + w)
+
+    h + w stays positive. Scales and shifts of normalisation have no distribution: they are not drawn, and keep their h.
+    """
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.99999
+
+    def start(self, name: str, m: Tensor, h: float) -> State:
+        """A fresh state for the mean `name`: curvature, momentum, and the count of steps."""
+        count = torch.zeros((), dtype=m.dtype, device=m.device)
+        return {f"{name}.h": torch.full_like(m, h), f"{name}.b": torch.zeros_like(m), f"{name}.t": count}
+
+    def noise(self, c: Learner, name: str, size: Tensor, w: Tensor) -> Tensor:
+        """A draw of d (P,); `size` is lambda (), `w` a vector or a number."""
+        return c.weights(c.noise(c[name]), 0) * (size * (c[f"{name}.h"] + w)).rsqrt()
+
+    @torch.no_grad()
+    def step(self, c: Learner, name: str, g: Tensor, d: Tensor, size: Tensor, w: Tensor, *, m_0: Tensor | float = 0.0,
+             v: Tensor | float = 0.0, V: Tensor | float = 0.0) -> None:  # fmt: skip
+        """Move the mean, its curvature and its momentum in place, by the gradient g at m + d."""
+        m, h, b, t = c[name], c[f"{name}.h"], c[f"{name}.b"], c[f"{name}.t"]
+        found = c.weights(size * (h + w) * d * g - V, h)
+        away = (1 - self.beta2) * (h - found)
+        h.sub_(away).add_(away.square() / (2 * (h + away + w)))
+        b.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+        t.add_(1)
+        m.sub_(c.rate(self.lr) * (b / (1 - self.beta1**t) + v - V * m + w * (m - m_0)) / (h + w))
+
+
 def by_decay(
     gradients: dict[str, Tensor], decay: float, undecayed: tuple[str, ...]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
