@@ -1,6 +1,8 @@
 """Products of diagonal Gaussians against dense solves, and their entropy against torch's."""
 
 import math
+from itertools import pairwise
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -8,7 +10,16 @@ import torch
 from hypothesis import given, settings
 
 from bayesfed.bayes import gaussian
-from bayesfed.bayes.gaussian import log_precision_spread, product, rho_gradient, sample, softplus, weighted_mean
+from bayesfed.bayes.gaussian import (
+    Rule,
+    barycentre,
+    log_precision_spread,
+    product,
+    rho_gradient,
+    sample,
+    softplus,
+    weighted_mean,
+)
 
 
 def gaussians(seed: int, clients: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -113,3 +124,59 @@ def test_kl_is_the_mean_log_ratio_of_draws() -> None:
     ratio = (q.log_prob(draws) - w.log_prob(draws)).sum(-1)
     error = float(ratio.mean() - gaussian.kl(mu, sigma, mu_w, sigma_w))
     assert abs(error) < 4 * float(ratio.std()) / 200_000**0.5
+
+
+TWO = [  # of N(1/2, 1/4) and N(-1/2, 1/2) with weights of 1/2 each, and of 3/4 and 1/4: mean and variance
+    ("eaa", (0, 0.375), (0.25, 0.3125)),
+    ("gaa", (0, 0.1875), (0.25, 0.171875)),
+    ("gaa-normalised", (0, 0.375), (0.25, 0.275)),
+    ("aalv", (0, 0.353553), (0.25, 0.297302)),
+    ("wb", (0, 0.364277), (0.25, 0.304458)),
+    ("fkl", (0, 0.625), (0.25, 0.5)),
+    ("fedag", (0, 0.25), (0.25, 0.1875)),
+    ("rkl", (1 / 6, 1 / 3), (0.357143, 0.285714)),
+    ("cf", (1 / 6, 1 / 6), (0.357143, 0.214286)),
+    ("dwc", (1 / 5, 1 / 5), (1 / 5, 1 / 5)),
+]
+
+
+def test_there_is_a_number_for_every_rule() -> None:
+    assert sorted(rule for rule, *_ in TWO) == sorted(get_args(Rule))
+
+
+@pytest.mark.parametrize(("rule", "even", "uneven"), TWO)
+def test_barycentres_of_two_by_hand(rule: Rule, even: tuple[float, float], uneven: tuple[float, float]) -> None:
+    means = torch.tensor([[0.5], [-0.5]])
+    sigmas = torch.tensor([[0.25], [0.5]]).sqrt()
+    for weights, expected in ((torch.tensor([3.0, 3.0]), even), (torch.tensor([0.75, 0.25]), uneven)):
+        mean, sigma = barycentre(rule, means, sigmas, weights, torch.ones(2))
+        assert mean.dtype == sigma.dtype == torch.float64
+        assert (mean.item(), sigma.item() ** 2) == pytest.approx(expected, abs=1e-6)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 9))
+def test_barycentres_are_ordered_by_variance(seed: int, clients: int, size: int) -> None:
+    """Harmonic, geometric, square-root and arithmetic mean, and that plus the spread of means."""
+    means, sigmas, q = gaussians(seed, clients, size)
+    found = [barycentre(rule, means, sigmas, q, torch.ones(clients))[1] for rule in ("rkl", "aalv", "wb", "eaa", "fkl")]
+    for smaller, larger in pairwise(found):
+        assert (smaller <= larger * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_a_barycentre_of_equal_clients(rule: Rule) -> None:
+    """The client itself, or with K times its precision; by `dwc` the prior's is taken off, by `fedag` nothing is left."""
+    K, variance = 4, 0.3
+    means, sigmas = torch.full((K, 2), 0.7).double(), torch.full((K, 2), variance).double().sqrt()
+    mean, sigma = barycentre(rule, means, sigmas, torch.ones(K), torch.ones(K))
+    P = K / variance - (K - 1)
+    expected = {"gaa": variance / K, "cf": variance / K, "dwc": 1 / P, "fedag": 0.0}.get(rule, variance)
+    torch.testing.assert_close(sigma.square(), torch.full((2,), expected).double(), rtol=1e-6, atol=1e-12)
+    mu = K / variance * 0.7 / P if rule == "dwc" else 0.7
+    torch.testing.assert_close(mean, torch.full((2,), mu).double(), rtol=1e-6, atol=0)
+
+
+def test_the_product_over_a_prior_is_never_less_sure_than_it() -> None:
+    """Clients that know less than the prior, by the noise of their training."""
+    _, sigma = barycentre("dwc", torch.zeros(3, 1), torch.full((3, 1), 2.0), torch.ones(3), torch.ones(3))
+    assert sigma.item() == 1

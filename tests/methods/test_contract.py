@@ -403,6 +403,11 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "bnfed", "form": "code"},
         {"name": "bnfed", "select": "validation"},
         {"name": "bnfed", "select": "test"},
+        {"name": "gaussian", "inference": "bbb"},
+        {"name": "gaussian", "rule": "rkl"},
+        {"name": "gaussian", "sent": "mean"},
+        {"name": "gaussian", "weights": "equal"},
+        {"name": "gaussian", "rescale": False},
     ],
     ids=lambda method: "-".join(str(value) for value in method.values()),
 )

@@ -6,6 +6,9 @@ in float64 whatever the inputs, since precisions of different clients span many 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +33,49 @@ def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tens
     largest = log_precision.amax(0)
     relative = powers.double()[:, None] * (log_precision - largest).exp()
     return weighted_mean(relative, means), (-0.5 * (largest + relative.sum(0).log())).exp()
+
+
+Rule = Literal["eaa", "gaa", "gaa-normalised", "aalv", "fkl", "rkl", "cf", "wb", "dwc", "fedag"]
+# Standard deviations (P,) around the plain mean, from those of the clients, the weights (K, 1), which sum to 1, and the
+# squares of what the clients' means are away from the plain one.
+DEVIATIONS: dict[Rule, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "eaa": lambda sigmas, w, apart: (w * sigmas.square()).sum(0).sqrt(),
+    "gaa": lambda sigmas, w, apart: (w * sigmas).square().sum(0).sqrt(),
+    "gaa-normalised": lambda sigmas, w, apart: ((w * sigmas).square().sum(0) / w.square().sum()).sqrt(),
+    "aalv": lambda sigmas, w, apart: (w * sigmas.log()).sum(0).exp(),
+    "fkl": lambda sigmas, w, apart: (w * (sigmas.square() + apart)).sum(0).sqrt(),
+    "wb": lambda sigmas, w, apart: (w * sigmas).sum(0),
+    "fedag": lambda sigmas, w, apart: (w * apart).sum(0).sqrt(),
+}
+
+
+def barycentre(rule: Rule, means: Tensor, sigmas: Tensor, weights: Tensor, priors: Tensor) -> tuple[Tensor, Tensor]:
+    """One Gaussian for those of K clients by a rule; all elementwise, w_k the weights over their sum:
+
+        rule            mean            variance
+        eaa             sum w mu        sum w sigma^2, arithmetic mean
+        gaa             sum w mu        sum w^2 sigma^2, that of the weighted sum; gaa-normalised divides it by sum w^2
+        aalv            sum w mu        exp(sum w log sigma^2), geometric mean
+        fkl             sum w mu        sum w (sigma^2 + (mu_k - mu)^2), the mixture's moments: forward KL
+        fedag           sum w mu        sum w (mu_k - mu)^2, that of point estimates
+        wb              sum w mu        (sum w sigma)^2, Wasserstein-2 barycentre
+        rkl             of `product`    1/sum w sigma^-2, reverse KL
+        cf              of `product`    max w/sum w sigma^-2, conflation
+        dwc             of `product`    1/P, P = sum sigma^-2 - (K - 1)/sigma_0^2: one prior; of powers 1
+
+    means, sigmas (K, P), weights (K,), priors (K,): the clients' 1/sigma_0^2, of which dwc takes the mean; P is no less.
+    Gives mean and standard deviation (P,) in float64.
+    """
+    w = (weights.double() / weights.double().sum())[:, None]
+    if rule in DEVIATIONS:
+        mean = weighted_mean(weights, means)
+        return mean, DEVIATIONS[rule](sigmas.double(), w, (means.double() - mean).square())
+    if rule == "dwc":
+        precisions, prior = sigmas.double().square().reciprocal(), priors.double().mean()
+        P = (precisions.sum(0) - (len(priors) - 1) * prior).clamp(min=prior)
+        return (precisions * means.double()).sum(0) / P, P.rsqrt()
+    mean, sigma = product(means, sigmas, w[:, 0])
+    return mean, sigma * w.max().sqrt() if rule == "cf" else sigma
 
 
 def softplus(rho: Tensor) -> Tensor:

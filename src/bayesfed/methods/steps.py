@@ -201,8 +201,9 @@ class Adam:
 class IVON:
     """IVON (Shen et al. 2024, Algorithm 1): a Newton-like step of variational inference, q = N(m, 1/(lambda (h + w))).
 
-    The loss is l(theta) + <v, theta> - 1/2 theta^T V theta, l the mean over a batch, with a prior N(m_0, 1/(lambda w)); v and
-    V, diagonal, are the duals of BayesADMM. With eps ~ N(0, I), d = eps/sqrt(lambda (h + w)) and g the gradient of l at m + d:
+    The loss is l(theta) + <v, theta> - 1/2 theta^T V theta, l the mean over a batch; v and the diagonal V are BayesADMM's
+    duals. The prior is N(m_0, 1/(lambda w)). With eps ~ N(0, I), d = eps/sqrt(lambda (h + w)), and g the gradient of l at
+    m + d:
 
         H <- lambda (h + w) d g - V
         b <- beta1 b + (1 - beta1) g
