@@ -47,7 +47,8 @@ class Scale:
 # The dearest last: where the time ends before all have been looked at, they wait.
 OTHERS = (
     "fml", "fedprox", "abavg", "independent", "fola", "fedcurv", "fednova", "scaffold", "fedppd", "fedswag", "fedpa",
-    "pfedbayes", "pfedme", "perfedavg", "heurfedamp", "fedbe", "fedppd_distill", "pfedgp", "fola_full", "fola_errors", "bnfed", "gaussian",
+    "pfedbayes", "pfedme", "perfedavg", "heurfedamp", "fedbe", "fedppd_distill", "pfedgp", "fola_full", "fola_errors", "bnfed",
+    "gaussian", "feddyn", "fedlap", "fedlap_cov",
 )  # fmt: skip
 TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
 FULL = Scale(

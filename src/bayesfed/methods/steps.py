@@ -94,6 +94,18 @@ def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return each.sum(0), each.square().sum(0)
 
 
+def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
+    """A draw (P,) whose mean is the diagonal of sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the Gauss-Newton matrix of the sum of
+    the batch's cross-entropies: the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s),
+    s random signs, one for each class. The batch must not be filled up: `Method.draws_by_image`."""
+    (theta,) = leaves(theta)
+    logits = c.model(theta, batch.x)
+    p = F.softmax(logits.detach(), -1)
+    rooted = p.sqrt() * c.noise(p).sign()
+    (g,) = grad(logits, theta, at=rooted - p * rooted.sum(-1, keepdim=True))
+    return g.square()
+
+
 def no_squares(squares: Squares, ground: Ground) -> str:
     """Why there are no such squares, for `Method.unfit`; "" where there are."""
     if squares == "batch" or ground.by_image:
