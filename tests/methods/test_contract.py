@@ -119,6 +119,7 @@ def test_golden_results_are_guarded(tmp_path: Path) -> None:
 
 TRAINED = (
     "theta",
+    "m",
     "mu",
     "rho",
     "mu_w",
@@ -403,6 +404,11 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "bnfed", "form": "code"},
         {"name": "bnfed", "select": "validation"},
         {"name": "bnfed", "select": "test"},
+        {"name": "bayesadmm", "server": "mean"},
+        {"name": "bayesadmm", "temperature": 1.0},
+        {"name": "bayesadmm", "step": 0.25},
+        {"name": "bayesadmm", "damping": 1.0},
+        {"name": "bayesadmm", "alpha": 1.0},
         {"name": "feddyn", "alpha": 1.0},
         {"name": "fedlap", "delta": 10.0},
         {"name": "fedlap", "damping": 0.5},

@@ -1,6 +1,6 @@
 """FedLap (Swaroop et al. 2025): a client's likelihood is approximated by a linear site term, its dual v_k.
 
-The loss is a sum over n_k images, the prior N(0, 1/delta). Client k, from v_k = 0 and theta_0, which is 0 before the first round:
+The loss is a sum over n_k images, the prior N(0, 1/delta). Client k, from v_k = 0 and the server's theta_0, first 0:
 
     theta_k <- argmin n_k CE + delta v_k^T theta + delta/2 ||theta - theta_0||^2         v_k <- v_k + rho (theta_k - theta_0)
 

@@ -95,9 +95,11 @@ def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
-    """A draw (P,) whose mean is the diagonal of sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the Gauss-Newton matrix of the sum of
-    the batch's cross-entropies: the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s),
-    s random signs, one for each class. The batch must not be filled up: `Method.draws_by_image`."""
+    """A draw (P,) whose mean is the diagonal of sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the batch's Gauss-Newton matrix.
+
+    It is the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s), s a random sign for each
+    class. No batch may be filled up: `Method.draws_by_image`.
+    """
     (theta,) = leaves(theta)
     logits = c.model(theta, batch.x)
     p = F.softmax(logits.detach(), -1)
