@@ -13,8 +13,12 @@ from bayesfed.bayes import gaussian
 from bayesfed.bayes.gaussian import (
     Rule,
     barycentre,
+    kl,
+    kl_gradient,
     log_precision_spread,
     product,
+    renyi,
+    renyi_gradient,
     rho_gradient,
     sample,
     softplus,
@@ -180,3 +184,40 @@ def test_the_product_over_a_prior_is_never_less_sure_than_it() -> None:
     """Clients that know less than the prior, by the noise of their training."""
     _, sigma = barycentre("dwc", torch.zeros(3, 1), torch.full((3, 1), 2.0), torch.ones(3), torch.ones(3))
     assert sigma.item() == 1
+
+
+@pytest.mark.parametrize("alpha", [2.5, 0.5, 1 + 1e-6])
+def test_renyis_divergence_and_its_gradient(alpha: float) -> None:
+    """Against numerical integration, a number by hand, and the KL as its limit."""
+    mu, s, mu_c, s_c = (
+        torch.tensor([value], dtype=torch.float64) for value in (0.3, math.log(0.64), -0.2, math.log(1.21))
+    )
+    found = renyi(mu, s.exp(), mu_c, s_c.exp(), alpha)
+    x = torch.linspace(-30, 30, 200_001, dtype=torch.float64)
+    q, c = (torch.distributions.Normal(m, (v / 2).exp()).log_prob(x) for m, v in ((mu, s), (mu_c, s_c)))
+    integral = torch.trapezoid((alpha * q + (1 - alpha) * c).exp(), x).log() / (alpha * (alpha - 1))
+    assert found.item() == pytest.approx(integral.item(), rel=1e-5)
+    if alpha == 2.5:
+        assert found.item() == pytest.approx(0.1166462, abs=1e-7)
+    if alpha > 1 and alpha < 2:
+        assert found.item() == pytest.approx(kl(mu, (s / 2).exp(), mu_c, (s_c / 2).exp()).item(), rel=1e-4)
+    leaf, log_variance = mu.requires_grad_(), s.requires_grad_()
+    expected = torch.autograd.grad(renyi(leaf, log_variance.exp(), mu_c, s_c.exp(), alpha), (leaf, log_variance))
+    for ours, theirs in zip(renyi_gradient(mu, s.exp(), mu_c, s_c.exp(), alpha), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_renyis_gradient_at_1_is_that_of_kl() -> None:
+    torch.manual_seed(0)
+    mu, mu_c = torch.randn(2, 9, dtype=torch.float64)
+    variance, variance_c = torch.rand(2, 9, dtype=torch.float64) + 0.1
+    g_mu, g_sigma = kl_gradient(mu, variance.sqrt(), mu_c, variance_c.sqrt())
+    found = renyi_gradient(mu, variance, mu_c, variance_c, 1.0)
+    torch.testing.assert_close(found[0], g_mu, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[1], g_sigma * variance.sqrt() / 2, rtol=1e-12, atol=1e-12)
+
+
+def test_renyis_divergence_of_a_wide_gaussian_is_infinite_and_its_gradient_makes_it_narrower() -> None:
+    wide, one = torch.tensor([2.0]), torch.tensor([1.0])
+    assert renyi(one, wide, one, one, 2.5) == torch.inf
+    assert renyi_gradient(one, wide, one, one, 2.5)[1] > 0

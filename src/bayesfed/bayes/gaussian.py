@@ -123,6 +123,34 @@ def kl_prior_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) 
     return away * precision, g_sigma
 
 
+def renyi(mu: Tensor, variance: Tensor, mu_c: Tensor, variance_c: Tensor, alpha: float) -> Tensor:
+    """Rényi's divergence of q = N(mu, variance) from c = N(mu_c, variance_c) over the last dimension:
+
+        sum log(int q^alpha c^(1 - alpha))/(alpha (alpha - 1)),    s = alpha variance_c + (1 - alpha) variance,
+        log int = (1 - alpha) log sigma + alpha log sigma_c - 1/2 log s + 1/2 alpha (alpha - 1) (mu - mu_c)^2/s
+
+    Infinite where an s is not positive. alpha is not 1, where its limit is `kl`.
+    """
+    s = alpha * variance_c + (1 - alpha) * variance
+    logs = ((1 - alpha) * variance.log() + alpha * variance_c.log() - s.log()) / 2
+    found = (logs / (alpha * (alpha - 1)) + (mu - mu_c).square() / (2 * s)).sum(-1)
+    return torch.where((s > 0).all(-1), found, torch.inf)
+
+
+def renyi_gradient(
+    mu: Tensor, variance: Tensor, mu_c: Tensor, variance_c: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """The gradient of `renyi` in mu and log variance, all (P,); for alpha = 1 that of `kl`:
+
+        (mu - mu_c)/s    and    variance/2 (1/(alpha s) + (alpha - 1) (mu - mu_c)^2/s^2) - 1/(2 alpha)
+
+    Where the divergence is infinite, s is taken as a thousandth of variance_c, which leads out of there.
+    """
+    s, away = (alpha * variance_c + (1 - alpha) * variance).maximum(1e-3 * variance_c), mu - mu_c
+    stretch = 1 / (alpha * s) + (alpha - 1) * (away / s).square()
+    return away / s, variance / 2 * stretch - 1 / (2 * alpha)
+
+
 def through_softplus(g_sigma: Tensor, rho: Tensor) -> Tensor:
     """The gradient in rho from that in sigma = softplus(rho)."""
     return torch.ops.aten.softplus_backward.default(g_sigma, rho, 1, 20)  # 1 and 20 as in F.softplus

@@ -97,8 +97,8 @@ def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
     """A draw (P,) whose mean is the diagonal of sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the batch's Gauss-Newton matrix.
 
-    It is the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s), s a random sign for each
-    class. No batch may be filled up: `Method.draws_by_image`.
+    It is the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s), s a random sign for
+    each class. No batch may be filled up: `Method.draws_by_image`.
     """
     (theta,) = leaves(theta)
     logits = c.model(theta, batch.x)

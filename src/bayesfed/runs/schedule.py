@@ -20,8 +20,8 @@ class Schedule:
 
     round_decay: once more for every round after the first. milestones: [share of the rounds, factor] each, from which on
     the factor holds instead of the one before: [[0.333, 0.1], [0.667, 0.01]] divides by ten after a third, and by a hundred
-    after two. cosine: (1 + cos(pi (r - 1)/R))/2 in round r of R. epoch_decay: once more after every `epoch_every` local epochs
-    of a round; the next round begins without.
+    after two. cosine: (1 + cos(pi (r - 1)/R))/2 in round r of R. epoch_decay: once more after every `epoch_every` local
+    epochs of a round; the next round begins without.
     Raises InputError for milestones that are no such list.
     """
 
