@@ -423,7 +423,7 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedlap_cov", "draws": 2},
         {"name": "fedep", "cavity": "sep"},
         {"name": "fedep", "cavity": "adf"},
-        {"name": "fedep", "covariance": "identity"},
+        {"name": "fedep", "covariance": "mcmc"},
         {"name": "fedep", "covariance": "laplace"},
         {"name": "fedep", "clip": None},
         {"name": "fedep", "damping": 1.0},

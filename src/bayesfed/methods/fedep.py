@@ -57,13 +57,13 @@ class FedEP(Method):
         """
 
         cavity: Literal["ep", "sep", "adf"] = "ep"
-        covariance: Literal["identity", "mcmc", "laplace"] = "mcmc"
+        covariance: Literal["identity", "mcmc", "laplace"] = "identity"
         lr: float = option(0.01, above=0)
         momentum: float = option(0.9, low=0, high=1)
         weight_decay: float = option(1e-4, above=0)
         scale: float = option(500.0, above=0)
         shrinkage: float = option(1e-4, above=0, high=1)
-        clip: float | None = option(300.0, above=0)
+        clip: float | None = option(100.0, above=0)
         damping: float | None = option(None, above=0, high=1)
         step: float = option(0.5, above=0)
         step_momentum: float = option(0.9, low=0, high=1)

@@ -52,7 +52,7 @@ class FedGVI(Method):
         sigma_0^2. first: variance of the first round's start. draws: of weights, for each mini-batch."""
 
         alpha: float = option(2.5, above=0)
-        delta: float = option(0.8, low=0, high=1)
+        delta: float = option(0.5, low=0, high=1)
         damping: float | None = option(None, above=0, high=1)
         prior: float = option(1.0, above=0)
         first: float = option(1e-3, above=0)
