@@ -425,7 +425,7 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedep", "cavity": "adf"},
         {"name": "fedep", "covariance": "mcmc"},
         {"name": "fedep", "covariance": "laplace"},
-        {"name": "fedep", "clip": None},
+        {"name": "fedep", "clip": 1.0},
         {"name": "fedep", "damping": 1.0},
         {"name": "fedivon", "prior": "server"},
         {"name": "fedivon", "curvature": "fresh"},
