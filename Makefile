@@ -7,6 +7,7 @@
 #   make test-slurm                         a sweep through a real Slurm, with faults: needs root, slurm-wlm and munge
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
 #   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
+#   make docs                               the documentation site, in site/; fails at dead links
 #   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -24,7 +25,7 @@ define snakemake
 	@$(SNAKEMAKE) $(2) --configfile config/$(1).yaml $(3)
 endef
 
-.PHONY: demo test test-long test-kills test-report test-remotes test-slurm setup lint bench report
+.PHONY: demo docs test test-long test-kills test-report test-remotes test-slurm setup lint bench report
 
 demo: $(STAMP)
 	$(call snakemake,demo)
@@ -54,12 +55,17 @@ test-slurm: $(STAMP)
 	@test "$$(id -u)" = 0 || { echo "Slurm's daemons and null devices for GPUs need root" >&2; exit 2; }
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -m cluster tests/cluster/test_slurm.py
 
+docs: $(STAMP)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The site: site/index.html (to look at it: $(BIN)/mkdocs serve)"
+
 setup: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakefmt --check workflow
 	$(BIN)/mypy
 	$(BIN)/snakemake --lint --configfile config/test.yaml
 

@@ -1,4 +1,4 @@
-"""What the number of bins does to calibration errors, from stored records: nothing is trained.
+"""Calibration errors by the number of bins, from stored records: nothing is trained.
 
     python -m analyses.calibration_bins [RUN ...]        # default: all of results/paper/runs
 
@@ -13,21 +13,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 
 LEAST = 100  # images
 
 
 def bins(folder: Path) -> NDArray[np.float64]:
     """Images, right ones and the sum of confidence of each bin after the last round: (3, bins); of none without bins."""
-    found = run_records.measured(folder, "global")
+    found = RunRecord(folder).measured()
     count = sum(name.startswith("reliability_") and name.endswith("_images") for name in found)
     every = [[f"reliability_{k + 1}_{what}" for k in range(count)] for what in ("images", "right", "confidence")]
     return np.array([[next(iter(found[name].values())) for name in names] for names in every]).reshape(3, count)
 
 
 def errors(held: NDArray[np.float64]) -> dict[str, float]:
-    """The row of a run from its bins (3, bins), whose number three divides."""
+    """Return the row of a run from its bins (3, bins), whose number three divides."""
     images, right, confidence = held
     gap = np.abs(right - confidence)
     each = np.divide(gap, images, out=np.zeros_like(gap), where=images > 0)

@@ -1,1 +1,1 @@
-"""What the speed claims rest on. `make bench` runs all of it."""
+"""Measurements behind the speed claims. `make bench` runs all of it."""

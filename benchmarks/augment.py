@@ -27,16 +27,16 @@ TURNS = 9
 
 
 def one_client(augment: str, precision: str, count: int) -> Federation:
-    """A federation of one client that holds so many images, seen with that augmentation."""
+    """Return a federation of one client that holds so many images, seen with that augmentation."""
     data = common.random_images(count, 100)
     images = {"normalise": "half", "augment": augment}
     data = dataclasses.replace(data, source=Seen(**images).of(data.source))
-    compute = devices.compute("cpu", precision)
+    compute = devices.configure("cpu", precision)
     return common.federation("fedavg", {"global": MODEL}, data, compute, clients=1, batch_size=SIZE, images=images)
 
 
 def preparing(of: Federation) -> Callable[[], None]:
-    """A function that prepares an epoch of images."""
+    """Return a function that prepares an epoch of images."""
     node = of.node(0, 1)
 
     def block() -> None:
@@ -47,7 +47,7 @@ def preparing(of: Federation) -> Callable[[], None]:
 
 
 def training(of: Federation) -> Callable[[], None]:
-    """A function that trains for an epoch on images that are ready."""
+    """Return a function that trains for an epoch on images that are ready."""
     job = common.starter(of)(0)
     learner, (phase,) = job.node.learner(), job.phases
     batches = [
@@ -64,7 +64,7 @@ def training(of: Federation) -> Callable[[], None]:
 
 
 def measure(precision: str, count: int = IMAGES) -> dict[str, Any]:
-    """The row: microseconds an image, and FOLA's augmentation as a part of a training step."""
+    """Return the row: microseconds an image, and FOLA's augmentation as a part of a training step."""
     clients = {augment: one_client(augment, precision, count) for augment in AUGMENTATIONS}
     contenders = {augment: preparing(of) for augment, of in clients.items()} | {"step": training(clients["fola"])}
     seconds = common.alternate(contenders, TURNS)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: random images in CIFAR-10's shape, federations of them, fair timing, tables."""
+"""Shared by the benchmarks: random images in CIFAR-10's shape, federations of them, fair timing, tables."""
 
 import argparse
 import csv
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from bayesfed.data.catalogue import source
-from bayesfed.data.schemes import dirichlet_class_shared
+from bayesfed.data.schemes import divide
 from bayesfed.data.store import Dataset
 from bayesfed.engine import device as devices
 from bayesfed.engine import gpu_sharing
@@ -29,7 +29,7 @@ MIXED = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return the options that every benchmark has."""
     found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--device", default="auto", help="auto, cpu or cuda")
     found.add_argument("--precision", default="auto", help="auto, fp32, tf32 or bf16")
@@ -60,7 +60,9 @@ def federation(
     clients: int = 10,
     **budget: Any,
 ) -> Federation:
-    """The clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run file."""
+    """Return the clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run
+    file.
+    """
     method = {"name": method} if isinstance(method, str) else method
     partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 2, "min_test": 0}
     run = run_file.resolve(
@@ -69,17 +71,20 @@ def federation(
             "local_epochs": 1, "batch_size": 128, "seed": 0,
         } | budget
     )  # fmt: skip
-    shares = dirichlet_class_shared(data.train_labels, data.test_labels, run.partition, 0)
+    shares = divide(data.train_labels, data.test_labels, run.partition, 0)
     return Federation(run, [data], shares, compute)
 
 
 def few_steps(method: str, server: int) -> dict[str, Any]:
-    """A method's options for a few images, `server` of them for the server: as little work as does each of its parts."""
+    """Return a method's options for a few images, `server` of them for the server: as little work as does each of its
+    parts.
+    """
     ensemble = {
         "server_set": server, "samples": 2, "server_epochs": 4, "server_lr": 0.1, "swa_start": 2, "swa_every": 2,
     }  # fmt: skip
     options: dict[str, dict[str, Any]] = {
         "abavg": {"validation_images": server},
+        "fedavg_temperature": {"calibration_images": server},
         "fola_errors": {"aggregated": 1, "epochs": 2},
         "bnfed": {"lr": 0.1, "validation_images": server},
         "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},
@@ -91,14 +96,14 @@ def few_steps(method: str, server: int) -> dict[str, Any]:
 
 
 def models(name: str, method: str) -> dict[str, Any]:
-    """The `models` of a run file: `mixed` are the paper's clients, else all have the same network."""
+    """Return the `models` of a run file: `mixed` are the paper's clients, else all have the same network."""
     if name == "mixed":
         return {"global": "cnn2", "local": MIXED}
     return {"global": name, "local": [name] * 10} if method in ("fml", "hbfl") else {"global": name}
 
 
 def starter(federation: Federation) -> Callable[[int], Job]:
-    """A function that makes a client ready for the first round's local training."""
+    """Return a function that makes a client ready for the first round's local training."""
     method = federation.method
     server = federation.node(SERVER, 1)
     server.state = begin(federation).server
@@ -114,7 +119,7 @@ def starter(federation: Federation) -> Callable[[int], Job]:
 
 
 def local_training(federation: Federation, executor: Executor) -> Callable[[], None]:
-    """A function that does one round's local training of all clients and nothing else."""
+    """Return a function that does one round's local training of all clients and nothing else."""
     start = starter(federation)
 
     def block() -> None:
@@ -139,18 +144,20 @@ def alternate(contenders: dict[str, Callable[[], None]], times: int) -> dict[str
 
 
 def median_ratio(slow: list[float], fast: list[float]) -> float:
-    """How many times as fast, the median over the turns."""
+    """Return how many times as fast, the median over the turns."""
     return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
 
 
 def machine(device: str) -> dict[str, Any]:
-    """The columns that say where a row was measured."""
+    """Return the columns that say where a row was measured."""
     threads = torch.get_num_threads() if device == "cpu" else ""
     return {"threads": threads, "hardware": devices.hardware(device), "torch": torch.__version__}
 
 
 def peak_resident_mib() -> int:
-    """The most memory this process has held; not getrusage's number, which a parent's memory is carried over into."""
+    """Return the most memory this process has held; not getrusage's number, which a parent's memory is carried over
+    into.
+    """
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
@@ -169,5 +176,5 @@ def write(path: Path, rows: list[dict[str, Any]], same: str = "hardware") -> Non
 
 
 def show(row: dict[str, Any]) -> None:
-    """A row as it comes."""
+    """Yield rows, and print each as it comes."""
     print("  ".join(f"{key} {value}" for key, value in row.items() if key not in ("hardware", "torch")), flush=True)

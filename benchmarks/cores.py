@@ -31,17 +31,17 @@ TURNS = 5
 
 
 def widths(model: str) -> list[int]:
-    """The hidden layers of a small network, by its name."""
+    """Return the hidden layers of a small network, by its name."""
     return [int(width) for width in model.split("-")[1:]]
 
 
 def engine(model: str, size: int, precision: str) -> Callable[[], None]:
-    """A round's local training by the engine."""
+    """Return a round's local training by the engine."""
     if model in training.MODULES:
         data = common.random_images(IMAGES, 1000)
         return training.engine(("fedavg", model, size), data, precision, "cpu", DEFAULT["cpu"])[0]
     data = common.random_images(SMALL_IMAGES, 1000, "mnist", 28)
-    compute = devices.compute("cpu", precision)
+    compute = devices.configure("cpu", precision)
     of = common.federation("fedavg", {"global": "mlp"}, data, compute, batch_size=size)
     layers = (*map(Linear, widths(model)), Linear(10))
     of.networks = [{"global": Network(model, Chain(layers), 1, 28)}] * of.clients
@@ -49,7 +49,7 @@ def engine(model: str, size: int, precision: str) -> Callable[[], None]:
 
 
 def bare(model: str, size: int, precision: str) -> Callable[[], None]:
-    """The same by the barest loop."""
+    """Return the same by the barest loop."""
     if model in training.MODULES:
         data = common.random_images(IMAGES, 1000)
         sizes = [IMAGES // CLIENTS] * CLIENTS
@@ -77,7 +77,7 @@ def bare(model: str, size: int, precision: str) -> Callable[[], None]:
 
 
 def serve(pipe: Connection, make: Callable[..., Callable[[], None]], case: tuple[str, int, str], threads: int) -> None:
-    """The work of a process: a round each time it is asked, until it is told to end."""
+    """Do a process's work: a round each time it is asked, until it is told to end."""
     torch.set_num_threads(threads)
     block = make(*case)
     while pipe.recv():
@@ -87,7 +87,7 @@ def serve(pipe: Connection, make: Callable[..., Callable[[], None]], case: tuple
 
 def processes(make: Callable[..., Callable[[], None]], case: tuple[str, int, str], count: int,
               threads: int) -> tuple[Callable[[], None], Callable[[], None]]:  # fmt: skip
-    """A function that has so many processes do a round each, at once, and one that ends them."""
+    """Return a function that has so many processes do a round each, at once, and one that ends them."""
     context = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     for _ in range(count):
@@ -108,7 +108,7 @@ def processes(make: Callable[..., Callable[[], None]], case: tuple[str, int, str
 
 
 def measure(model: str, size: int, precision: str) -> dict[str, Any]:
-    """One row."""
+    """Measure one row."""
     cores = torch.get_num_threads()
     case = (model, size, precision)
     kinds = {

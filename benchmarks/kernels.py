@@ -1,4 +1,4 @@
-"""How many kernels a GPU would launch for a step of each of HBFL's methods, counted from the operators that it runs.
+"""The number of kernels that a GPU launches for a step of each of HBFL's methods, counted from the operators that run.
 
     python -m benchmarks.kernels [--version NAME]
 
@@ -42,7 +42,7 @@ FREE = (aten._unsafe_view, aten.empty, aten.empty_like, aten.empty_strided, aten
 
 
 def kernels(operator: Any, args: tuple[Any, ...]) -> int:
-    """The kernels of an operator on a GPU."""
+    """Return the kernels of an operator on a GPU."""
     returns = operator._schema.returns
     views = [r.alias_info is not None and not r.alias_info.is_write for r in returns]
     if (views and all(views)) or operator.overloadpacket in FREE:
@@ -61,7 +61,7 @@ def kernels(operator: Any, args: tuple[Any, ...]) -> int:
 
 
 def relayout(x: Tensor, weight: Tensor) -> bool:
-    """Whether a convolution copies its weights to the layout of its images."""
+    """Return whether a convolution copies its weights to the layout of its images."""
     layout = torch.channels_last
     return x.is_contiguous(memory_format=layout) and not weight.is_contiguous(memory_format=layout)
 
@@ -86,8 +86,8 @@ class Counter(TorchDispatchMode):
 
 
 def step_of(method: str, model: str, precision: str) -> Counter:
-    """The kernels of one step, the second of a client's round."""
-    compute = devices.compute("cpu", precision)
+    """Return the kernels of one step, the second of a client's round."""
+    compute = devices.configure("cpu", precision)
     models = {"global": model} | ({"local": [model] * 10} if methods.get(method).local_models else {})
     of = common.federation(method, models, common.random_images(IMAGES, 100), compute, batch_size=SIZE)
     server = of.node(SERVER, 1)
@@ -101,7 +101,7 @@ def step_of(method: str, model: str, precision: str) -> Counter:
     torch.cudnn_convolution_relu = one_call
     (phase,) = of.method.phases(c)
     chunk, learner, counter = next(Mixer(of, c).epoch(of.shards[0])), c.learner(), Counter()
-    images = chunk.x.contiguous(memory_format=network.gpu_layout(compute.cast))  # as a lane gives them
+    images = chunk.x.contiguous(memory_format=network.gpu_layout(compute.cast))  # as a CUDA worker gives them
     first, second = (Batch(images[i : i + SIZE], chunk.y[i : i + SIZE]) for i in (0, SIZE))
     phase.step(learner, first)
     with counter:

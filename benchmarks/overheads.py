@@ -1,4 +1,4 @@
-"""What a run of the paper's size costs beside its training: evaluation, aggregation, checkpoints, start-up.
+"""The cost of a run of the paper's size beside its training: evaluation, aggregation, checkpoints, start-up.
 
     python -m benchmarks.overheads [--device auto|cpu|cuda] [--precision ...]
 
@@ -27,8 +27,8 @@ ROUNDS, EPOCHS = 100, 5
 
 
 def measure(method: str, model: str, data: common.Dataset, device: str, precision: str) -> dict[str, Any]:
-    """One row."""
-    of = common.federation(method, common.models(model, method), data, devices.compute(device, precision))
+    """Measure one row."""
+    of = common.federation(method, common.models(model, method), data, devices.configure(device, precision))
     train = common.local_training(of, EXECUTORS[DEFAULT[device]](of))
     if device == "cuda":
         train()  # recording
@@ -40,7 +40,7 @@ def measure(method: str, model: str, data: common.Dataset, device: str, precisio
     progress.round = DETAILED_EVERY - 1
     detailed = timed(lambda: trainer.play(progress))
     with tempfile.TemporaryDirectory() as folder:
-        record = checkpoint.Record("key", precision, DEFAULT[device])
+        record = checkpoint.Header("key", precision, DEFAULT[device])
         saving = timed(lambda: checkpoint.save(Path(folder) / "c", progress, record))
     import_torch = timed(lambda: subprocess.run([sys.executable, "-c", "import bayesfed.engine.training"], check=True))
     place = timed(lambda: common.federation(method, common.models(model, method), data, of.compute))

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from bayesfed.runs import run_file
+from bayesfed.runs import run_file, spec
 
 LOCAL = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2", "cnn2"]
 SEEDS = (0, 1, 2)
@@ -29,7 +29,7 @@ CELLS = [(method, alpha) for alpha in (100.0, 0.05) for method in ("hbfl", "fml"
 
 
 def mapping(method: str, alpha: float, seed: int, rounds: int) -> dict[str, object]:
-    """The paper's clients, with a small budget."""
+    """Return the paper's clients, with a small budget."""
     return {
         "dataset": "cifar10", "partition": {"alpha": alpha, "clients": 10}, "method": {"name": method},
         "models": {"global": "cnn2", "local": LOCAL}, "rounds": rounds, "local_epochs": 1, "batch_size": 128,
@@ -38,7 +38,7 @@ def mapping(method: str, alpha: float, seed: int, rounds: int) -> dict[str, obje
 
 
 def accuracies(folder: Path) -> tuple[float, float]:
-    """The last round of a finished run: the global model's accuracy, and the mean over the clients."""
+    """Return the last round of a finished run: the global model's accuracy, and the mean over the clients."""
     summary = json.loads((folder / "summary.json").read_text())
     return summary["global"]["accuracy_last"], statistics.mean(summary["clients"]["accuracy_last"])
 
@@ -56,14 +56,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/precision"))
     args = parser.parse_args()
 
-    def run_of(method: str, alpha: float, seed: int) -> run_file.Run:
+    def run_of(method: str, alpha: float, seed: int) -> spec.Run:
         return run_file.resolve(mapping(method, alpha, seed, args.rounds))
 
     def folder(precision: str, *of: Any) -> Path:
         return args.out / args.device / precision / run_of(*of).folder
 
     def train(task: tuple[str, int]) -> None:
-        """All cells of a precision and a seed, one after another."""
+        """Return all cells of a precision and a seed, one after another."""
         precision, seed = task
         place = args.out / args.device / precision
         place.mkdir(parents=True, exist_ok=True)

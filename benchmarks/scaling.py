@@ -1,4 +1,4 @@
-"""How cost grows with clients, images and rounds, and the memory of a thousand clients.
+"""Growth of cost with clients, images and rounds, and the memory of a thousand clients.
 
     python -m benchmarks.scaling [--device auto|cpu|cuda] [--precision ...]
 
@@ -38,7 +38,7 @@ TIMED, TURNS = CASES[:5], 3
 
 
 def trainer(case: tuple[int, float, int, int, int], compute: Compute, epochs: int) -> tuple[Trainer, Progress]:
-    """A trainer, and its progress with a state for every client."""
+    """Return a trainer, and its progress with a state for every client."""
     clients, participation, images, test_images, _ = case
     of = common.federation(
         "fml", {"global": "cnn2", "local": ["cnn2"] * clients}, common.random_images(images, test_images), compute,
@@ -52,7 +52,7 @@ def trainer(case: tuple[int, float, int, int, int], compute: Compute, epochs: in
 
 def rates(device: str, precision: str) -> list[list[float]]:
     """Seconds per trained image of whole rounds of the first cases, a list of turns for each."""
-    compute = devices.compute(device, precision)
+    compute = devices.configure(device, precision)
     playing = [trainer(case, compute, 5) for case in TIMED]
     seconds: list[list[float]] = [[] for _ in TIMED]
     for turn in range(TURNS + (device == "cuda")):  # recording takes the first turn on a GPU
@@ -65,9 +65,9 @@ def rates(device: str, precision: str) -> list[list[float]]:
 
 
 def measure(case: tuple[int, float, int, int, int], device: str, precision: str) -> dict[str, Any]:
-    """The rest of a row."""
+    """Return the rest of a row."""
     clients, participation, images, test_images, before = case
-    one, progress = trainer(case, devices.compute(device, precision), 1)
+    one, progress = trainer(case, devices.configure(device, precision), 1)
     method = one.federation.method
     phases, method.phases = method.phases, lambda c: []  # type: ignore[method-assign]
     for _ in range(before):
@@ -79,7 +79,7 @@ def measure(case: tuple[int, float, int, int, int], device: str, precision: str)
     progress = one.play(progress)
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        checkpoint.save(Path(folder) / "c", progress, checkpoint.Record("key", precision, DEFAULT[device]))
+        checkpoint.save(Path(folder) / "c", progress, checkpoint.Header("key", precision, DEFAULT[device]))
         saving = time.perf_counter() - started
         stored = (Path(folder) / "c").stat().st_size
     row = {

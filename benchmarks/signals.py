@@ -1,5 +1,5 @@
-"""How long a run goes on after a signal: the longest time in which nothing looks whether one has come, or, where that is
-longer, the grace that a step is given, and the checkpoint behind it.
+"""The time that a run goes on after a signal: the longest time in which nothing looks whether one has come, or, where
+that is longer, the grace that a step is given, and the checkpoint behind it.
 
     python -m benchmarks.signals [--config config/paper.yaml]
 
@@ -21,7 +21,7 @@ from bayesfed.engine import checkpoint, signals
 from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.plan import plan
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 from benchmarks import common
 
 # Of what the server does, as little as there can be: how long one of its steps takes does not depend on it.
@@ -38,7 +38,7 @@ LARGE = 1e8  # multiply-adds an image, from where on few clients and test images
 
 
 def dearest(runs: list[Run]) -> dict[str, tuple[Run, int]]:
-    """Of each method the run whose networks are the dearest an image, and its multiply-adds."""
+    """Yield, for each method, the run whose networks cost most an image, and its multiply-adds."""
     found: dict[str, tuple[Run, int]] = {}
     for run in runs:
         names = {run.global_model, *run.local_models, *run.other_models.values()} - {"convolutions"}
@@ -76,7 +76,7 @@ def measure(run: Run, operations: int) -> dict[str, Any]:
         progress = trainer.play(progress)
     of.check()
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Record(run.key, "fp32", "threads"))
+        checkpoint.save(Path(folder, "one.safetensors"), progress, checkpoint.Header(run.key, "fp32", "threads"))
     of.check()
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     step, save = max(gaps[:-1]), gaps[-1]

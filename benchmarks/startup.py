@@ -30,7 +30,7 @@ BATCH_SIZES = [254]
 
 
 def run_files(folder: Path, batch_size: int, data: Path) -> list[Path]:
-    """The runs, with their partitions made: those are shared with all other runs of a seed."""
+    """Return the runs, with their partitions made: those are shared with all other runs of a seed."""
     found = []
     for number in range(RUNS):
         mapping = {
@@ -60,7 +60,7 @@ def timed(commands: list[list[str]], runs: Path) -> tuple[float, float]:
 
 
 def measure(batch_size: int, data: Path, precision: str) -> dict[str, Any]:
-    """One row."""
+    """Measure one row."""
     options = ["--data", str(data), "--precision", precision]
     found: dict[str, list[tuple[float, float]]] = {"alone": [], "together": []}
     with tempfile.TemporaryDirectory() as name:

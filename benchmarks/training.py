@@ -64,7 +64,7 @@ def cnn2(classes: int) -> nn.Module:
 
 
 def mlp(classes: int) -> nn.Module:
-    """The MLP of the HBFL paper from torch's own layers."""
+    """Return the MLP of the HBFL paper from torch's own layers."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(3072, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, classes)
     )
@@ -103,7 +103,7 @@ def augment(pixels: torch.Tensor, indices: torch.Tensor, mean: torch.Tensor, std
 
 
 def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    """The SGD of the HBFL paper."""
+    """Return the SGD of the HBFL paper."""
     return torch.optim.SGD(net.parameters(), 0.01, momentum=0.9, weight_decay=5e-4, fused=True)
 
 
@@ -177,7 +177,7 @@ LOOPS = {"fedavg": FedAvgLoop, "fml": FMLLoop, "hbfl": HBFLLoop}
 
 def bare(method: str, model: str, local: list[str], data: Dataset, size: int, precision: str, device: str,
              clients: list[int]) -> Callable[[], None]:  # fmt: skip
-    """A function that trains clients with so many images each, one after another, for an epoch."""
+    """Return a function that trains clients with so many images each, one after another, for an epoch."""
     loops = [LOOPS[method](model, own, 10, device) for own in local]
     pixels = F.pad(torch.from_numpy(data.train_images), (4, 4, 4, 4)).to(device)
     labels = torch.from_numpy(data.train_labels).to(device)
@@ -197,9 +197,9 @@ def bare(method: str, model: str, local: list[str], data: Dataset, size: int, pr
 
 def engine(case: tuple[str, str, int], data: Dataset, precision: str, device: str,
            executor: str) -> tuple[Callable[[], None], list[int]]:  # fmt: skip
-    """A round's local training by an executor, and the images of each client."""
+    """Return a round's local training by an executor, and the images of each client."""
     method, model, size = case
-    compute = devices.compute(device, precision)
+    compute = devices.configure(device, precision)
     of = common.federation(method, common.models(model, method), data, compute, batch_size=size)
     block = common.local_training(of, EXECUTORS[executor](of))
     return block, [len(of.shards[k].train) for k in range(of.clients)]
@@ -220,7 +220,7 @@ for _ in sys.stdin:
 
 
 def earlier(checkout: Path, case: tuple[str, str, int], device: str, precision: str) -> Callable[[], None]:
-    """The same training by the engine of another checkout, in a process of its own that ends with this one."""
+    """Do the same training by the engine of another checkout, in a process of its own that ends with this one."""
     paths = os.pathsep.join(map(str, (checkout / "src", checkout)))
     asked = [*case, device, precision, torch.get_num_threads(), IMAGES[device]]
     process = subprocess.Popen(
@@ -243,7 +243,7 @@ def earlier(checkout: Path, case: tuple[str, str, int], device: str, precision: 
 def measure(
     case: tuple[str, str, int], device: str, precision: str, eager: bool, before: Path | None = None
 ) -> dict[str, Any]:
-    """One row."""
+    """Measure one row."""
     method, model, size = case
     data = common.random_images(IMAGES[device], 1000)
     block, sizes = engine(case, data, precision, device, DEFAULT[device])
@@ -287,7 +287,7 @@ def measure(
 
 def bare_ways(case: tuple[str, str, int], data: Dataset, precision: str, device: str,
               sizes: list[int]) -> dict[tuple[str, int], Callable[[], None]]:  # fmt: skip
-    """The bare loop in each precision and, on a CPU, with each number of threads that may make it fastest."""
+    """Run the bare loop in each precision and, on a CPU, with each number of threads that may make it fastest."""
     method, model, size = case
     network, local = ("cnn2", common.MIXED) if model == "mixed" else (model, [model] * 10)
     every = torch.get_num_threads()
@@ -299,7 +299,7 @@ def bare_ways(case: tuple[str, str, int], data: Dataset, precision: str, device:
 
 
 def with_threads(block: Callable[[], None], threads: int) -> Callable[[], None]:
-    """The block with so many threads inside torch's operators."""
+    """Run the block with so many threads inside torch's operators."""
 
     def run() -> None:
         before = torch.get_num_threads()
@@ -356,7 +356,7 @@ def peak_memory(case: tuple[str, str, int], device: str, precision: str) -> int:
 
 
 def print_peak_memory(case: tuple[str, str, int], device: str, precision: str) -> None:
-    """The work of `peak_memory`'s process."""
+    """Do the work of `peak_memory`'s process."""
     block, _ = engine(case, common.random_images(IMAGES[device], 1000), precision, device, DEFAULT[device])
     block()
     print(torch.cuda.max_memory_reserved() // 2**20 if device == "cuda" else common.peak_resident_mib())

@@ -60,7 +60,9 @@ class Row:
 
 
 def stacked(of: Federation) -> tuple[Callable[[], None], int]:
-    """One local epoch of all clients, as many whole mini-batches each as the smallest has, and the images of it."""
+    """Return one local epoch of all clients, as many whole mini-batches each as the smallest has, and the images of
+    it.
+    """
     network, compute, size = of.networks[0]["global"], of.compute, of.run.budget.batch_size
     theta = torch.stack([of.node(k, 0).initial() for k in range(of.clients)])
     row, sgd = Row(theta=theta, **{"theta.momentum": torch.zeros_like(theta)}), SGD(0.01, 0.9, 5e-4)
@@ -89,7 +91,7 @@ def stacked(of: Federation) -> tuple[Callable[[], None], int]:
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as a CUDA graph."""
+    """Record the step as a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -104,7 +106,7 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 def main() -> None:
     """Time every way."""
     device, precision = common.chosen(common.parser(__doc__).parse_args())
-    compute = devices.compute(device, precision)
+    compute = devices.configure(device, precision)
     rows: list[dict[str, Any]] = []
     for model, size in CASES:
         data = common.random_images(IMAGES, 1000)

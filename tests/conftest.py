@@ -42,6 +42,15 @@ METHOD = Mine
 """
 
 
+@pytest.fixture(autouse=True)
+def nothing_registered() -> Iterator[None]:
+    """A method that a test registers is gone after it."""
+    yield
+    if plugins.registered["methods"]:
+        plugins.registered["methods"].clear()
+        plugins.in_use.found.clear()
+
+
 @pytest.fixture(scope="session")
 def digits_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with both digits datasets."""

@@ -9,19 +9,55 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses import calibration_bins, pages
+from analyses import calibration_bins, headline, pages
 from analyses.hbfl import assumptions_figure, class_bias, finished_runs, sampled_partitions, shard_sizes
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.batches import Mixer
 from bayesfed.models import convolution, network
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 from benchmarks import augment, common, cores, kernels
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda path: path.name)
-def test_pages_show_the_stored_tables(page: Path) -> None:
-    """After a benchmark, or a run in results/paper and `make report CONFIG=paper`: `python -m analyses.pages`."""
-    assert pages.with_tables(page.read_text(), pages.PAGES[page]) == page.read_text()
+def test_pages_are_what_the_commands_write(page: Path) -> None:
+    """After a benchmark, a change of options or commands, or a run in results/paper and `make report CONFIG=paper`:
+    `python -m analyses.pages`."""
+    assert pages.written(page) == page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("held", "tested", "verdict"),
+    [
+        (3, 3, "supported"),
+        (2, 3, "mostly"),
+        (19, 54, "mixed"),
+        (1, 3, "mixed"),
+        (1, 4, "mostly not"),
+        (0, 4, "contradicted"),
+        (0, 0, "not run"),
+    ],
+)
+def test_a_verdict_counts_tests(held: int, tested: int, verdict: str) -> None:
+    assert headline.verdict(held, tested) == verdict
+
+
+def test_the_headline_is_of_the_records() -> None:
+    """HBFL on CIFAR-10 at Dirichlet alpha 0.05, counted by hand from its rows."""
+    line = headline.of_hbfl("0.05")
+    (cell,) = (row for row in headline.rows("hbfl", "claims", line.claim) if row["dataset"] != "all")
+    assert cell["difference"].startswith("-")
+    assert headline.judged(line) == (f"**contradicted** 0/{cell['of']}", float(cell["difference"]))
+    row = next(one for one in headline.table_of_claims().splitlines() if "CIFAR-10, α = 0.05" in one)
+    assert f": {headline.signed(float(cell['difference']))} |" in row
+    assert "(FML): +11.43 |" in row
+
+
+def test_a_page_without_its_marker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# No marker\n")
+    monkeypatch.setitem(pages.BLOCKS, page, {"headline": headline.table_of_claims})
+    with pytest.raises(ValueError, match="no place for headline"):
+        pages.written(page)
 
 
 def test_a_table_keeps_the_rows_of_other_hardware(tmp_path: Path) -> None:
@@ -94,7 +130,7 @@ def test_the_benchmark_of_augmentation_prepares_and_trains(monkeypatch: pytest.M
 def test_errors_of_bins_are_those_of_the_record() -> None:
     """With the record's own bins; with fewer, ECE is never larger."""
     folder = next(Path("results/paper/runs/cifar10").glob("shards*/fedppd/seed~0-*"))
-    found, of_record = calibration_bins.errors(calibration_bins.bins(folder)), run_records.measured(folder)
+    found, of_record = calibration_bins.errors(calibration_bins.bins(folder)), RunRecord(folder).measured()
     for name in ("ece", "mce"):
         assert found[name.upper()] == pytest.approx(100 * of_record[name][200], abs=1e-3)
     assert found["ECE, 5 bins"] <= found["ECE"]
@@ -199,11 +235,13 @@ def test_logits_that_lie_far_from_0_are_lost_in_bf16() -> None:
 def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     curves = {"first": [0.5] * 20, "second": [0.4] * 12 + [0.6] * 8}
     clients = {"first": ([0.9, 0.7], [0.8, 0.6]), "second": ([0.8, 0.7], [0.8, 0.7])}
-    monkeypatch.setattr(run_records, "curves", lambda folder: {"global": dict(enumerate(curves[folder.name], 1))})
     names = ("accuracy_best", "accuracy_last5")
-    monkeypatch.setattr(
-        run_records, "summary", lambda folder: {"clients": dict(zip(names, clients[folder.name], strict=True))}
-    )
+
+    def record(folder: Path) -> SimpleNamespace:
+        summary = {"clients": dict(zip(names, clients[folder.name], strict=True))}
+        return SimpleNamespace(curves={"global": dict(enumerate(curves[folder.name], 1))}, summary=summary)
+
+    monkeypatch.setattr(finished_runs, "RunRecord", record)
     assert list(finished_runs.compared(Path("first"), Path("second")).values()) == [
         "+10.0",
         "-6.0",
@@ -219,8 +257,8 @@ def test_two_runs_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -
 def test_clients_stand_beside_print_and_curves_along_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = {round: 0.3 + 0.2 * (round % 2) for round in range(1, 13)}  # 50 % in odd rounds, 30 in even ones
     summary = {"clients": {"accuracy_best": [0.9] * 10}, "test_images": [21] * 9 + [20]}
-    monkeypatch.setattr(run_records, "curves", lambda folder: {"global": curve})
-    monkeypatch.setattr(run_records, "summary", lambda folder: summary)
+    record = SimpleNamespace(curves={"global": curve}, summary=summary)
+    monkeypatch.setattr(finished_runs, "RunRecord", lambda folder: record)
     methods = {"HBFL": Path("hbfl"), "FML": Path("fml")}
     monkeypatch.setattr(finished_runs, "finished", lambda: {("CIFAR-10, Non-IID", "seed 0"): methods})
     first, _ = finished_runs.along()
@@ -241,9 +279,11 @@ def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkey
     }
     folders = {seed: {name: Path(seed, name) for name in methods} for seed, methods in reached.items()}
     monkeypatch.setattr(finished_runs, "searched", lambda: folders)
-    monkeypatch.setattr(
-        run_records, "summary", lambda folder: {"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}}
-    )
+
+    def record(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(summary={"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}})
+
+    monkeypatch.setattr(assumptions_figure, "RunRecord", record)
     found = assumptions_figure.readings()
     assert list(found.index) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
     assert found.loc["FML"].tolist() == pytest.approx([54.4, 60])

@@ -1,6 +1,6 @@
-"""HBFL's and FML's readings side by side: the picture to the table of `docs/hbfl.md`'s search.
+"""HBFL's and FML's readings side by side: the picture to the table of `docs/results/hbfl-analysis.md`'s search.
 
-    python -m analyses.hbfl.assumptions_figure [--out docs/images/readings.png]
+    python -m analyses.hbfl.assumptions_figure [--out docs/images/hbfl-assumptions.png]
 
 Nothing is trained: the records under `results/hbfl-readings/` are read.
 """
@@ -13,8 +13,8 @@ import pandas as pd
 import seaborn as sns
 
 from analyses.hbfl import finished_runs
-from bayesfed.results import run_records
 from bayesfed.results.plots import INK, MUTED, STYLE
+from bayesfed.results.run_records import RunRecord
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,10 +23,11 @@ ROW, PANEL = 0.21, 4.2  # inches
 
 
 def readings() -> pd.DataFrame:
-    """What has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of the last five
-    rounds. Method by method, the best of the first seed first."""
+    """Return what has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of
+    the last five rounds. Method by method, the best of the first seed first.
+    """
     table = pd.DataFrame(
-        {seed: {name: 100 * (run_records.summary(folder) or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
+        {seed: {name: 100 * (RunRecord(folder).summary or {})["global"]["accuracy_last5"] for name, folder in methods.items()}
          for seed, methods in finished_runs.searched().items()}
     )  # fmt: skip
     place = pd.Series({name: GROUPS.index(finished_runs.base_of(name)) for name in table.index}, name="place")
@@ -35,7 +36,7 @@ def readings() -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame, out: Path) -> None:
-    """A panel a seed: a dot for each reading, a line for each of the two methods as the paper has it."""
+    """Draw a panel for each seed: a dot for each reading, a line for each of the two methods as the paper has it."""
     palette = dict(zip(GROUPS, sns.color_palette("colorblind"), strict=False))
     with plt.rc_context(STYLE):
         size = 2.2 + PANEL * len(table.columns), 0.9 + ROW * len(table)
@@ -71,5 +72,5 @@ def draw(table: pd.DataFrame, out: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/readings.png")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/hbfl-assumptions.png")
     draw(readings(), parser.parse_args().out)

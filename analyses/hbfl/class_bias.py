@@ -1,4 +1,4 @@
-"""Which classes the server's model of a finished run knows, and what it would know with its classes in balance: nothing is
+"""The classes that the server's model of a finished run knows, before and after class-bias correction: nothing is
 trained.
 
     python -m analyses.hbfl.class_bias RUN ... [--data data]
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import bayesfed
 from bayesfed.engine.loaded import LoadedRun
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 from benchmarks import common
 
 PATH = Path(__file__).with_name("class_bias.csv")
@@ -35,7 +35,9 @@ UNWEIGHTED = ("uniform", "precision-without-q")  # averages in which a client co
 
 
 def balancing(logits: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """What to add to the logits (N, classes) of each class, so that class c is predicted `counts[c]` times, nearly."""
+    """Return what to add to the logits (N, classes) of each class, so that class c is predicted `counts[c]` times,
+    nearly.
+    """
     added = np.zeros(logits.shape[1], logits.dtype)
     for turn in range(TURNS):
         predicted = np.bincount((logits + added).argmax(1), minlength=len(counts))
@@ -44,8 +46,9 @@ def balancing(logits: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray
 
 
 def mean_log_shares(run: LoadedRun, classes: int) -> NDArray[np.float64]:
-    """The log of a class's share of a client's training images, of each class one more than it has, in the mean of the
-    clients as the method's average weights them: (classes,)."""
+    """Return the log of a class's share of a client's training images, of each class one more than it has, in the mean
+    of the clients as the method's average weights them: (classes,).
+    """
     clients = range(run.run.partition.clients)
     held = np.stack([np.bincount(run.images("train", client)[1], minlength=classes) for client in clients])
     q = np.ones(len(held)) if getattr(run.run.options, "average", "") in UNWEIGHTED else held.sum(1)
@@ -53,14 +56,14 @@ def mean_log_shares(run: LoadedRun, classes: int) -> NDArray[np.float64]:
 
 
 def told(run: Run) -> str:
-    """A run's method, with the options that are not the default, and whether its rate changes over rounds."""
+    """Return a run's method, with the options that are not the default, and whether its rate changes over rounds."""
     usual = vars(type(run.options)())
     changed = [f"{key} {value}" for key, value in vars(run.options).items() if value != usual[key]]
     return ", ".join([run.method, *changed, *(["rate by a schedule"] if run.schedule.varies else [])])
 
 
 def row(logits: NDArray[np.float32], labels: NDArray[np.int64], shares: NDArray[np.float64]) -> dict[str, float]:
-    """The numbers of a model, accuracies in percent, from its logits and its clients' `mean_log_shares`."""
+    """Return the numbers of a model, accuracies in percent, from its logits and its clients' `mean_log_shares`."""
     counts = np.bincount(labels, minlength=logits.shape[1])
     rounded = torch.from_numpy(logits).bfloat16().float().numpy()
 

@@ -1,4 +1,4 @@
-"""What docs/hbfl.md says of HBFL's finished runs, and of FML's and FedAvg's beside them, as the paper has them and
+"""Tables of docs/results/tables/hbfl-analysis.md: HBFL's, FML's and FedAvg's finished runs, as the paper has them and
 otherwise.
 
 Nothing is trained: the records under `results/` are read, and `python -m analyses.pages` shows what comes out.
@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from bayesfed.plan import plan
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,14 +56,15 @@ def cells(config: str) -> Iterator[tuple[dict[str, Any], Path]]:
         made, _ = plan.make(asked | alone)
     for cell in made["cells"]:
         folder = ROOT / "results" / config / "runs" / cell["folder"]
-        if run_records.summary(folder):
+        if RunRecord(folder).summary:
             yield cell, folder
 
 
 @cache
 def finished() -> Runs:
-    """By dataset with setting, and column (the seed, and its rounds where they are fewer): the folders of finished runs by
-    method."""
+    """Return the folders of finished runs by method: by dataset with setting, and column (the seed, and its rounds if
+    fewer).
+    """
     found: Runs = {}
     for config, experiments in CONFIGS.items():
         for cell, folder in cells(config):
@@ -75,8 +76,8 @@ def finished() -> Runs:
 
 
 def by_seed(where: str) -> list[tuple[str, str, str]]:
-    """Of one dataset and setting, method, column and the global model's accuracy: the best round's and the mean of the last
-    five's, %.
+    """Return, for one dataset and setting, method, column and the global model's accuracy: the best round's and the
+    mean of the last five's, %.
 
     Of methods that have a run on a seed of the paper's tables; what has fewer rounds alone is the search's.
     """
@@ -86,14 +87,14 @@ def by_seed(where: str) -> list[tuple[str, str, str]]:
         for method, folder in methods.items() if at == where else ():
             if method not in ours:
                 continue
-            reached = (run_records.summary(folder) or {})["global"]
+            reached = (RunRecord(folder).summary or {})["global"]
             numbers = (f"{100 * reached[name]:.1f}" for name in ("accuracy_best", "accuracy_last5"))
             shown.append((method, column, " / ".join(numbers)))
     return shown
 
 
 def searched() -> dict[str, dict[str, Path]]:
-    """By seed, the finished runs of the search in which one reading is changed: the folders by method."""
+    """Return, by seed, the finished runs of the search in which one assumption is changed: the folders by method."""
     where = f"{NAMES['cifar10']}, {NAMES['0.05']}"
     return {
         column.partition(",")[0]: {name: folder for name, folder in methods.items() if "falling" not in name}
@@ -118,17 +119,18 @@ def on_mnist() -> Runs:
 
 
 def five_round_means(values: dict[int, float]) -> dict[int, float]:
-    """By round, the mean of it and the four before it."""
-    each = [values[round] for round in sorted(values)]
+    """Return, by round, the mean of it and the four before it."""
+    each = [values[number] for number in sorted(values)]
     return {end: fmean(each[end - FIVE : end]) for end in range(FIVE, len(each) + 1)}
 
 
 def compared(first: Path, second: Path) -> dict[str, str]:
-    """How far the first run is ahead of the second, in points: its global model in the mean of the first and of the last ten
-    rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean, and how many of
-    them, by best rounds and by the last five."""
-    ours, theirs = (run_records.curves(folder)["global"] for folder in (first, second))
-    ahead = {round: ours[round] - theirs[round] for round in sorted(ours)}
+    """Return how far the first run is ahead of the second, in points: its global model in the mean of the first and of
+    the last ten rounds; in how many rounds it is, and in which last by its five-round mean; its clients, in the mean,
+    and how many of them, by best rounds and by the last five.
+    """
+    ours, theirs = (RunRecord(folder).curves["global"] for folder in (first, second))
+    ahead = {number: ours[number] - theirs[number] for number in sorted(ours)}
     each = list(ahead.values())
     last = max((at for at, mean in five_round_means(ahead).items() if mean > 0), default=0)
     told = {
@@ -137,7 +139,7 @@ def compared(first: Path, second: Path) -> dict[str, str]:
         "ahead in": f"{sum(points > 0 for points in each)} of {len(each)}",
         "last ahead by five-round mean": str(last or "never"),
     }
-    clients = [(run_records.summary(folder) or {})["clients"] for folder in (first, second)]
+    clients = [(RunRecord(folder).summary or {})["clients"] for folder in (first, second)]
     for when, name in (("best", "accuracy_best"), ("last five", "accuracy_last5")):
         points = [mine - other for mine, other in zip(*(of[name] for of in clients), strict=True)]
         told[f"clients, {when}"] = f"{100 * fmean(points):+.1f}"
@@ -146,7 +148,7 @@ def compared(first: Path, second: Path) -> dict[str, str]:
 
 
 def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str, str]]:
-    """Each wanted pair of runs on one seed, see `compared`."""
+    """Yield each wanted pair of runs on one seed; see `compared`."""
     for first, second in wanted:
         for (where, column), methods in found.items():
             if first in methods and second in methods:
@@ -156,13 +158,15 @@ def pairs(found: Runs, wanted: tuple[tuple[str, str], ...]) -> Iterator[dict[str
 
 
 def along() -> Iterator[dict[str, str]]:
-    """Of every run of HBFL and FML as the paper has them the global model's five-round mean, %, at the end of some rounds,
-    its best less the last of them, and by how much it differs from round to round in the second half, in the mean."""
+    """Yield, for every run of HBFL and FML as the paper has them, the global model's five-round mean, %, at some
+    rounds' end, its best less the last of them, and by how much it differs from round to round in the second half, in
+    the mean.
+    """
     for (where, column), methods in finished().items():
         for method in ("HBFL", "FML"):
             if method in methods:
-                curve = run_records.curves(methods[method])["global"]
-                means, late = five_round_means(curve), [curve[round] for round in sorted(curve)[len(curve) // 2 :]]
+                curve = RunRecord(methods[method]).curves["global"]
+                means, late = five_round_means(curve), [curve[number] for number in sorted(curve)[len(curve) // 2 :]]
                 swings = [abs(after - before) for before, after in itertools.pairwise(late)]
                 reached = {f"round {end}": f"{100 * means[end]:.1f}" if end in means else "" for end in ENDS}
                 yield {"": f"{method}, {where}, {column}"} | reached | {
@@ -172,12 +176,13 @@ def along() -> Iterator[dict[str, str]]:
 
 
 def precisions() -> Iterator[dict[str, str]]:
-    """How much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's mean
-    sigma."""
+    """Yield how much two clients' precisions differ at most in each run of HBFL, over all parameters, and the server's
+    mean sigma.
+    """
     for (where, column), methods in finished().items():
         for method, folder in methods.items():
-            if spread := run_records.diagnostic(folder, "log_precision_spread"):
-                sigma = run_records.diagnostic(folder, "sigma_mean")
+            if spread := RunRecord(folder).diagnostics.get("log_precision_spread", {}):
+                sigma = RunRecord(folder).diagnostics.get("sigma_mean", {})
                 yield {"": f"{method}, {where}, {column}"} | {
                     "last round": f"{math.exp(spread[max(spread)]):.3g}",
                     "most in a round": f"{math.exp(max(spread.values())):.3g}",
@@ -186,8 +191,10 @@ def precisions() -> Iterator[dict[str, str]]:
 
 
 def clients(name: str) -> Iterator[dict[str, str]]:
-    """Of a dataset at alpha 0.05: each client's test images on each seed of Table 2 or 3, and how far FML and HBFL are from
-    print there, in points of the client's best round; then the means, of all and of those with more than a few images."""
+    """Yield, for a dataset at alpha 0.05, each client's test images on each seed of Table 2 or 3, and how far FML and
+    HBFL are from print there, in points of the client's best round; then the means, of all and of those with more than
+    a few images.
+    """
     where = f"{name}, {NAMES['0.05']}"
     with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
         printed = {
@@ -204,12 +211,14 @@ def clients(name: str) -> Iterator[dict[str, str]]:
             continue
         # Older records do not say it; some other of the same shards does.
         images = next(
-            of["test_images"] for of in map(run_records.summary, methods.values()) if of and "test_images" in of
+            of["test_images"]
+            for of in (RunRecord(one).summary for one in methods.values())
+            if of and "test_images" in of
         )
         for k in range(number):
             told[str(k + 1)][f"{column}: test images"] = str(images[k])
         for method in ("FML", "HBFL"):
-            best = (run_records.summary(methods[method]) or {})["clients"]["accuracy_best"]
+            best = (RunRecord(methods[method]).summary or {})["clients"]["accuracy_best"]
             away = [100 * best[k] - printed[method, k + 1] for k in range(number)]
             head = f"{column}: {method} less print"
             for k in range(number):
@@ -220,13 +229,14 @@ def clients(name: str) -> Iterator[dict[str, str]]:
 
 
 def computed() -> Iterator[dict[str, str]]:
-    """Where and in which precision HBFL's finished runs were computed, one after another where there were several places,
-    and how many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row of its own, with its
-    rounds."""
+    """Yield where and in which precision HBFL's finished runs were computed, one after another where there were
+    several places, and how many so of the tables and figures and of the search. A run on a GPU and elsewhere has a row
+    of its own, with its rounds.
+    """
     counts: dict[str, dict[str, int]] = {}
     for config in CONFIGS:
         for folder, cell in {folder: cell for cell, folder in cells(config)}.items():
-            made = run_records.provenance(folder)
+            made = RunRecord(folder).provenance
             sessions = [(one["by"]["hardware"], one["rounds"]) for one in made.get("sessions", [])] or [
                 (made["hardware"], 0)
             ]

@@ -1,5 +1,5 @@
-"""How usual a draw of HBFL's partition at alpha 0.05 is, and what accuracy a draw by itself gives its clients: nothing is
-trained.
+"""Sampled partitions of HBFL at alpha 0.05: how usual each is, and the accuracy that it gives clients by itself:
+nothing is trained.
 
     python -m analyses.hbfl.sampled_partitions RUN [--data data]
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import bayesfed
 from analyses.hbfl import finished_runs
 from bayesfed.data.schemes import Indices, Partition, PartitionSpec, divide
-from bayesfed.results import run_records
+from bayesfed.results.run_records import RunRecord
 
 PATH = Path(__file__).with_name("sampled_partitions.csv")
 FIVE_ROUNDS = "draws of five rounds"
@@ -52,15 +52,17 @@ def judged(log_p: NDArray[np.float64], train: Indices, test: Indices, partition:
 
 
 def classes(train: Indices, partition: Partition) -> float:
-    """How many classes the client of a training image has, in the mean over images: 1 / sum p^2 of the client's class shares
-    p, which is their number where all are alike."""
+    """Return how many classes the client of a training image has, in the mean over images: 1 / sum p^2 of the client's
+    class shares p, which is their number where all are alike.
+    """
     counts = [np.bincount(train[partition.train(k)]) for k in range(len(partition.train_offsets) - 1)]
     return sum(n.sum() * n.sum() ** 2 / (n**2).sum() for n in counts) / len(train)  # type: ignore[no-any-return]
 
 
 def row(log_p: NDArray[np.float64], train: Indices, test: Indices, partition: Partition) -> dict[str, float]:
-    """A draw: the largest client's share of training images, %, classes of an image's client, and the clients by the judge,
-    %."""
+    """Describe a sampled partition: the largest client's share of training images, %, classes of an image's client,
+    and the clients by the judge, %.
+    """
     sizes = np.diff(partition.train_offsets)
     of_judge = judged(log_p, train, test, partition)
     return dict(zip(COLUMNS, (100 * sizes.max() / sizes.sum(), classes(train, partition), 100 * of_judge), strict=True))
@@ -74,7 +76,7 @@ def table(many: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
 
 
 def named(seed: int, what: str) -> str:
-    """What a draw is called in the table."""
+    """Name a sampled partition in the table."""
     return f"seed {seed} ({what})"
 
 
@@ -84,7 +86,7 @@ def goes_with() -> pd.DataFrame:
     reached: dict[str, dict[str, float]] = {}
     for cell, folder in finished_runs.cells("hbfl-readings"):
         if cell["experiment"] == "draws":
-            best = (run_records.summary(folder) or {})["global"]["accuracy_best"]
+            best = (RunRecord(folder).summary or {})["global"]["accuracy_best"]
             reached.setdefault(named(cell["seed"], FIVE_ROUNDS), {})[cell["method"]] = best
     accuracies = pd.DataFrame.from_dict(reached, orient="index")
     accuracies["HBFL less FML"] = accuracies["HBFL"] - accuracies["FML"]

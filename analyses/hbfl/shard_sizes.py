@@ -1,4 +1,4 @@
-"""Which ways of cutting the test images into shards fit the accuracies that HBFL prints for its clients: nothing is trained.
+"""Ways of cutting test images into shards, compared with HBFL's published client accuracies: nothing is trained.
 
     python -m analyses.hbfl.shard_sizes
 
@@ -52,7 +52,7 @@ RULES: dict[str, Rule] = {
 
 
 def fits(images: int, percent: float) -> bool:
-    """Whether a whole number of so many images is that percentage, to two decimals."""
+    """Return whether a whole number of so many images is that percentage, to two decimals."""
     nearest = round(percent * images / 100)
     return any(
         f"{100 * m / images:.2f}" == f"{percent:.2f}" for m in range(nearest - 1, nearest + 2) if 0 <= m <= images
@@ -60,8 +60,8 @@ def fits(images: int, percent: float) -> bool:
 
 
 def row(draws: Sizes, printed: list[list[float]]) -> dict[str, object]:
-    """The sets of sizes that fit: how many, the probability of any of them, and the likeliest with its squared Mahalanobis
-    distance from the mean of a rule's draws (draws, clients), which is chi-square distributed.
+    """Return the sets of sizes that fit: how many, the probability of any of them, and the likeliest with its squared
+    Mahalanobis distance from the mean of a rule's draws (draws, clients), which is chi-square distributed.
 
     `printed`: the percentages of each client.
     """

@@ -1,1 +1,1 @@
-"""What needs a GPU, in three calls of some minutes each, and the way of the data there. `docs/gpu.md` says what for."""
+"""Checks and timings that need a GPU, in two calls of some minutes each; `docs/guides/gpu.md` says what for."""

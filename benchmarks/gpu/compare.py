@@ -18,11 +18,11 @@ from benchmarks import common
 
 
 def compute(device: str, precision: str) -> Compute:
-    """Where and how a run computes; fp64 too, for comparisons."""
+    """Return device and precision of a run; fp64 too, for comparisons."""
     if precision == "fp64":
-        devices.compute(device, "fp32")
+        devices.configure(device, "fp32")
         return Compute(torch.device(device), torch.float64, torch.float64)
-    return devices.compute(device, precision)
+    return devices.configure(device, precision)
 
 
 def small(method: str, where: Compute, images: tuple[int, int], network: str | None = None) -> Federation:
@@ -56,7 +56,7 @@ def paper_run(method: str, model: str, alpha: float, images: store.Dataset, wher
 
 
 def play(of: Federation, executor: str, rounds: int, check: Callable[[], None], lanes: int | None = None) -> Progress:
-    """A run of so many rounds."""
+    """Play a run of so many rounds."""
     of.check = check
     trainer, progress = Trainer(of, executor), begin(of)
     if lanes:
@@ -67,19 +67,19 @@ def play(of: Federation, executor: str, rounds: int, check: Callable[[], None], 
 
 
 def tensors(progress: Progress) -> dict[str, Tensor]:
-    """All of a progress, on the host."""
+    """Return all of a progress, on the host."""
     return {name: tensor.cpu() for name, tensor in progress.tensors().items()}
 
 
 def same(found: Progress, expected: Progress) -> bool:
-    """Whether two runs are equal to the last bit, in tensors and metrics."""
+    """Return whether two runs are equal to the last bit, in tensors and metrics."""
     theirs, ours = tensors(found), tensors(expected)
     equal = all(torch.equal(theirs[name], tensor) for name, tensor in ours.items())
     return theirs.keys() == ours.keys() and equal and found.history == expected.history
 
 
 def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The largest distance of two tensors relative to the norm of the expected one; nan where anything is nan."""
+    """Return the largest distance of two tensors relative to the norm of the expected one; nan where anything is nan."""
     apart = [
         (found[name].double() - tensor.double()).norm() / tensor.double().norm().clamp(min=1e-12)
         for name, tensor in expected.items()
@@ -88,12 +88,12 @@ def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 
 def profiler(device: str) -> torch.autograd.profiler.profile:
-    """Records kernels, or on a CPU operators. torch.profiler is this too, but takes seconds to load torch's compiler."""
+    """Record kernels, or on a CPU operators. torch.profiler is this too, but takes seconds to load torch's compiler."""
     on_gpu = device == "cuda"
     return torch.autograd.profiler.profile(use_kineto=True, use_cpu=not on_gpu, use_device=device if on_gpu else None)
 
 
 def events(recorded: Iterable[Any], device: str) -> list[Any]:
-    """What the device did itself, without the calls of CUDA's own functions on the host."""
+    """Return what the device did itself, without the calls of CUDA's own functions on the host."""
     wanted = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
     return [one for one in recorded if one.device_type == wanted]

@@ -23,13 +23,13 @@ from bayesfed.data.store import Dataset
 from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
-from bayesfed.engine.session import give_back
+from bayesfed.engine.session import free_gpu_memory
 from bayesfed.methods.node import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import Failed, Part, Task, rounds_done, used_mib
+from benchmarks.gpu.parts import Failed, Part, Task, rounds_done, used_mib
 
-LANE = "bayesfed.engine.executors.cuda_worker"
+WORKER = "bayesfed.engine.executors.cuda_worker"
 # Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
 # precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
 BOUND = 1e-9
@@ -40,12 +40,12 @@ CASES = (("hbfl", "mixed"), ("fedavg", "cnn2"))  # method and networks of the pa
 
 
 def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
-    """Recorded steps equal the same steps unrecorded to the last bit, and in fp64 eager ones to rounding."""
+    """Check that recorded steps equal the same steps unrecorded to the last bit, and in fp64 eager ones to rounding."""
     for name in names:
         for precision in ("fp64", *task.scale.precisions):
             of = compare.small(name, compare.compute(task.device, precision), task.scale.few, network)
             found = compare.play(of, "graphs", 2, task.in_time)
-            with mock.patch(f"{LANE}.Recorder.record", lambda recorder, step: step):
+            with mock.patch(f"{WORKER}.Recorder.record", lambda recorder, step: step):
                 unrecorded = compare.play(of, "graphs", 2, task.in_time)
             eager = compare.play(of, "eager", 2, task.in_time)
             equal = compare.same(found, unrecorded)
@@ -56,7 +56,7 @@ def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = Non
 
 
 def lanes(task: Task) -> None:
-    """One lane equals ten to the last bit, at the paper's number of images."""
+    """Check that one worker equals ten to the last bit, at the paper's number of images."""
     images = common.random_images(*task.scale.many)
     for method, model in CASES:
         of = compare.paper_run(method, model, 0.05, images, compare.compute(task.device, "fp32"), epochs=1)
@@ -65,7 +65,7 @@ def lanes(task: Task) -> None:
 
 
 def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
-    """The GPU equals the CPU in float64, HBFL with noise that is given to both."""
+    """Check that the GPU equals the CPU in float64, HBFL with noise that is given to both."""
     images = (task.scale.few[0] // 4, task.scale.few[1] // 4) if task.scale.few[0] > 1000 else task.scale.few
     for name in names:
         runs = []
@@ -83,15 +83,15 @@ def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) 
 
 
 def eviction(task: Task) -> None:
-    """A lane that must let recordings go for others computes the same, to the last bit."""
+    """Check that a worker that must let recordings go for others computes the same, to the last bit."""
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
     whole = compare.play(of, "graphs", 2, task.in_time)
-    with mock.patch(f"{LANE}.KINDS", 1):
+    with mock.patch(f"{WORKER}.MOST_BUFFERS", 1):
         task.check("hbfl", compare.same(compare.play(of, "graphs", 2, task.in_time, lanes=2), whole))
 
 
 def resume(task: Task) -> None:
-    """A training that SIGTERM stops, and that is started again, equals one that was left alone."""
+    """Check that a training that SIGTERM stops, and that is started again, equals one that was left alone."""
     found = dataset(task.data)
     run = {
         "dataset": found, "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
@@ -121,7 +121,7 @@ def resume(task: Task) -> None:
 
 
 def dataset(data: Path | None) -> str:
-    """A dataset of the folder, CIFAR-10 best; raises InputError where there is none."""
+    """Return a dataset of the folder, CIFAR-10 best; raises InputError where there is none."""
     for name in SOURCES:
         if data and (data / name / "dataset.json").exists():
             return name
@@ -138,7 +138,7 @@ def finish(trainer: "subprocess.Popen[bytes]", task: Task) -> None:
 
 
 def stored(out: Path) -> tuple[bytes, dict[str, bytes]]:
-    """The metrics and the checkpoint's tensors of a run."""
+    """Return the metrics and the checkpoint's tensors of a run."""
     with safe_open(out / "checkpoint.safetensors", "np") as file:
         arrays = {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
     return (out / "metrics.csv").read_bytes(), arrays
@@ -151,11 +151,11 @@ def rounds(task: Task) -> None:
     for method, model in CASES:
         for precision in task.scale.precisions:
             some_rounds(task, method, model, precision, images)
-            give_back()
+            free_gpu_memory()
 
 
 def some_rounds(task: Task, method: str, model: str, precision: str, images: Dataset) -> None:
-    """The row of a case."""
+    """Write the row of a case."""
     of = compare.paper_run(method, model, 0.05, images, compare.compute(task.device, precision), task.scale.epochs)
     of.check = task.in_time
     trainer, progress, took = Trainer(of, "graphs"), begin(of), list[float]()
@@ -190,7 +190,7 @@ def kernels(task: Task, names: Sequence[str] = FIRST) -> None:
 
 
 def one_step(of: Federation) -> Callable[[], None]:
-    """A function that does one mini-batch step of the last client, whose networks are the largest."""
+    """Return a function that does one mini-batch step of the last client, whose networks are the largest."""
     method, client = of.method, of.clients - 1
     server, c = of.node(SERVER, 1), of.node(client, 1, 1)
     server.state = method.init_server(server)
@@ -204,19 +204,19 @@ def one_step(of: Federation) -> Callable[[], None]:
 
 
 def other_method(name: str, task: Task) -> None:
-    """One of the other methods: a recording that fails may leave its process unable to make another."""
+    """Check one of the other methods: a recording that fails may leave its process unable to make another."""
     for check in (recorded, noise, kernels):
         check(task, [name])
 
 
 def modules(task: Task) -> None:
-    """A network that is a PyTorch module, with batch normalisation, in place of a chain of layers."""
+    """Check a network that is a PyTorch module, with batch normalisation, in place of a chain of layers."""
     for check in (recorded, noise):
         check(task, ["fedavg"], MODULE)
 
 
 def parts(task: Task) -> list[Part]:
-    """The parts in order; raises InputError at once where `resume` would find no data."""
+    """Return the parts in order; raises InputError at once where `resume` would find no data."""
     dataset(task.data)
     return [
         Part("recorded", recorded, 90, gate=True),

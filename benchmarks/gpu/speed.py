@@ -29,7 +29,7 @@ from bayesfed.methods.steps import cross_entropy, grad, leaves
 from bayesfed.models import Network, build, convolution, network
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.call import FULL, Failed, OutOfTime, Part, Task, used_mib
+from benchmarks.gpu.parts import FULL, Failed, OutOfTime, Part, Task, used_mib
 
 # Whole runs, the most wanted first: method, networks, alpha, precision, whether a long one, and seconds at most.
 RUNS = [
@@ -65,10 +65,10 @@ def seconds(work: Callable[[], Any], device: str) -> float:
 
 
 def ceilings(task: Task) -> None:
-    """What the device does at best: products in each precision, and copies (read plus write)."""
+    """Measure what the device does at best: products in each precision, and copies (read plus write)."""
     side = 8192 if task.device == "cuda" else 256
     for precision in task.scale.precisions:
-        devices.compute(task.device, precision)
+        devices.configure(task.device, precision)
         a, b = (torch.randn(side, side, device=task.device, dtype=devices.PRECISIONS[precision]) for _ in range(2))
         rate = 2 * side**3 / seconds(lambda a=a, b=b: a @ b, task.device) / 1e12
         task.row(f"products {precision}", tera_operations_per_second=rate)
@@ -79,7 +79,9 @@ def ceilings(task: Task) -> None:
 
 
 def layouts(task: Task) -> None:
-    """A training step of CNN2 on a batch of the paper, with images and weights channels last or channels first."""
+    """Measure a training step of CNN2 on a batch of the paper, with images and weights channels last or channels
+    first.
+    """
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         cnn2 = build("cnn2", 10, 3, 32)
@@ -95,7 +97,7 @@ def layouts(task: Task) -> None:
 
 
 def training_step(model: Network, theta: Tensor, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """A forward and a backward pass."""
+    """Do a forward and a backward pass."""
 
     def step() -> None:
         (leaf,) = leaves(theta)
@@ -108,8 +110,9 @@ FUSED = ("cnn1", "cnn2")  # networks whose convolutions are tried; LeNet5 has th
 
 
 def convolutions(name: str) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], int]]:
-    """A network's convolutions on a batch of CIFAR-10: what each is called, the shapes of its images and weights, its
-    pooling."""
+    """Return a network's convolutions on a batch of CIFAR-10: what each is called, the shapes of its images and
+    weights, its pooling.
+    """
     side, channels = 32, 3
     for number, layer in enumerate(build(name, 10, channels, side).layers, 1):
         if isinstance(layer, network.Conv):
@@ -123,15 +126,16 @@ def convolutions(name: str) -> Iterator[tuple[str, tuple[int, ...], tuple[int, .
 
 
 def pooled(x: Tensor, pool: int) -> Tensor:
-    """The maxima, found as for a gradient, over windows of that size."""
+    """Return the maxima, found as for a gradient, over windows of that size."""
     return F.max_pool2d(x, pool, return_indices=True)[0] if pool > 1 else x
 
 
 def fused(task: Task) -> None:
-    """Each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where ReLU comes
-    last. Microseconds, how far they lie apart, whether what lay in the memory of the result shows (cuDNN is handed that
-    memory as an addend times 0, and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks cuDNN for no
-    deterministic algorithm there), and whether a NaN in an image is still one behind its ReLU."""
+    """Measure each convolution with its bias, ReLU and pooling: the first three in cuDNN's one call and apart, where
+    ReLU comes last. Microseconds, how far they lie apart, whether what lay in the memory of the result shows (cuDNN is
+    handed that memory as an addend times 0, and 0 NaN is NaN), whether it gives the same bits again (PyTorch asks
+    cuDNN for no deterministic algorithm there), and whether a NaN in an image is still one behind its ReLU.
+    """
     for precision in task.scale.precisions:
         where = compare.compute(task.device, precision)
         layout = network.layout_for(where.device, where.cast) or torch.contiguous_format
@@ -171,12 +175,12 @@ def fused(task: Task) -> None:
 
 
 def as_timed(step: Callable[[], Any], task: Task) -> Callable[[], Any]:
-    """The step as it is timed: recorded on a GPU, so that launches do not count."""
+    """Return the step as it is timed: recorded on a GPU, so that launches do not count."""
     return recorded(step) if task.device == "cuda" else step
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as a CUDA graph, so that launches do not count."""
+    """Return the step as a CUDA graph, so that launches do not count."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -190,8 +194,9 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def profile(method: str, model: str, precision: str, task: Task) -> None:
-    """What a round of local training is made of, recorded and eager: kernels, the time that they take together, and for how
-    long any of them runs. Both without the profiler first, which leaves traces of its own."""
+    """Measure what a round of local training is made of, recorded and eager: kernels, the time that they take
+    together, and for how long any of them runs. Both without the profiler first, which leaves traces of its own.
+    """
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
     blocks: dict[str, Callable[[], None]] = {}
     walls: dict[str, float] = {}
@@ -237,7 +242,9 @@ VECTORS = {"fedavg": 5, "fml": 10, "hbfl": 21}  # reads and writes of parameter-
 
 
 def work_of(of: Federation, rounds: int) -> dict[str, float]:
-    """The operations and the bytes that no program avoids in so many rounds; with the ceilings they give a floor."""
+    """Return the operations and the bytes that no program avoids in so many rounds; with the ceilings they give a
+    floor.
+    """
     if of.method.name not in PASSES:
         return {}
     travelling, own = PASSES[of.method.name]
@@ -260,7 +267,8 @@ def real_or_noise(task: Task) -> tuple[store.Dataset, bool]:
 
 
 def whole_run(method: str, model: str, alpha: float, precision: str, long: bool, task: Task) -> None:
-    """Rounds of a cell at the paper's size, each evaluated, beside an eager round in fp32; a row also if cut short.
+    """Measure rounds of a cell at the paper's size, each evaluated, beside an eager round in fp32; a row also if cut
+    short.
 
     The eager round is played, and memory read, when a few recorded rounds are over: the deadline may cut the rest.
     """
@@ -323,7 +331,7 @@ def memory_now(task: Task, before: int | None) -> dict[str, int | None]:
 
 
 def lanes(task: Task) -> None:
-    """Local training of HBFL by the number of lanes, in turns."""
+    """Measure local training of HBFL by the number of lanes, in turns."""
     images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
     for alpha in (100.0, 0.05):
         of = compare.paper_run("hbfl", "mixed", alpha, images, compare.compute(task.device, "fp32"), epochs=1)
@@ -340,8 +348,9 @@ SHARED_ROUNDS = 2  # of every job, behind a first one
 
 
 def jobs(task: Task) -> None:
-    """Rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS has been
-    started: seconds in which all have done a round each."""
+    """Measure rounds of HBFL by the number of jobs that share a GPU, in turns of its time, or side by side where MPS
+    has been started: seconds in which all have done a round each.
+    """
     if task.device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu_lease.visible_devices()[0]
     how = "under MPS" if mps_runs() else "in turns"
@@ -363,7 +372,7 @@ def jobs(task: Task) -> None:
 
 
 def mps_runs() -> bool:
-    """Whether a daemon of NVIDIA's Multi-Process Service runs here; the name of a process is cut at 15 letters."""
+    """Return whether a daemon of NVIDIA's Multi-Process Service runs here; the name of a process is cut at 15 letters."""
     names = set[str]()
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):  # it has ended
@@ -372,9 +381,9 @@ def mps_runs() -> bool:
 
 
 def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
-    """A job's rounds, begun when all are ready for them; sends the mean of their seconds."""
+    """Do a job's rounds, begun when all are ready for them; sends the mean of their seconds."""
     with gpu_lease.lease(task.device, slots=count):
-        where = devices.compute(task.device, "fp32", count)
+        where = devices.configure(task.device, "fp32", count)
         images = common.random_images(*task.scale.many)
         of = compare.paper_run("hbfl", "mixed", 0.05, images, where, task.scale.epochs)
         of.check = task.in_time
@@ -388,7 +397,7 @@ def one_job(task: Task, count: int, ready: Barrier, took: Connection) -> None:
 
 
 def parts(task: Task) -> list[Part]:
-    """The parts, the most wanted first."""
+    """Return the parts, the most wanted first."""
 
     def wanted(method: str, precision: str) -> bool:
         return precision in task.scale.precisions and method in task.scale.timed

@@ -8,7 +8,7 @@ from helpers import slices
 from torch import Tensor
 
 from bayesfed.bayes import gp
-from bayesfed.bayes.gp import Kernel, Landmarks, Weights
+from bayesfed.bayes.gp import Kernel, Landmarks, WeightPosterior
 
 KERNEL = Kernel(8.0, 1.0)
 
@@ -61,7 +61,10 @@ def test_both_predictives_are_the_dense_solve() -> None:
     F = gp.root(K)
     torch.testing.assert_close(F @ F.T, K, rtol=0, atol=1e-5)
     features = torch.linalg.solve_triangular(F, K_star.T, upper=False).T
-    for mean, variance in (gp.predictive(K, K_star, 8.0, y, omega), Weights.given(F, y, omega).at(features, 8.0)):
+    for mean, variance in (
+        gp.predictive(K, K_star, 8.0, y, omega),
+        WeightPosterior.given(F, y, omega).at(features, 8.0),
+    ):
         for m in range(2):
             for v in range(3):
                 expected = dense(K, K_star, y[v], omega[m, v])
@@ -74,7 +77,7 @@ def test_draws_given_omega_have_the_dense_mean_and_covariance() -> None:
     K, omega = KERNEL(z, z), torch.rand(6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 2
     covariance = torch.linalg.inv(torch.linalg.inv(K) + torch.diag(omega))
     F = gp.root(K)
-    f = Weights.given(F, y, omega.expand(200_000, 6)).draw(noise()) @ F.T
+    f = WeightPosterior.given(F, y, omega.expand(200_000, 6)).draw(noise()) @ F.T
     torch.testing.assert_close(f.mean(0), covariance @ y / 2, rtol=0, atol=0.03)
     torch.testing.assert_close(torch.cov(f.T), covariance, rtol=0, atol=0.08)
 
@@ -134,7 +137,10 @@ def test_gibbs_samples_give_the_probabilities_of_a_long_run_without_them() -> No
     features = torch.linalg.solve_triangular(F, K_star.T, upper=False).T
     for steps, bound in ((40, 0.01), (5, 0.03)):
         omega = gp.gibbs(F, y, 4000, steps, noise(steps))
-        for mean, variance in (gp.predictive(K, K_star, 8.0, y, omega), Weights.given(F, y, omega).at(features, 8.0)):
+        for mean, variance in (
+            gp.predictive(K, K_star, 8.0, y, omega),
+            WeightPosterior.given(F, y, omega).at(features, 8.0),
+        ):
             found = gp.expected_sigmoid(mean, variance).mean(0)
             torch.testing.assert_close(found, expected, rtol=0, atol=bound)
     assert expected.min() < 0.3

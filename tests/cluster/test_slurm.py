@@ -33,11 +33,11 @@ experiments:
   multitask: {skip: true}
   stragglers: {skip: true}
   homogeneous:
-    cases: [{dataset: mnist, model: mlp}]
-    axes: {alpha: [0.05, 100], method: [FedAvg, FedProx]}
+    cases: [{dataset: mnist, models.global: mlp}]
+    axes: {partition.alpha: [0.05, 100], method: [FedAvg, FedProx]}
   long:
     seeds: [0]
-    cases: [{dataset: mnist, model: mlp, alpha: 0.05, method: HBFL, rounds: 120}]
+    cases: [{dataset: mnist, models.global: mlp, partition.alpha: 0.05, method: HBFL, rounds: 120}]
 """
 # The long run is stopped at its first time limit, and has enough at its second one.
 LIMITS = "train:runtime=2 * 10 ** (attempt - 1) if '/hbfl/' in wildcards.run else 20 * attempt"
@@ -151,8 +151,8 @@ experiments:
   homogeneous: {{skip: true}}
   stragglers: {{skip: true}}
   rates:
-    cases: [{{dataset: mnist, model: mlp, alpha: 100, method: FedAvg}}]
-    axes: {{lr: {rates}}}
+    cases: [{{dataset: mnist, models.global: mlp, partition.alpha: 100, method: FedAvg}}]
+    axes: {{method.lr: {rates}}}
 """
 JOBS = 500
 

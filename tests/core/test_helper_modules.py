@@ -94,7 +94,7 @@ def test_helpers_are_told_and_kept_with_the_results(case: str, capsys: pytest.Ca
     assert cli.main(TRAIN) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bayesfed: ")]
     assert lines == ([f"bayesfed: {', '.join(named)}: imported by parts of your own, and in no run's key; put it into a package "
-                      "folder with its part, or a change of it is not noticed (docs/extending.md)"] if named else [])  # fmt: skip
+                      "folder with its part, or a change of it is not noticed (docs/guides/your-method.md)"] if named else [])  # fmt: skip
     kept = json.loads(Path("out/provenance.json").read_text()).get("helpers", {})
     assert sorted(map(helper_modules.shown, kept)) == named
 
@@ -139,7 +139,7 @@ def test_helpers_are_told_when_runs_are_planned(capsys: pytest.CaptureFixture[st
     write(f"{LIB}\nimport factor", "pass", "factor.ONE")
     spec = {
         "paper": "one", "title": "One", "reference": "none", "run": {"partition": {"clients": 2}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
-        "methods": {"Mine": {"name": "mine"}}, "experiments": {"one": {"axes": {"dataset": ["digits"], "alpha": [10], "model": ["softmax"], "method": ["Mine"]}}},
+        "methods": {"Mine": {"name": "mine"}}, "experiments": {"one": {"axes": {"dataset": ["digits"], "partition.alpha": [10], "models.global": ["softmax"], "method": ["Mine"]}}},
     }  # fmt: skip
     Path("own/papers").mkdir()
     Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))

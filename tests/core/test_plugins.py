@@ -79,7 +79,7 @@ PAPER = {
     "run": {"partition": {"scheme": "dirichlet_class_shared", "clients": 3}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
     "settings": {"10": "IID"},
     "methods": {"Sign": {"name": "sign"}, "FedAvg": {"name": "fedavg"}},
-    "experiments": {"one": {"axes": {"dataset": ["drawn"], "alpha": [10], "model": ["tiny"], "method": ["Sign", "FedAvg"]}}},
+    "experiments": {"one": {"axes": {"dataset": ["drawn"], "partition.alpha": [10], "models.global": ["tiny"], "method": ["Sign", "FedAvg"]}}},
     "tables": {
         "table1": {
             "title": "Accuracy", "experiment": "one", "metric": "global_accuracy_best",

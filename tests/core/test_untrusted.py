@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from bayesfed import cli
-from bayesfed.core import files
+from bayesfed.core import files, options
 from bayesfed.core.errors import InputError
-from bayesfed.papers import schema
+from bayesfed.papers.spec import Config, Paper
 
 ROOT = Path(__file__).parents[2]
 CONFIG = yaml.safe_load((ROOT / "config/test.yaml").read_text())
@@ -77,12 +77,12 @@ def changed(tree: Any, place: tuple[Any, ...], value: Any) -> Any:
 def test_names_of_files_and_folders_are_plain(name: str) -> None:
     """Of configs, papers, tables and figures."""
     for kind, tree, place in (
-        ("config", CONFIG, ("name",)), ("paper", PAPER, ("paper",)), ("paper", PAPER, ("tables", "key")),
-        ("paper", PAPER, ("figures", "key")),
+        (Config, CONFIG, ("name",)), (Paper, PAPER, ("paper",)), (Paper, PAPER, ("tables", "key")),
+        (Paper, PAPER, ("figures", "key")),
     ):  # fmt: skip
         with pytest.raises(InputError, match="expected"):
-            schema.check(changed(tree, place, name), kind, "file")
-        schema.check(changed(tree, place, "plain"), kind, "file")
+            options.read(kind, changed(tree, place, name), "file")
+        options.read(kind, changed(tree, place, "plain"), "file")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1+cmd|' /C calc'!A0", "-2+3", "\t=1"])
@@ -93,7 +93,7 @@ def test_texts_are_no_formulas(text: str) -> None:
         ("tables", "table1", "title"), ("figures", "figure3", "title"),
     ):  # fmt: skip
         with pytest.raises(InputError, match="spreadsheets"):
-            schema.check(changed(PAPER, place, text), "paper", "file")
+            options.read(Paper, changed(PAPER, place, text), "file")
 
 
 def test_nothing_is_run_by_a_name_on_the_command_line(

@@ -165,7 +165,7 @@ def test_a_readers_labels_have_no_gaps_either(make: Make, capsys: pytest.Capture
         ({"prepare": "enlarge"}, "enlarge: this is for grey levels 0 to 16"),
         ({"mean": [0.5]}, "dataset.yaml.mean: expected one value for each of 1 channels, or no mean and std"),
         ({"mean": [0.5] * 3, "std": [0.5] * 3}, "dataset.yaml.mean: expected one value for each of 1 channels"),
-        ({"mean": [128.0], "std": [0.5]}, "dataset.yaml.mean: 128.0 is out of range"),
+        ({"mean": [128.0], "std": [0.5]}, "dataset.yaml.mean[0]: 128.0 is out of range"),
         ({"fingerprints": {"train": "0", "test": "0"}}, "train.npz: the train images and labels have the fingerprint"),
         ({"fingerprints": "0"}, "dataset.yaml.fingerprints: expected `train` and `test`"),
     ],
@@ -285,7 +285,7 @@ def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
     Path("own/papers").mkdir()
     spec = {
         "paper": "one", "title": "One", "reference": "none", "run": {"partition": {"clients": 2}, "rounds": 1, "local_epochs": 1, "batch_size": 16},
-        "methods": {"FedAvg": {"name": "fedavg"}}, "experiments": {"one": {"axes": {"dataset": ["mine"], "alpha": [10], "model": ["cnn2"], "method": ["FedAvg"]}}},
+        "methods": {"FedAvg": {"name": "fedavg"}}, "experiments": {"one": {"axes": {"dataset": ["mine"], "partition.alpha": [10], "models.global": ["cnn2"], "method": ["FedAvg"]}}},
     }  # fmt: skip
     Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))
     Path("config.yaml").write_text(yaml.safe_dump({"name": "one", "papers": ["one"], "parts": "own", "seeds": [0]}))

@@ -13,7 +13,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.data import overview, partition, store
 from bayesfed.data.fetch import fetch
 from bayesfed.data.records import read_npz, write_npz
-from bayesfed.data.schemes import PartitionSpec, classes_apart, dirichlet_class_shared, divide
+from bayesfed.data.schemes import PartitionSpec, divide
 
 SPEC = PartitionSpec(alpha=1, clients=4, min_train=2)
 
@@ -43,7 +43,7 @@ def labels(draw):
 def drawn(train, test, spec, seed):
     """A partition; examples that cannot be met are none."""
     try:
-        return dirichlet_class_shared(train, test, spec, seed)
+        return divide(train, test, spec, seed)
     except InputError:
         assume(False)
 
@@ -94,7 +94,7 @@ def test_deterministic(splits, spec, seed):
 def test_other_seeds_give_other_images_even_where_shares_are_equal():
     split = np.repeat(np.arange(3), 100)
     spec = PartitionSpec(alpha=1e9, clients=2)
-    one, two = (dirichlet_class_shared(split, split, spec, seed) for seed in (0, 1))
+    one, two = (divide(split, split, spec, seed) for seed in (0, 1))
     assert len(one.train(0)) == pytest.approx(150, abs=3)
     assert not np.array_equal(one.train_indices, two.train_indices)
 
@@ -103,16 +103,14 @@ def test_sizes_show_the_rule_that_the_paper_used():
     """Of 100 classes of 100 images the floor takes half an image a cut: mean 950, 1000, ..., 1050 (spec 2.4)."""
     split = np.repeat(np.arange(100), 100)
     spec = PartitionSpec(alpha=100, clients=10)
-    sizes = np.mean(
-        [np.diff(dirichlet_class_shared(split, split, spec, seed).test_offsets) for seed in range(30)], axis=0
-    )
+    sizes = np.mean([np.diff(divide(split, split, spec, seed).test_offsets) for seed in range(30)], axis=0)
     np.testing.assert_allclose(sizes, [950, *[1000] * 8, 1050], atol=12)
 
 
 def test_a_kept_draw_is_not_redrawn_for_small_clients():
     split = np.repeat(np.arange(10), 100)
     sizes = [
-        np.diff(dirichlet_class_shared(split, split, spec, 3).train_offsets).min()
+        np.diff(divide(split, split, spec, 3).train_offsets).min()
         for spec in (
             PartitionSpec(alpha=0.05, clients=10, min_train=0, min_test=0),
             PartitionSpec(alpha=0.05, clients=10, min_train=20),
@@ -122,7 +120,7 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
 
 
 def test_which_of_hbfl_s_draws_are_redrawn_for_small_clients():
-    """Of the seeds of its tables and of the search for its readings, CIFAR-10 at alpha 0.05 (docs/readings.md, A17)."""
+    """Of the seeds of its tables and of the search for its readings, CIFAR-10 at alpha 0.05 (docs/assumptions/hbfl.md)."""
     train, test = (np.repeat(np.arange(10), count) for count in (5000, 1000))
     ours, any_size = (PartitionSpec(alpha=0.05, **least) for least in ({}, {"min_train": 0, "min_test": 0}))
     redrawn = [
@@ -215,12 +213,12 @@ def test_clients_of_equal_size_have_the_classes_they_like(alpha, share):
 
 def test_classes_apart():
     train, test = np.arange(40) % 10, np.arange(20) % 10
-    parts = classes_apart(train, test, PartitionSpec("classes_apart", clients=2, min_train=1), 0)
+    parts = divide(train, test, PartitionSpec("classes_apart", clients=2, min_train=1), 0)
     assert [set(train[parts.train(k)]) for k in (0, 1)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
     assert [set(test[parts.test(k)]) for k in (0, 1)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
     assert sorted([*parts.train(0), *parts.train(1)]) == list(range(40))
     with pytest.raises(InputError, match="11 clients cannot hold 10 classes apart; at most 10"):
-        classes_apart(train, test, PartitionSpec("classes_apart", clients=11, min_train=1), 0)
+        divide(train, test, PartitionSpec("classes_apart", clients=11, min_train=1), 0)
 
 
 @pytest.mark.parametrize(
@@ -473,7 +471,7 @@ def test_wrong_specs(wrong, message):
 )
 def test_more_clients_than_a_split_can_feed(spec, message):
     with pytest.raises(InputError, match=message):
-        dirichlet_class_shared(np.zeros(100, int), np.zeros(80, int), spec, 0)
+        divide(np.zeros(100, int), np.zeros(80, int), spec, 0)
 
 
 @pytest.mark.parametrize(
@@ -501,7 +499,7 @@ def test_iid_clients_that_cannot_be():
 def test_the_redraw_is_bounded():
     split = np.zeros(100, int)
     with pytest.raises(InputError, match=r"none of 1000 draws with alpha 0\.001 .* larger alpha, fewer clients"):
-        dirichlet_class_shared(split, split, PartitionSpec(alpha=0.001, clients=10), 0)
+        divide(split, split, PartitionSpec(alpha=0.001, clients=10), 0)
 
 
 # Files

@@ -1,4 +1,4 @@
-"""The notebook in docs/ runs as it stands, and stands there with what it gives."""
+"""The notebook in docs/guides/ runs as it stands, and stands there with what it gives."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "guides" / "notebook.ipynb"
 
 
 def kinds(notebook: nbformat.NotebookNode) -> list[list[str]]:

@@ -110,7 +110,7 @@ def test_a_resumed_run_labels_and_trains_the_same(name: str, mapping: Make, data
     run = mapping(name, active=ACTIVE, rounds=3)
     whole = play(federation(run, data_dir, torch.float32), 3)
     checkpoint.save(
-        tmp_path / "c", play(federation(run, data_dir, torch.float32), 2), checkpoint.Record("k", "fp32", "eager")
+        tmp_path / "c", play(federation(run, data_dir, torch.float32), 2), checkpoint.Header("k", "fp32", "eager")
     )
     again, _ = checkpoint.load(tmp_path / "c", "k", torch.device("cpu"))
     resumed = play(federation(run, data_dir, torch.float32), 1, again)

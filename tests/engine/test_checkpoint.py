@@ -15,7 +15,7 @@ from bayesfed.engine import checkpoint
 from bayesfed.engine.rounds import Progress
 from bayesfed.runs.run_folder import Row
 
-RECORD = checkpoint.Record("abc", "fp32", "threads", 1.5, 300)
+RECORD = checkpoint.Header("abc", "fp32", "threads", 1.5, 300)
 HOST = torch.device("cpu")
 
 

@@ -12,9 +12,8 @@ from helpers.playing import federation, play, tensors
 from bayesfed import methods
 from bayesfed.core.errors import InputError
 from bayesfed.engine.device import Compute
-from bayesfed.engine.executors import GraphExecutor
+from bayesfed.engine.executors import GraphExecutor, cuda_worker
 from bayesfed.engine.executors import cuda_graphs as graphs_module
-from bayesfed.engine.executors import cuda_worker as lane_module
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.methods.node import Batch, Learner, Phase
@@ -38,7 +37,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """The executor records on a CPU."""
     fake = FakeCuda()
     fake.stand_in(monkeypatch)
-    monkeypatch.setattr(lane_module, "recorder_of", lane_module.Recorder)
+    monkeypatch.setattr(cuda_worker, "recorder_of", cuda_worker.Recorder)
     return fake
 
 
@@ -92,66 +91,66 @@ def test_images_may_lie_either_way(
 def test_evicted_recordings_leave_the_rest_alone(
     uneven: Callable[..., Federation], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two lanes, each with room for one of three kinds of networks: recordings go, with their pool, and others come."""
+    """Two workers, each with room for one of three kinds of networks: recordings go, with their pool, and others come."""
     of = uneven("hbfl")
     whole = play(of, 2, executor="graphs")
     recorded = cuda.recordings
-    monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: 2)
-    monkeypatch.setattr(lane_module, "KINDS", 1)
+    monkeypatch.setattr(graphs_module, "worker_count", lambda compute: 2)
+    monkeypatch.setattr(cuda_worker, "MOST_BUFFERS", 1)
     assert_equal(play(of, 2, executor="graphs"), whole)
     assert cuda.recordings > 2 * recorded
 
 
-@pytest.mark.parametrize("lanes", [2, 16])
+@pytest.mark.parametrize("workers", [2, 16])
 def test_all_is_recorded_at_the_start(
-    lanes: int, uneven: Callable[..., Federation], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    workers: int, uneven: Callable[..., Federation], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stragglers change the order of clients, and with it their lanes and the sizes of last batches there."""
-    monkeypatch.setattr(graphs_module, "lanes_of", lambda compute: lanes)
-    monkeypatch.setattr(lane_module, "TAIL", 4)  # so that hardly two clients have a last batch of the same form
+    """Stragglers change the order of clients, and with it their workers and the sizes of last batches there."""
+    monkeypatch.setattr(graphs_module, "worker_count", lambda compute: workers)
+    monkeypatch.setattr(cuda_worker, "TAIL", 4)  # so that hardly two clients have a last batch of the same form
     play(uneven("hbfl", rounds=4), 4, executor="graphs")
     assert cuda.recordings
     assert cuda.late == 0
 
 
 def test_the_largest_client_comes_first(uneven: Callable[..., Federation], cuda: FakeCuda) -> None:
-    """Its lane's stream has priority over all others, in every round."""
+    """Its worker's stream has priority over all others, in every round."""
     of = uneven("hbfl", stragglers=0.0)
     trainer, progress, first = Trainer(of, "graphs"), begin(of), []
     executor = cast(GraphExecutor, trainer.executor)
-    idle_lane = executor.idle_lane
+    idle_worker = executor.idle_worker
 
     def noted(client: int, busy: list[Any]) -> Any:
-        lane = idle_lane(client, busy)
+        worker = idle_worker(client, busy)
         if not busy:
-            first.append((client, lane.recorder.stream.priority))
-        return lane
+            first.append((client, worker.recorder.stream.priority))
+        return worker
 
-    executor.idle_lane = noted  # type: ignore[method-assign]
+    executor.idle_worker = noted  # type: ignore[method-assign]
     for _ in range(3):
         progress = trainer.play(progress)
     largest = max(range(of.clients), key=lambda k: len(of.shards[k].train))
     assert first == [(largest, -1)] * 3
-    assert [lane.recorder.stream.priority for lane in executor.lanes if lane.recorder] == [-1, 0, 0, 0]
+    assert [worker.recorder.stream.priority for worker in executor.workers if worker.recorder] == [-1, 0, 0, 0]
 
 
 def test_the_device_works_while_the_host_begins_the_next_client(
     uneven: Callable[..., Federation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a client that is all queued by then keeps its lane until all have begun: side by side, not one behind another."""
+    """A client that is all queued by then keeps its worker until all have begun: side by side, not one behind another."""
     heard = list[str]()
-    load, step = lane_module.Lane.load, lane_module.Lane.step
+    load, step = cuda_worker.CudaWorker.load, cuda_worker.CudaWorker.step
 
-    def loaded(lane: lane_module.Lane, job: Any) -> None:
-        heard.append(f"client on {id(lane)}")
-        load(lane, job)
+    def loaded(worker: cuda_worker.CudaWorker, job: Any) -> None:
+        heard.append(f"client on {id(worker)}")
+        load(worker, job)
 
-    def stepped(lane: lane_module.Lane, *of: Any) -> None:
+    def stepped(worker: cuda_worker.CudaWorker, *of: Any) -> None:
         heard.append("step")
-        step(lane, *of)
+        step(worker, *of)
 
-    monkeypatch.setattr(lane_module.Lane, "load", loaded)
-    monkeypatch.setattr(lane_module.Lane, "step", stepped)
+    monkeypatch.setattr(cuda_worker.CudaWorker, "load", loaded)
+    monkeypatch.setattr(cuda_worker.CudaWorker, "step", stepped)
     of = uneven("fedavg")
     play(of, 1, executor="graphs")
     begun = [place for place, what in enumerate(heard) if what.startswith("client")]
@@ -173,28 +172,28 @@ def test_a_checkpoints_order_of_names_needs_no_new_recordings(
     assert cuda.recordings == recorded
 
 
-def test_a_lane_forgets_the_labels_of_the_client_before(uneven: Callable[..., Federation]) -> None:
+def test_a_worker_forgets_the_labels_of_the_client_before(uneven: Callable[..., Federation]) -> None:
     """A recording, and a batch that is filled up, read them: they may be classes that the next client does not have."""
     of = uneven("fedavg")
-    lane = lane_module.Lane(of, ahead=False)
-    lane.y.fill_(99)
-    lane.index.fill_(99)
-    lane.prepare(starter(of)(1))
-    assert not lane.y.any()
-    assert not lane.index.any()
+    worker = cuda_worker.CudaWorker(of, ahead=False)
+    worker.y.fill_(99)
+    worker.index.fill_(99)
+    worker.prepare(starter(of)(1))
+    assert not worker.y.any()
+    assert not worker.index.any()
 
 
 @pytest.mark.usefixtures("toys")
 def test_steps_made_anew_in_every_round_are_refused(
     uneven: Callable[..., Federation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = uneven("toy", rounds=lane_module.STEPS + 1)
+    of = uneven("toy", rounds=cuda_worker.STEPS + 1)
     step = of.method.step
     monkeypatch.setattr(of.method, "phases", lambda c: [Phase(lambda c, batch: step(c, batch), epochs=1)])
     with pytest.raises(
         InputError, match="method 'toy': its phases have had more than 16 different steps; give methods"
     ):
-        play(of, lane_module.STEPS + 1, executor="graphs")
+        play(of, cuda_worker.STEPS + 1, executor="graphs")
 
 
 @pytest.mark.usefixtures("toys", "cuda")
@@ -216,8 +215,8 @@ def test_a_step_that_waits_for_a_value_is_named(
         play(of, 1, executor="graphs")
 
 
-def test_lanes_follow_from_memory_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_follow_from_memory_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=24 * 2**30))
-    assert graphs_module.lanes_of(Compute(torch.device("cuda"))) == 16
-    assert graphs_module.lanes_of(Compute(torch.device("cuda"), slots=3)) == 7
-    assert graphs_module.lanes_of(Compute(torch.device("cpu"), slots=3)) == 16
+    assert graphs_module.worker_count(Compute(torch.device("cuda"))) == 16
+    assert graphs_module.worker_count(Compute(torch.device("cuda"), slots=3)) == 7
+    assert graphs_module.worker_count(Compute(torch.device("cpu"), slots=3)) == 16

@@ -66,7 +66,7 @@ def test_asked_precision_stands() -> None:
 def test_steps_on_a_cpu_take_no_new_pages() -> None:
     """In a process of its own, since the switch holds for a whole process."""
     code = (
-        "import resource, torch; from bayesfed.engine import device; device.compute('cpu', 'fp32')\n"
+        "import resource, torch; from bayesfed.engine import device; device.configure('cpu', 'fp32')\n"
         "def step(): return [torch.ones(2**18) for _ in range(40)]\n"
         "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "for _ in range(6): before = faults(); step()\n"

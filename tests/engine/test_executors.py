@@ -13,10 +13,8 @@ from bayesfed import methods
 from bayesfed.core.errors import InputError
 from bayesfed.engine import gpu_sharing
 from bayesfed.engine.batches import CHUNK, Mixer
-from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job
-from bayesfed.engine.executors import cpu_worker as desk_module
+from bayesfed.engine.executors import EXECUTORS, EagerExecutor, Job, cpu_worker, cuda_worker
 from bayesfed.engine.executors import cuda_graphs as graphs_module
-from bayesfed.engine.executors import cuda_worker as lane_module
 from bayesfed.engine.executors.base import Result
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -47,11 +45,11 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def lanes(count: int) -> Iterator[None]:
-    """So many lanes: for every client, or fewer than clients and than kinds of networks, so that they are built anew."""
+def workers(count: int) -> Iterator[None]:
+    """So many workers: for every client, or fewer than clients and than kinds of networks, so that they are built anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs_module, "lanes_of", lambda compute: count)
-        patch.setattr(lane_module, "KINDS", 1 if count == 2 else 8)
+        patch.setattr(graphs_module, "worker_count", lambda compute: count)
+        patch.setattr(cuda_worker, "MOST_BUFFERS", 1 if count == 2 else 8)
         yield
 
 
@@ -70,19 +68,19 @@ def assert_executors_agree(
 ) -> None:
     """Every executor leaves what the eager one does: two rounds in the highest precision, one in each of the others.
 
-    How many lanes there are is a question for recorded graphs alone and none of precision, and a CPU has no graphs: it
-    goes through their lanes in the highest precision.
+    How many workers there are is a question for recorded graphs alone and none of precision, and a CPU has no graphs: it
+    goes through their workers in the highest precision.
     """
     every = EXECUTORS.keys() - {"eager"}
     for cast in casts:
         highest = cast == torch.float64
         of, rounds = make(cast), 2 if highest else 1
         eager = play(of, rounds)
-        with lanes(gpu_sharing.LANES):
+        with workers(gpu_sharing.WORKERS):
             for other in every if highest or device == "cuda" else every - {"graphs"}:
                 assert_same(on(other, of, rounds), eager, BOUNDS[cast])
         if highest:
-            with lanes(2):
+            with workers(2):
                 assert_same(on("graphs", of, rounds), eager, BOUNDS[cast])
 
 
@@ -204,14 +202,14 @@ def test_a_message_that_draws_is_refused(executor: str, mapping: Make, data_dir:
 def test_states_of_many_shapes_do_not_fill_the_memory(
     mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk_module, "MEMORY", 1000)
-    desk = desk_module.Desk(federation(mapping(), data_dir))
+    monkeypatch.setattr(cpu_worker, "MEMORY", 1000)
+    worker = cpu_worker.CpuWorker(federation(mapping(), data_dir))
     for entries in range(50, 60):
         node = SimpleNamespace(state={"theta": torch.ones(entries)}, n=torch.ones(()), generator=torch.Generator(), client=0, round=1,
                                rounds=1, learner=lambda: SimpleNamespace())  # fmt: skip
-        desk.load(node, ())  # type: ignore[arg-type]
+        worker.load(node, ())  # type: ignore[arg-type]
         assert torch.equal(node.state["theta"], torch.ones(entries))
-        assert sum(kind.state["theta"].nbytes for kind in desk.kinds.values()) <= 1000
+        assert sum(buffers.state["theta"].nbytes for buffers in worker.buffers.values()) <= 1000
 
 
 def test_chunks_hold_each_image_once_an_epoch(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:

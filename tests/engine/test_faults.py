@@ -352,9 +352,9 @@ def test_a_library_that_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A plain installation has what training needs alone."""
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
-    (tmp_path / "config.yaml").write_text("name: one\npapers: [hbfl]\nseeds: [0]\n")
-    assert cli.main(["plan", str(tmp_path / "config.yaml"), "--out", str(tmp_path)]) == 1
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delenv("BAYESFED_MIRROR", raising=False)
+    assert cli.main(["fetch", "mnist", "--data", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        "bayesfed: this command needs 'jsonschema'; it comes with `make setup`, or bayesfed[all]\n"
+        "bayesfed: this command needs 'pooch'; it comes with `make setup`, or bayesfed[all]\n"
     )

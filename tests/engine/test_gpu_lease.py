@@ -22,21 +22,10 @@ FOUR = ["0", "1", "2", "3"]
 GIB = 2**30
 TOTAL = 24 * 1024  # MiB of the GPUs that the script plays
 ASKED = "--query-gpu=memory.total,memory.free --format=csv,noheader,nounits -i $4"
-# What `nvidia-smi -L` says of two GPUs, one of them in three parts.
+# What `nvidia-smi -L` says of two GPUs.
 LISTED = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-11111111-aaaa-bbbb-cccc-000000000000)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-aaaa-bbbb-cccc-000000000000)
-  MIG 3g.20gb     Device  0: (UUID: MIG-33333333-aaaa-bbbb-cccc-000000000000)
-  MIG 2g.10gb     Device  1: (UUID: MIG-44444444-aaaa-bbbb-cccc-000000000000)"""
-WHOLE, DIVIDED = "GPU-11111111-aaaa-bbbb-cccc-000000000000", "GPU-22222222-aaaa-bbbb-cccc-000000000000"
-PARTS = ["MIG-33333333-aaaa-bbbb-cccc-000000000000", "MIG-44444444-aaaa-bbbb-cccc-000000000000"]
-# What `nvidia-smi -q -x -i 1` says of the second, as far as it matters: the parts have no names.
-REPORT = """<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log><gpu id="00000000:20:00.0"><fb_memory_usage><total>40960 MiB</total><free>N/A</free></fb_memory_usage>
-<mig_devices>
-<mig_device><index>0</index><fb_memory_usage><total>20096 MiB</total><free>19000 MiB</free></fb_memory_usage></mig_device>
-<mig_device><index>1</index><fb_memory_usage><total>9856 MiB</total><free>100 MiB</free></fb_memory_usage></mig_device>
-</mig_devices></gpu></nvidia_smi_log>"""
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-aaaa-bbbb-cccc-000000000000)"""
+FIRST, SECOND = "GPU-11111111-aaaa-bbbb-cccc-000000000000", "GPU-22222222-aaaa-bbbb-cccc-000000000000"
 
 
 def free(mib: int) -> str:
@@ -124,7 +113,7 @@ StartJobs = Callable[[list[str], int], Jobs]
 def test_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     for wanted, found in (
-        ("2, GPU-ab/1", ["2", "GPU-ab/1"]),
+        ("2, GPU-ab-1", ["2", "GPU-ab-1"]),
         ("", []),
         ("-1", []),
         ("NoDevFiles", []),
@@ -173,7 +162,7 @@ def test_cuda_counts_devices_as_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch)
         assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
 
 
-@pytest.mark.parametrize("visible", [["0", "1"], ["GPU-ab/1", "GPU-ab/2"]])
+@pytest.mark.parametrize("visible", [["0", "1"], ["GPU-ab-1", "GPU-ab/2"]])
 def test_each_job_holds_a_device_of_its_own(start_jobs: StartJobs, visible: list[str]) -> None:
     jobs = start_jobs(visible, 1)
     assert [jobs.start(), jobs.start()] == visible
@@ -250,31 +239,20 @@ def test_jobs_that_start_at_once_fit_into_a_small_gpu(start_jobs: StartJobs, nvi
 
 def test_one_gpu_is_one_lock_whoever_names_it(start_jobs: StartJobs, nvidia_smi: Tell) -> None:
     nvidia_smi(f"[ $1 = -L ] && echo '{LISTED}'")
-    first = start_jobs(["0", PARTS[1]], 1)
-    assert [first.start(), first.start()] == ["0", PARTS[1]]
-    assert start_jobs([WHOLE, DIVIDED], 1).start() == DIVIDED
-    waiting = [start_jobs([name], 1).start_waiting() for name in (WHOLE, WHOLE[:9], "0", PARTS[1][:9])]
+    first = start_jobs(["0"], 1)
+    assert first.start() == "0"
+    assert start_jobs([FIRST, SECOND], 1).start() == SECOND
+    waiting = [start_jobs([name], 1).start_waiting() for name in (FIRST, FIRST[:9], "0")]
     first.running.close()
-    assert [job() for job in waiting] == [WHOLE, WHOLE[:9], "0", PARTS[1][:9]]
+    assert [job() for job in waiting] == [FIRST, FIRST[:9], "0"]
 
 
 def test_a_name_that_may_be_two_is_itself(nvidia_smi: Tell) -> None:
     assert gpu_lease.identities(["0", "GPU-1"]) == {"0": "0", "GPU-1": "GPU-1"}  # nothing tells
     nvidia_smi(f"[ $1 = -L ] && echo '{LISTED}'")
-    assert gpu_lease.identities(["1", "2", "GPU-1", "GPU-", "MIG-4"]) == {
-        "1": DIVIDED, "2": "2", "GPU-1": WHOLE, "GPU-": "GPU-", "MIG-4": PARTS[1],
+    assert gpu_lease.identities(["1", "2", "GPU-1", "GPU-"]) == {
+        "1": SECOND, "2": "2", "GPU-1": FIRST, "GPU-": "GPU-",
     }  # fmt: skip
-
-
-def test_the_memory_of_a_part_is_its_own(nvidia_smi: Tell) -> None:
-    nvidia_smi(f"""[ $1 = -L ] && echo '{LISTED}'; [ "$*" = "-q -x -i 1" ] && echo '{REPORT}'; true""")
-    assert [gpu_lease.memory(part) for part in PARTS] == [(20096 * 2**20, 19000 * 2**20), (9856 * 2**20, 100 * 2**20)]
-    assert [gpu_lease.has_room(part, 2) for part in PARTS] == [True, False]
-    assert gpu_lease.memory("MIG-5") == (0, 0)
-    nvidia_smi(f"""[ $1 = -L ] && echo '{LISTED}'; [ $1 = -q ] && echo "<nvidia_smi_log/>"; true""")
-    assert gpu_lease.memory(PARTS[0]) == (0, 0)
-    nvidia_smi(f"""[ $1 = -L ] && echo '{LISTED}'; [ $1 = -q ] && echo "no report"; true""")
-    assert gpu_lease.memory(PARTS[0]) == (0, 0)
 
 
 def test_an_idle_device_needs_no_room(start_jobs: StartJobs, nvidia_smi: Tell) -> None:

@@ -337,8 +337,8 @@ def test_a_run_has_a_folder(mapping: Make, data_dir: Path) -> None:
         bayesfed.train(mapping(), None, data=data_dir)
     with pytest.raises(InputError, match="folder: expected the run's folder, found None"):
         bayesfed.load_run(None)
-    with pytest.raises(InputError, match=r"run: expected a mapping, as yaml.safe_load gives .*, found 'run.yaml'"):
-        bayesfed.train("run.yaml", "out", data=data_dir)
+    with pytest.raises(InputError, match=r"nowhere/run.yaml: there is no such file"):
+        bayesfed.train("nowhere/run.yaml", "out", data=data_dir)
     with pytest.raises(InputError, match="out: expected the run's folder, found an empty text"):
         bayesfed.train(mapping(rounds=1), "", data=data_dir)
 

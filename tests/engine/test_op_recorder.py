@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bayesfed import methods
 from bayesfed.engine.executors import cpu_worker
-from bayesfed.engine.executors.cpu_worker import Desk
-from bayesfed.engine.executors.op_recorder import Tape
+from bayesfed.engine.executors.cpu_worker import CpuWorker
+from bayesfed.engine.executors.op_recorder import OpRecorder
 from bayesfed.engine.executors.threads import ThreadExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
@@ -21,22 +21,22 @@ from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.node import Batch, Learner, Node, Phase
 
 Make = Callable[..., dict[str, Any]]
-ROOM = 2**20
+LIMIT = 2**20
 
 
-def recorded(step: Callable[[], object], room: int = ROOM) -> Tape:
-    with Tape(room) as found:
+def recorded(step: Callable[[], object], limit: int = LIMIT) -> OpRecorder:
+    with OpRecorder(limit) as found:
         step()
     return found
 
 
-def on_desks(of: Federation, rounds: int) -> tuple[Progress, list[Desk]]:
-    """Rounds on one thread, and the desks with what they have recorded."""
+def on_workers(of: Federation, rounds: int) -> tuple[Progress, list[CpuWorker]]:
+    """Rounds on one thread, and the workers with what they have recorded."""
     trainer, progress = Trainer(of, "threads"), begin(of)
     for _ in range(rounds):
         progress = trainer.play(progress)
     assert isinstance(trainer.executor, ThreadExecutor)
-    return progress, trainer.executor.desks
+    return progress, trainer.executor.workers
 
 
 def assert_equal(found: Progress, expected: Progress) -> None:
@@ -125,18 +125,20 @@ def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     changes = {} if name in (*FULL_HESSIAN, "bnfed") else {"models": models}
     monkeypatch.setattr(cpu_worker, "MEMORY", 2**30)
     of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
-    found, desks = on_desks(of, 2)
-    steps = [step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values()]
+    found, workers = on_workers(of, 2)
+    steps = [step for worker in workers for buffers in worker.buffers.values() for step in buffers.steps.values()]
     assert steps
     assert all(steps)
     assert_equal(found, play(of, 2))
 
 
-def test_a_desk_takes_no_more_memory_than_it_may(mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_takes_no_more_memory_than_it_may(
+    mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
     monkeypatch.setattr(cpu_worker, "MEMORY", 1000)
-    found, desks = on_desks(of, 2)
-    assert not any(step for desk in desks for kind in desk.kinds.values() for step in kind.steps.values())
+    found, workers = on_workers(of, 2)
+    assert not any(step for worker in workers for buffers in worker.buffers.values() for step in buffers.steps.values())
     assert_equal(found, play(of, 2))
 
 
@@ -148,8 +150,8 @@ def test_steps_made_anew_in_each_round_are_not_all_kept(
     anew = lambda self, c: [Phase(lambda learner, batch: step(self, learner, batch), epochs=1)]  # noqa: E731
     monkeypatch.setattr(FedAvg, "phases", anew)
     of = federation(mapping(models={"global": "mlp"}, rounds=8), data_dir, torch.float32)
-    found, desks = on_desks(of, 8)
-    steps = [{key[0] for key in kind.steps} for one in desks for kind in one.kinds.values()]
+    found, workers = on_workers(of, 8)
+    steps = [{key[0] for key in buffers.steps} for one in workers for buffers in one.buffers.values()]
     assert max(map(len, steps)) == cpu_worker.STEPS
     assert_equal(found, play(of, 8))
 
@@ -158,8 +160,8 @@ def test_one_thread_records_at_a_time(mapping: Make, data_dir: Any, monkeypatch:
     """Of two that meet an operator at once, torch leaves one with an object that is freed."""
     inside, most = list[int](), 0
 
-    class Watched(Tape):
-        def __enter__(self) -> Tape:
+    class Watched(OpRecorder):
+        def __enter__(self) -> OpRecorder:
             nonlocal most
             inside.append(1)
             time.sleep(0.02)  # for the other thread to come
@@ -171,14 +173,14 @@ def test_one_thread_records_at_a_time(mapping: Make, data_dir: Any, monkeypatch:
             inside.pop()
 
     of = federation(mapping(models={"global": "mlp"}), data_dir, torch.float32)
-    monkeypatch.setattr(cpu_worker, "Tape", Watched)
+    monkeypatch.setattr(cpu_worker, "OpRecorder", Watched)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        _, desks = on_desks(of, 1)
+        _, workers = on_workers(of, 1)
     finally:
         torch.set_num_threads(threads)
-    assert len(desks) == 2
+    assert len(workers) == 2
     assert most == 1
 
 
@@ -198,7 +200,7 @@ def test_a_hook_that_puts_in_other_tensors_is_followed(
         c["offset"] = torch.full((), 1e-3 * (c.client + 1))
 
     monkeypatch.setattr(of.method, "phases", lambda c: [Phase(step, epochs=c.epochs, epoch_end=rebind)])
-    assert_equal(on_desks(of, 2)[0], play(of, 2))
+    assert_equal(on_workers(of, 2)[0], play(of, 2))
 
 
 @pytest.mark.usefixtures("toys")
@@ -212,7 +214,7 @@ def test_a_step_that_gives_a_tensor_other_memory_runs_as_it_is(
         c["theta"].data = 0.9 * c["theta"]
 
     monkeypatch.setattr(of.method, "phases", lambda c: [Phase(step, epochs=2)])
-    assert_equal(on_desks(of, 2)[0], play(of, 2))
+    assert_equal(on_workers(of, 2)[0], play(of, 2))
 
 
 def test_noise_drawn_before_the_steps_is_not_drawn_again(
@@ -227,4 +229,4 @@ def test_noise_drawn_before_the_steps_is_not_drawn_again(
         return state
 
     monkeypatch.setattr(of.method, "start", noisy)
-    assert_equal(on_desks(of, 1)[0], play(of, 1))
+    assert_equal(on_workers(of, 1)[0], play(of, 1))

@@ -48,7 +48,7 @@ def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "graphs":
         FakeCuda().stand_in(monkeypatch)
         monkeypatch.setattr(cuda_worker, "recorder_of", cuda_worker.Recorder)
-        monkeypatch.setattr(cuda_graphs, "lanes_of", lambda compute: 1)
+        monkeypatch.setattr(cuda_graphs, "worker_count", lambda compute: 1)
     return str(request.param)
 
 
@@ -96,7 +96,7 @@ def test_a_resumed_run_looks_again(
         "import os", STEP.format(number=READ) + START.format(line=SET.format(value="max(c.round, 5)")), rounds=9
     )
     progress = play(of, 4, executor=executor)
-    checkpoint.save(tmp_path / "c", progress, checkpoint.Record("key", "fp32", executor))
+    checkpoint.save(tmp_path / "c", progress, checkpoint.Header("key", "fp32", executor))
     again, _ = checkpoint.load(tmp_path / "c", "key", torch.device("cpu"))
     with pytest.raises(InputError, match=r"Mine\.step gave another 'theta' .* \(round 6"):
         play(of, 4, again, executor=executor)

@@ -258,7 +258,7 @@ def test_a_servers_tensor_may_have_two_names(
 
     monkeypatch.setattr(FedAvg, "aggregate", kept)
     progress, path = play(federation(mapping("fedavg"), data_dir), 1), tmp_path / "one.safetensors"
-    checkpoint.save(path, progress, checkpoint.Record("abc", "fp32", "threads"))
+    checkpoint.save(path, progress, checkpoint.Header("abc", "fp32", "threads"))
     found, _ = checkpoint.load(path, "abc", torch.device("cpu"))
     assert torch.equal(found.server["best"], progress.server["theta"])
     assert torch.equal(torch.cat([found.server["head"], found.server["tail"]]), progress.server["theta"])

@@ -238,7 +238,7 @@ def test_what_is_no_record_is_refused(
 ) -> None:
     assert "no finished run here" in verified(str(tmp_path / "nothing"))
     assert "--rounds 0: expected 1 or more" in verified(str(run), "--rounds", "0")
-    monkeypatch.setattr("bayesfed.runs.run_file.ENGINE_REVISION", 99)
+    monkeypatch.setattr("bayesfed.runs.spec.ENGINE_REVISION", 99)
     monkeypatch.setattr(verify, "ENGINE_REVISION", 99)
     assert "engine_revision was 1 and is 99" in verified(str(run))
     (run / "metrics.csv").write_text("")

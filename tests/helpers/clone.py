@@ -19,7 +19,7 @@ from typing import Any
 from helpers.children import child
 
 PROJECT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dvcignore", ".gitignore")
+PARTS = ("workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dvcignore", ".gitignore")
 RESULTS = ("data", "results", "reports")
 BIN = Path(sys.executable).parent
 SECONDS = 900  # that a command may take: other tests, or other people, may have the cores

@@ -68,7 +68,7 @@ class Graph:
         assert not gc.isenabled(), "an earlier graph that is freed now spoils the recording"
         assert not pool.ever or pool.graphs, "torch refuses a pool whose last graph has gone"
         self.pool, self.stream = pool, self.cuda.current
-        assert self.stream.waits, "the lane's own work is waited for"
+        assert self.stream.waits, "the worker's own work is waited for"
         pool.graphs, pool.ever = pool.graphs + 1, pool.ever + 1
         self.workspaces = self.stream.workspaces
         self.cuda.recordings += 1
@@ -84,7 +84,7 @@ class Graph:
     @torch.no_grad()
     def replay(self) -> None:
         self.cuda.replaying = True
-        assert self.stream is self.cuda.current, "replayed on another lane"
+        assert self.stream is self.cuda.current, "replayed on another worker"
         assert self.workspaces == self.stream.workspaces, "its workspace was freed with another graph"
         for func, args, kwargs, result in self.operators.calls:
             for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
@@ -100,7 +100,7 @@ def refuse(what: str) -> Callable[..., None]:
     """A function that must not be called."""
 
     def called(*args: object) -> None:
-        raise AssertionError(f"{what} holds up every lane")
+        raise AssertionError(f"{what} holds up every worker")
 
     return called
 

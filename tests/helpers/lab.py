@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from bayesfed.results import derived
+from bayesfed.results.derived import Derived
 from bayesfed.runs import run_folder
 
 PAPER = Path(__file__).parents[2] / "config/papers/hbfl.yaml"
@@ -43,6 +45,11 @@ class Lab:
         }
         path.write_text(json.dumps({**content, "papers": papers}))
         return path
+
+    @property
+    def found(self) -> list[Derived]:
+        """The plan's studies, loaded anew."""
+        return derived.load(self.plan)
 
     def cell(self, experiment: str, method: str, dataset: Any = "cifar10", **more: Any) -> Path:
         """Ask for a cell, by default at the paper's budget; returns its run folder, not yet made."""

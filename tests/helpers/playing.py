@@ -38,7 +38,7 @@ def federation(
         shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data_dir)
     datasets = [store.load(name, data_dir, run.images) for name in run.datasets]
     states = torch.float64 if cast == torch.float64 else torch.float32
-    devices.compute(device, "fp32")  # no TF32, and algorithms that repeat themselves
+    devices.configure(device, "fp32")  # no TF32, and algorithms that repeat themselves
     foreign = [store.load_foreign(name, data_dir, run.images, datasets[0].source) for name in run.tasks.foreign]
     return Federation(run, datasets, shares, Compute(torch.device(device), states, cast), foreign)
 

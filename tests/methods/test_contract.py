@@ -60,7 +60,7 @@ def test_runs_and_resumes_exactly(name: str | dict[str, Any], mapping: Make, dat
     assert name in TOYS or not unsaid, "what the server logs is to stand in `logs`, in words"
 
     first = play(of, 1)
-    checkpoint.save(tmp_path / "c", first, checkpoint.Record("key", "fp32", "eager"))
+    checkpoint.save(tmp_path / "c", first, checkpoint.Header("key", "fp32", "eager"))
     again, _ = checkpoint.load(tmp_path / "c", "key", torch.device("cpu"))
     resumed = play(federation(mapping(name), data_dir, torch.float32), 1, again)
     assert resumed.history == whole.history
@@ -255,7 +255,12 @@ def test_the_server_trains_on_images_that_no_client_has(mapping: Make, data_dir:
     progress = play(of, 2)
     assert progress.server["steps"].item() == 2 * 2 * 2  # rounds x epochs x batches of 32 in 50
     assert progress.server["ensemble"].shape[0] == 2
-    assert {row.model for row in progress.history if row.client == "global"} == {"global", "ensemble", "server"}
+    assert {row.model for row in progress.history if row.client == "global"} == {
+        "global",
+        "ensemble",
+        "server",
+        "communication",
+    }
 
 
 def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path) -> None:
@@ -425,7 +430,7 @@ def test_what_a_client_of_hbfl_keeps(method: dict[str, Any], kept: set[str], map
         {"name": "fedep", "cavity": "adf"},
         {"name": "fedep", "covariance": "mcmc"},
         {"name": "fedep", "covariance": "laplace"},
-        {"name": "fedep", "clip": 1.0},
+        {"name": "fedep", "clip": 0.01},
         {"name": "fedep", "damping": 1.0},
         {"name": "fedivon", "prior": "server"},
         {"name": "fedivon", "curvature": "fresh"},

@@ -16,7 +16,7 @@ PAPER = {
     "run": {"partition": {"scheme": "dirichlet_class_shared", "clients": 4}, "rounds": 2, "local_epochs": 1, "batch_size": 32},
     "settings": {"1": "IID"},
     "methods": {"Toy": {"name": "toy"}, "Toy, slow": {"name": "toy", "lr": 0.01}, "FedAvg": {"name": "fedavg"}},
-    "experiments": {"one": {"axes": {"dataset": ["few"], "alpha": [1], "model": ["lenet5"], "method": ["Toy", "Toy, slow", "FedAvg"]}}},
+    "experiments": {"one": {"axes": {"dataset": ["few"], "partition.alpha": [1], "models.global": ["lenet5"], "method": ["Toy", "Toy, slow", "FedAvg"]}}},
     "labels": {"few": "Few digits"},
     "tables": {
         "table1": {

@@ -142,7 +142,9 @@ def test_steps_are_recorded(order: str, mapping: Make, data_dir: Path, monkeypat
     for _ in range(2):
         progress = trainer.play(progress)
     assert isinstance(trainer.executor, ThreadExecutor)
-    recorded = [step for one in trainer.executor.desks for kind in one.kinds.values() for step in kind.steps.values()]
+    recorded = [
+        step for one in trainer.executor.workers for buffers in one.buffers.values() for step in buffers.steps.values()
+    ]
     assert recorded
     assert all(recorded)
     expected = tensors(play(of, 2))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bayesfed.core.errors import InputError
-from bayesfed.engine.device import compute
+from bayesfed.engine.device import configure
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
 from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size
@@ -109,7 +109,7 @@ def test_convolutions_of_a_gpu_in_plain_fp32_have_channels_first(
     """Grey images too, whose strides may say either."""
     monkeypatch.setattr(network_module, "layout_for", lambda device, dtype: network_module.gpu_layout(dtype))
     monkeypatch.setattr(network_module.convolution, "OWN_WAYS", set())
-    compute("cpu", "fp32")  # without TF32, which torch allows unless told not to
+    configure("cpu", "fp32")  # without TF32, which torch allows unless told not to
     network, seen = build("cnn2", 10, channels, 32), []
     forward = network_module.convolution.forward
 

@@ -201,9 +201,9 @@ reference: nobody, 2026
 run: {partition: {scheme: dirichlet_class_shared, clients: 3}, rounds: 2, local_epochs: 1, batch_size: 64}
 methods: {FedAvg: {name: fedavg}}
 given:
-  - {where: {model: tiny}, run: {weights: {global: FILE, student: FILE}}}
+  - {where: {models.global: tiny}, run: {weights: {global: FILE, student: FILE}}}
 experiments:
-  first: {cases: [{dataset: digits, model: tiny}, {dataset: digits, model: lenet5}], axes: {alpha: [1], method: [FedAvg]}}
+  first: {cases: [{dataset: digits, models.global: tiny}, {dataset: digits, models.global: lenet5}], axes: {partition.alpha: [1], method: [FedAvg]}}
 tables: {}
 figures: {}
 """
@@ -226,4 +226,4 @@ def test_a_paper_that_is_pretrained(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="there is no file elsewhere/tiny-"):
         made(weights="elsewhere")
     with pytest.raises(InputError, match=r"there is no file weights/other-01234567\.pth"):
-        made(run={"weights": {"global": "other-01234567.pth"}}, experiments={"first": {"cases": [{"dataset": "digits", "model": "tiny"}]}})  # fmt: skip
+        made(run={"weights": {"global": "other-01234567.pth"}}, experiments={"first": {"cases": [{"dataset": "digits", "models.global": "tiny"}]}})  # fmt: skip

@@ -14,8 +14,8 @@ from bayesfed.core.errors import InputError
 from bayesfed.plan import plan
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
-MINE = "experiments: {mine: {cases: [{dataset: mnist, model: mlp, method: FOLA}], axes: {lr: [0.1]}}}"
-NO_METHOD = "experiments: {mine: {cases: [{dataset: mnist, model: mlp}], axes: {lr: [0.1]}}}"
+MINE = "experiments: {mine: {cases: [{dataset: mnist, models.global: mlp, method: FOLA}], axes: {method.lr: [0.1]}}}"
+NO_METHOD = "experiments: {mine: {cases: [{dataset: mnist, models.global: mlp}], axes: {method.lr: [0.1]}}}"
 
 
 @pytest.fixture
@@ -31,6 +31,16 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (NO_METHOD, "fola, experiment mine (dataset mnist, model mlp, lr 0.1): method: no case and no axis names one"),
         ("run: {rounds: {value: 3}}", "config.run.rounds: expected a whole number, found {'value': 3}"),
+        (
+            MINE.replace("method.lr", "lr"),
+            "fola, experiment mine (dataset mnist, model mlp, method FOLA, lr 0.1): lr: unknown key; did you mean 'method.lr'?",
+        ),
+        (MINE.replace("models.global", "model"), "): model: unknown key; did you mean 'models.global'?"),
+        (MINE.replace("method.lr", "alpha"), "): alpha: unknown key; did you mean 'partition.alpha'?"),
+        (
+            "experiments: {heterogeneity: {axes: {alpha: [1]}}}",
+            "config.experiments.heterogeneity.axes.alpha: unknown key; did you mean 'partition.alpha'?",
+        ),
         ("run: {weights: 3}", "weights: expected keys and values, found 3"),
         ("run: {alpha: 1}", "): config.run.alpha: unknown key; valid: "),
         ("run: {partition: {client: 3}}", "): config.run.partition.client: unknown key; did you mean 'clients'?"),
@@ -49,12 +59,12 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{MINE}\ntables: {{table2: {{title: x}}}}", "config.tables.table2: the paper has a table of that name; take"),
         (f"{MINE}\nfigures: {{figure3: {{}}}}", "config.figures.figure3: the paper has a figure of that name; take"),
         (
-            f"{MINE}\nfigures: {{mine: {{experiment: mine, metric: global_accuracy, x: round, methods: []}}}}",
+            f"{MINE}\nfigures: {{mine: {{experiment: mine, accuracy: global, x: round, methods: []}}}}",
             "config.figures.mine.methods: expected a list of 1 or more, found []",
         ),
         ("paper: fola\nreference: x", "config: this is a paper's file; a config names it, `papers: [NAME]`"),
         ("runs: al", "config.runs: 'al' is not a choice; did you mean 'all'?"),
-        ("gpu_slots: 0", "config.gpu_slots: expected 1 or more, found 0"),
+        ("gpu_slots: 0", "config.gpu_slots: 0 is out of range; it must be at least 1"),
         ("short_runs: {belo: 1}", "config.short_runs.belo: unknown key; did you mean 'below'?"),
         ("run: {a: 1}", "config.run: expected 2 or more letters, found 'a'"),
         ("datasets: 3", "config.datasets: expected keys and values, found 3"),
@@ -119,13 +129,13 @@ def test_a_scalar_that_cannot_be_built(tmp_path: Path, scalar: str) -> None:
 @pytest.mark.parametrize(("text", "hinted"), [("1e-4", True), ("1.0e4", True), ("x", False), ("0.1 ", False)])
 def test_the_hint_about_powers_of_ten(text: str, hinted: bool) -> None:
     with pytest.raises(InputError) as error:
-        options.check(text, float, {}, "lr")
+        options.check(text, float, options.Bounds(), "lr")
     assert ("write 1.0e-4" in str(error.value)) == hinted
 
 
 def test_a_number_that_no_float_holds() -> None:
     with pytest.raises(InputError, match="lr: expected a finite number"):
-        options.check(10**400, float, {}, "lr")
+        options.check(10**400, float, options.Bounds(), "lr")
 
 
 def test_a_crash_of_the_planning_is_told_in_its_last_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

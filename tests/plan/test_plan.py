@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers import grid
 from bayesfed.plan import experiments, plan
-from bayesfed.results import comparison
+from bayesfed.results import derived, tables
 from bayesfed.runs import run_file
 
 PROJECT = Path(__file__).parents[2]
@@ -35,10 +36,10 @@ methods:
 experiments:
   first:
     models: {global: lenet5, local: [mlp, mlp, lenet5]}
-    axes: {dataset: [cifar10], alpha: [100, 0.05], method: [FedAvg, FML]}
+    axes: {dataset: [cifar10], partition.alpha: [100, 0.05], method: [FedAvg, FML]}
   second:                     # FedAvg at alpha 100 is the first experiment's run
-    cases: [{dataset: cifar10, model: lenet5}]
-    axes: {alpha: [100], stragglers: [0, 0.5], method: [FedAvg]}
+    cases: [{dataset: cifar10, models.global: lenet5}]
+    axes: {partition.alpha: [100], stragglers: [0, 0.5], method: [FedAvg]}
   tasks:
     dataset: [cifar10, mnist]
     partition: {scheme: whole, clients: 2}
@@ -113,7 +114,9 @@ def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: 
     demo = of_project("demo", monkeypatch)
     every = {(paper, name) for paper, spec in demo["papers"].items() for name in spec["experiments"]}
     assert {(cell["paper"], cell["experiment"]) for cell in demo["cells"]} == every
-    assert {paper for paper, _ in every} == {path.stem for path in (PROJECT / plan.PAPERS).glob("*.yaml")}
+    assert {paper for paper, _ in every} == {
+        path.name.split(".")[0] for path in (PROJECT / plan.PAPERS).glob("*.published.csv")
+    }
     assert 40 <= len(demo["runs"]) <= 140
     assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}
@@ -169,12 +172,14 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert (tasks["alpha"], tasks["setting"]) == (None, None)
 
 
-def test_figures_are_made_again_when_methods_change_places(config: dict[str, Any]) -> None:
-    small = made(config)
-    (spec,) = small["papers"].values()
-    turned = spec | {"methods": dict(reversed(spec["methods"].items()))}
-    assert plan.products_hash(small) == small["products"]
-    assert plan.products_hash(small | {"papers": {"small": turned}}) != small["products"]
+def test_methods_in_another_order_are_another_plan(config: dict[str, Any]) -> None:
+    """Figures' colours follow it."""
+    methods = "  FedAvg: {name: fedavg}\n  FML: {name: fml}\n"
+    assert methods in PAPER
+    before = files.json_text(made(config))
+    paper = plan.PAPERS / "small.yaml"
+    paper.write_text(paper.read_text().replace(methods, "  FML: {name: fml}\n  FedAvg: {name: fedavg}\n"))
+    assert files.json_text(made(config)) != before
 
 
 def test_networks_of_a_cell_are_its_runs(config: dict[str, Any]) -> None:
@@ -243,16 +248,9 @@ def test_a_case_without_a_value_is_the_papers_with_it(monkeypatch: pytest.Monkey
     assert told["SCAFFOLD"] == ["rounds 4 (paper 100)"]
 
 
-def test_short_runs_are_trained_in_batches() -> None:
-    """The most valuable first, as many batches as cores, none too large; a run alone, or a long one, is in none."""
-    runs = [{"folder": str(n), "cost": cost, "priority": n} for n, cost in enumerate([1, 1, 9, 1, 1, 1])]
-    assert plan.batches(runs, 1, {"below": 2}) == [["5", "4", "3", "1", "0"]]
-    assert plan.batches(runs, 2, {"below": 2}) == [["5", "4", "3"], ["1", "0"]]
-    assert plan.batches(runs, 1, {"below": 2, "together": 4}) == [["5", "4", "3", "1"]]
-    assert plan.batches(runs, 8, {"below": 2}) == plan.batches(runs, 1, {"below": 1}) == plan.batches([], 2, {}) == []
-    assert plan.batches([{**run, "cost": plan.SHORT + run["cost"] - 2} for run in runs], 1, {}) == [
-        ["5", "4", "3", "1", "0"]
-    ]
+def test_every_run_is_of_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = of_project("test", monkeypatch)
+    assert sorted(run for job in full["jobs"] for run in job) == sorted(run["folder"] for run in full["runs"])
 
 
 def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> None:
@@ -292,7 +290,7 @@ def test_a_stand_in_for_no_dataset_is_refused(config: dict[str, Any], place: str
 
 
 SKIPPED: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
-CASE = {"dataset": "cifar10", "model": "mlp", "method": "Mine"}
+CASE = {"dataset": "cifar10", "models.global": "mlp", "method": "Mine"}
 OWN = {"title": "Mine", "experiment": "tasks", "columns": [{"method": "FML"}]}
 
 
@@ -309,9 +307,9 @@ OWN = {"title": "Mine", "experiment": "tasks", "columns": [{"method": "FML"}]}
         ({"methods": {"FML": {"lr": "x", "alpha": 0.1}}, "experiments": SKIPPED | {"second": {}}},
          "methods.FML.lr, config.methods.FML.alpha"),
         ({"methods": {"Mine": {"name": "fedavg", "lr": 1}},
-          "experiments": SKIPPED | {"mine": {"cases": [CASE], "axes": {"alpha": [1], "lr": [0.1]}}}}, "methods.Mine.lr"),
+          "experiments": SKIPPED | {"mine": {"cases": [CASE], "axes": {"partition.alpha": [1], "method.lr": [0.1]}}}}, "methods.Mine.lr"),
         ({"methods": {"Mine": {"name": "fedavg"}}, "experiments": SKIPPED | {"mine": {
-            "partition": {"alpha": 3, "clients": 2}, "cases": [CASE | {"alpha": 1}]}}}, "experiments.mine.partition.alpha"),
+            "partition": {"alpha": 3, "clients": 2}, "cases": [CASE | {"partition.alpha": 1}]}}}, "experiments.mine.partition.alpha"),
         ({"datasets": {"cifar10": "digits", "fashion-mnist": "digits"}}, "datasets.fashion-mnist"),
         ({"experiments": SKIPPED | {"second": {"datasets": {"cifar10": "digits-parity"}}}}, "datasets.cifar10"),
         ({"experiments": {"first": {"datasets": {"mnist": "digits"}}}}, "experiments.first.datasets.mnist"),
@@ -380,9 +378,9 @@ def test_an_axis_wins_over_the_run_of_all_experiments_and_forbids_the_key_in_its
     message += "run.stragglers: the experiment has an axis 'stragglers'; give other values under its `axes` or `cases`"
     with pytest.raises(InputError, match=re.escape(message)):
         made(config | {"experiments": {"second": {"run": {"stragglers": 0.25}}}})
-    with pytest.raises(InputError, match=r"run\.partition\.alpha: the experiment has an axis 'alpha'"):
+    with pytest.raises(InputError, match=r"run\.partition\.alpha: the experiment has an axis 'partition\.alpha'"):
         made(config | {"experiments": {"second": {"run": {"partition": {"alpha": 1}}}}})
-    with pytest.raises(InputError, match=r"run\.models\.global: the experiment has an axis 'model'"):
+    with pytest.raises(InputError, match=r"run\.models\.global: the experiment has an axis 'models\.global'"):
         made(config | {"experiments": {"second": {"run": {"models": {"global": "mlp"}}}}})
 
 
@@ -427,17 +425,17 @@ def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> 
     """But for a partition of another scheme, which has other options."""
     path = plan.PAPERS / "small.yaml"
     rules = [
-        {"where": {"alpha": 0.05}, "run": {"rounds": 7, "partition": {"clients": 4}}},
-        {"where": {"alpha": 100}, "run": {"partition": {"scheme": "dirichlet_client", "clients": 5}}},
+        {"where": {"partition.alpha": 0.05}, "run": {"rounds": 7, "partition": {"clients": 4}}},
+        {"where": {"partition.alpha": 100}, "run": {"partition": {"scheme": "dirichlet_client", "clients": 5}}},
         {"where": {"method": ["FML"]}, "methods": {"FML": {"lr": 0.5}}},
     ]
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"given": rules}))
     spec = plan.read_paper("small", {})
     first = spec["run"]["partition"]["scheme"]
-    run, options = grid.given(spec, {"alpha": 0.05, "method": "FML"})
+    run, options = grid.given(spec, {"partition.alpha": 0.05, "method": "FML"})
     assert (run["rounds"], run["batch_size"], options) == (7, 64, {"lr": 0.5})
     assert run["partition"] == {"scheme": first, "clients": 4}
-    run, options = grid.given(spec, {"alpha": 100, "method": "FedAvg"})
+    run, options = grid.given(spec, {"partition.alpha": 100, "method": "FedAvg"})
     assert (run["rounds"], run["partition"], options) == (2, {"scheme": "dirichlet_client", "clients": 5}, {})
 
 
@@ -447,8 +445,8 @@ def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
         "run": {"rounds": 3, "participation": 0.2, "partition": {"clients": 4}},
         "methods": {"FedAvg": {"lr": 0.001}},
         "experiments": {
-            "first": {"axes": {"alpha": [100.0, 1], "method": ["FedAvg"]}},
-            "second": {"cases": [{"model": "lenet5", "dataset": "cifar10"}], "axes": {"stragglers": [0]}},
+            "first": {"axes": {"partition.alpha": [100.0, 1], "method": ["FedAvg"]}},
+            "second": {"cases": [{"models.global": "lenet5", "dataset": "cifar10"}], "axes": {"stragglers": [0]}},
             "tasks": {"skip": True},
         },
     }
@@ -467,7 +465,7 @@ def test_whatever_a_config_changes_is_named(config: dict[str, Any]) -> None:
     [
         lambda spec: spec["run"].update(rounds=3),
         lambda spec: spec["methods"]["FedAvg"].update(lr=0.001),
-        lambda spec: spec["experiments"]["first"]["axes"].update(alpha=[100]),
+        lambda spec: spec["experiments"]["first"]["axes"].update({"partition.alpha": [100]}),
         lambda spec: spec["experiments"].update(more=spec["experiments"]["tasks"]),
     ],
 )
@@ -487,23 +485,29 @@ def test_an_edited_paper_file_is_not_the_papers(config: dict[str, Any], edit: Ca
 def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of the paper's experiments on purpose: check it against the paper, then write these digests."""
     monkeypatch.chdir(PROJECT)
-    for path in plan.PAPERS.glob("*.yaml"):
+    for published in plan.PAPERS.glob("*.published.csv"):
+        path = plan.PAPERS / published.name.replace("published.csv", "yaml")
         spec = plan.read_mapping(path)
         assert spec["shipped"] == {name: experiments.digest(path.stem, name, spec) for name in spec["experiments"]}
 
 
 def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, Any]) -> None:
     """A sweep along keys of the method, the partition and the run file, beside the paper's own experiments."""
-    rows = {"lr": [0.1, 0.01], "partition.clients": [3, 4]}
+    rows = {"lr": [0.1, 0.01], "clients": [3, 4]}
     shown = {"title": "Sweep", "experiment": "sweep", "rows": rows, "columns": [{"method": "Mine"}]}
-    drawn = {"title": "Sweep", "experiment": "sweep", "rows": [], "columns": ["lr"], "curves": "partition.clients"}
+    drawn = {"title": "Sweep", "experiment": "sweep", "rows": [], "columns": ["lr"], "curves": "clients"}
     config |= {
         "methods": {"Mine": {"name": "fedavg", "momentum": 0.5}},
         "experiments": {
             "sweep": {
                 "seeds": [5],
-                "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
-                "axes": {"method": ["Mine"], "lr": [0.1, 0.01], "partition.clients": [3, 4], "participation": [0.5]},
+                "cases": [{"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1}],
+                "axes": {
+                    "method": ["Mine"],
+                    "method.lr": [0.1, 0.01],
+                    "partition.clients": [3, 4],
+                    "participation": [0.5],
+                },
             },
             "tasks": {"skip": True},
         },
@@ -516,12 +520,28 @@ def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, 
     assert len(own) == 4
     for cell, run in own:
         assert cell["seed"] == 5
-        assert cell["axes"] == {"lr": run.options.lr, "partition.clients": run.partition.clients, "participation": 0.5}
+        assert cell["axes"] == {"lr": run.options.lr, "clients": run.partition.clients, "participation": 0.5}
         assert (run.options.momentum, run.budget.participation, run.global_model) == (0.5, 0.5, "mlp")
         assert cell["changes"] == ["experiment sweep is not the paper's"]
     assert {(run.options.lr, run.partition.clients) for _, run in own} == {(0.1, 3), (0.1, 4), (0.01, 3), (0.01, 4)}
     assert [name for _, name, _ in plan.items(small, "tables")] == ["sweep"]
     assert not any(cell["changes"] for cell in small["cells"] if cell["experiment"] == "first")
+
+
+def test_axes_have_short_names_in_cells(config: dict[str, Any]) -> None:
+    """But for an option that is called as the partition's alpha, and those that the experiment wants in full."""
+    case = {"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1, "method": "FML"}
+    axes = {
+        "method.alpha": [0.5],
+        "method.beta": [0.25],
+        "method.lr": [0.1],
+        "partition.clients": [4],
+        "participation": [0.5],
+    }
+    own = {"cases": [case], "axes": axes, "full_names": ["method.lr"]}
+    cell = made(config | {"seeds": [0], "experiments": SKIPPED | {"mine": own}})["cells"][0]
+    assert (cell["model"], cell["alpha"]) == ("mlp", "1")
+    assert cell["axes"] == {"method.alpha": 0.5, "beta": 0.25, "method.lr": 0.1, "clients": 4, "participation": 0.5}
 
 
 def test_local_models_only_where_a_method_has_them(config: dict[str, Any]) -> None:
@@ -535,8 +555,8 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         "run": {"rounds": 7, "partition": {"min_train": 5}},
         "methods": {"FML": {"alpha": 0.25}},
         "experiments": {
-            "first": {"seeds": [4], "datasets": {"cifar10": "digits-parity"}, "axes": {"alpha": [1]}},
-            "second": {"cases": [{"dataset": "cifar10", "model": "mlp"}], "axes": {"stragglers": [0.9]}},
+            "first": {"seeds": [4], "datasets": {"cifar10": "digits-parity"}, "axes": {"partition.alpha": [1]}},
+            "second": {"cases": [{"dataset": "cifar10", "models.global": "mlp"}], "axes": {"stragglers": [0.9]}},
             "tasks": {"skip": True},
         },
     }
@@ -568,17 +588,20 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ),
         ({"experiments": {"first": {"axis": {}}}}, "config.experiments.first.axis: unknown key"),
         ({"experiments": {"first": {"axes": {"stragglers": [0]}}}}, "config.experiments.first.axes.stragglers"),
-        ({"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}}, "did you mean 'lr'?"),
+        (
+            {"experiments": {"mine": {"axes": {"method": ["FML"], "lrr": [1]}}}},
+            "lrr: unknown key; did you mean 'method.lr'?",
+        ),
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
         (
             {"experiments": {"mine": {"axes": {"method": ["FML"]}, "run": {"rounds": 1}}}},
             "config.experiments.mine.run: keys of a run file, such as rounds, stand in an experiment of your own itself",
         ),
         (
-            {"experiments": {"mine": {"axes": {"method": ["FML"], "lr": [1]}, "cases": [{"lr": 0.5}]}}},
-            "config.experiments.mine.cases: 'lr' is an axis of this experiment, too; give its values in one of them",
+            {"experiments": {"mine": {"axes": {"method": ["FML"], "method.lr": [1]}, "cases": [{"method.lr": 0.5}]}}},
+            "config.experiments.mine.cases: 'method.lr' is an axis of this experiment, too; give its values in one of them",
         ),
-        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine: experiment: this key is missing"),
+        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine.experiment: this key is missing"),
         (
             {"tables": {"mine": {"title": "x", "columns": "FML"}}},
             "config.tables.mine.columns: expected a list, found 'FML'",
@@ -591,18 +614,20 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
             {"figures": {"mine": {"curves": ["method"]}}},
             "config.figures.mine.curves: expected text, found ['method']",
         ),
-        ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine: titel: unknown key; did you mean 'title'?"),
+        ({"figures": {"mine": {"titel": "x"}}}, "config.figures.mine.titel: unknown key; did you mean 'title'?"),
         ({"experiments": {"first": {"axes": {"method": ["FLM"]}}}}, "none labelled 'FLM'; did you mean 'FML'?"),
         (
-            {"experiments": {"first": {"axes": {"alpha": 0.05}}}},
-            "experiments.first.axes.alpha: expected a list, found 0.05",
+            {"experiments": {"first": {"axes": {"partition.alpha": 0.05}}}},
+            "experiments.first.axes.partition.alpha: expected a list, found 0.05",
         ),
-        ({"experiments": {"first": {"axes": {"alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
+        ({"experiments": {"first": {"axes": {"partition.alpha": [0]}}}}, "(dataset cifar10, alpha 0, method FedAvg)"),
         (
             {
                 "experiments": {
                     "mine": {
-                        "cases": [{"dataset": "cifar10", "model": "mlp", "method": "FML", "alpha": 1}],
+                        "cases": [
+                            {"dataset": "cifar10", "models.global": "mlp", "method": "FML", "partition.alpha": 1}
+                        ],
                         "axes": {"seed": [0, 1]},
                     }
                 }
@@ -669,8 +694,8 @@ def test_what_a_config_asks_of_runs_can_be_shown(
 def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own: dict[str, Any], words: str) -> None:
     config["experiments"] = {
         "sweep": {
-            "cases": [{"dataset": "cifar10", "model": "mlp", "alpha": 1}],
-            "axes": {"method": ["FedAvg", "FML"], "lr": [0.1, 0.01]},
+            "cases": [{"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1}],
+            "axes": {"method": ["FedAvg", "FML"], "method.lr": [0.1, 0.01]},
         }
     }
     for items in own.values():
@@ -692,7 +717,7 @@ def test_a_mean_of_several_runs_of_a_seed_is_refused(config: dict[str, Any], own
 )  # fmt: skip
 def test_more_images_than_a_dataset_has_are_refused(config: dict[str, Any], change: dict[str, Any], words: str) -> None:
     """Those of the dataset that a stand-in is for would do; a config's own experiment is counted with the config's run."""
-    case = {"dataset": "cifar10", "model": "mlp", "alpha": 1, "method": "Mine"}
+    case = {"dataset": "cifar10", "models.global": "mlp", "partition.alpha": 1, "method": "Mine"}
     skipped: dict[str, Any] = {name: {"skip": True} for name in ("first", "second", "tasks")}
     config |= {"methods": {"Mine": {"name": "fedavg"}}, "experiments": skipped | {"mine": {"cases": [case]}}} | change
     with pytest.raises(
@@ -728,7 +753,7 @@ def test_current_plan_is_read_without_torch_or_process(config: dict[str, Any], m
 import subprocess, sys
 from bayesfed.plan import plan
 subprocess.run = None
-assert plan.load({config!r})["hash"] == {first["hash"]!r}
+assert plan.load({config!r})["jobs"] == {first["jobs"]!r}
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -744,19 +769,36 @@ def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[st
     assert second.exists()
 
 
+def test_a_plan_is_written_when_its_content_changes(config: dict[str, Any]) -> None:
+    """Tables are made again when it is newer: a comment in a method makes another plan of the same content."""
+    path = plan.folder("tiny") / plan.PLAN
+    cached(config)
+    os.utime(path, (1, 1))
+    paper = plan.PAPERS / "small.yaml"
+    paper.write_text(f"{paper.read_text()}\n# A comment.\n")
+    assert plan.current(config, path.parent) is None
+    cached(config)
+    assert path.stat().st_mtime == 1
+    assert plan.current(config, path.parent)
+    path.write_text(path.read_text().replace('"tiny"', '"tinier"'))
+    assert plan.current(config, path.parent) is None
+    cached(config | {"title": "Another"})
+    assert path.stat().st_mtime > 1
+
+
 def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a command that is run in another folder would say that nothing is printed."""
     Path("config/papers/small.published.csv").write_text(
         "item,dataset,setting,alpha,client,model,method,metric,value\n"
     )
     path = Path(cached(config)["runs"][0]["runfile"]).parents[1] / "plan.json"
-    comparison.write(path, Path("tables"))
+    tables.write_comparison(derived.load(path), Path("tables"))
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     with pytest.raises(
         InputError, match=r"config/papers/small\.published\.csv: the printed numbers are not there; run this in"
     ):
-        comparison.write(".." / path, Path("tables"))
+        tables.write_comparison(derived.load(".." / path), Path("tables"))
 
 
 def test_plan_is_made_anew_when_its_sources_change(
@@ -784,10 +826,10 @@ def test_refusal_of_the_planning_process_is_told(config: dict[str, Any]) -> None
 FOREIGN = """
   foreign:
     cases:
-      - {dataset: mnist, model: mlp, tasks.foreign: [fashion-mnist]}
-      - {dataset: cifar10, model: lenet5, tasks.foreign: [cifar100]}
+      - {dataset: mnist, models.global: mlp, tasks.foreign: [fashion-mnist]}
+      - {dataset: cifar10, models.global: lenet5, tasks.foreign: [cifar100]}
     tasks: {mistakes: true}
-    axes: {alpha: [100], method: [FedAvg]}
+    axes: {partition.alpha: [100], method: [FedAvg]}
 """
 
 

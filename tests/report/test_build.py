@@ -12,8 +12,8 @@ import pytest
 import vl_convert
 
 from bayesfed.core.errors import InputError
-from bayesfed.report import build, charts, run_details
-from bayesfed.results import claims, comparison, tables
+from bayesfed.report import build, chart_specs, charts, run_details
+from bayesfed.results import claims_table, tables
 
 HOSTILE = "<script>document.title = 'run'</script>{{ 7 * 7 }}"
 
@@ -93,7 +93,7 @@ def numbers(row) -> list[str]:
 
 def test_numbers_are_those_of_the_csv_files(some_runs, rows, tmp_path):
     shown = page(some_runs, tmp_path)
-    comparison.write(some_runs.plan, tmp_path)
+    tables.write_comparison(some_runs.found, tmp_path)
     for name in some_runs.spec["tables"]:
         of_page = [
             cell for row in shown.tables[f"hbfl/{name}"][1:] for cell in row if "print" in cell or "ours" in cell
@@ -101,7 +101,7 @@ def test_numbers_are_those_of_the_csv_files(some_runs, rows, tmp_path):
         of_page = [[cell.get(key, "") for key in ("published", "mean", "sd", "difference")] for cell in of_page]
         of_file = [numbers(row) for row in rows(tmp_path / f"hbfl/{name}.compare.csv") if any(numbers(row))]
         assert of_page == of_file, name
-    claims.write(some_runs.plan, tmp_path)
+    claims_table.write(some_runs.found, tmp_path)
     head, *of_page = shown.tables["hbfl-claims"]
     names = [cell["all"].strip() for cell in head]
     of_file = rows(tmp_path / "hbfl/claims.csv")
@@ -241,9 +241,9 @@ OF_RUN = {
     ("spec", "data"),
     [
         *((spec, OF_RUN[name]) for name, spec in run_details.specs().items()),
-        (charts.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
+        (chart_specs.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
         *(
-            (charts.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", charts.Kind(**{kind: True})),
+            (chart_specs.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", chart_specs.Look(**{kind: True})),
              "curve,seed,x,value,run\na,0,1,50,0\na,1,1,51,1\n")
             for kind in ("few", "logarithmic", "diagonal", "scatter")
         ),
@@ -259,7 +259,7 @@ def test_long_curves_are_thinned_and_keep_their_last_point():
     curve = {round_: 0.001 * round_ for round_ in range(1, 801)}
     kept = run_details.thin(curve, 50)
     assert len(kept) == 50
-    assert kept[-1] == [800, 80]
+    assert kept[-1] == (800, 80)
     frame = charts.pd.DataFrame({"x": list(curve), "value": list(curve.values())})
     kept_frame, every = charts.thinned(frame)
     assert (every, kept_frame["x"].iloc[-1], len(kept_frame)) == (4, 800, 200)
@@ -292,7 +292,7 @@ def test_nothing_run_says_so(lab, tmp_path):
 
 
 def test_crate_names_what_stands(some_runs, tmp_path):
-    tables.write(some_runs.plan, some_runs.root / "tables")
+    tables.write(some_runs.found, some_runs.root / "tables")
     _, crate = build.write(some_runs.plan, tmp_path / "reports/test.html")
     assert crate == tmp_path / "reports/test-crate/ro-crate-metadata.json"
     graph = {entity["@id"]: entity for entity in json.loads(crate.read_text())["@graph"]}

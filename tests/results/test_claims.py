@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bayesfed.results import cells, claims
+from bayesfed.results import cells, claims, claims_table, records
 from bayesfed.results import study as join
 from bayesfed.results.statistics import Statistic
 
@@ -16,7 +16,7 @@ HIGHER = {
 
 def outcome(lab, claim):
     (study,) = join.studies(lab.plan)
-    return claims.rows(study, claims.tested(study, claim))
+    return claims_table.rows(study, claims.tested(study, claim))
 
 
 def counts(row):
@@ -112,7 +112,7 @@ def test_lower_on_the_stability_of_a_curve(lab, stored):
 def test_of_clients_that_sit_rounds_out_rounds_are_counted(lab, stored, monkeypatch):
     stored(lab.cell("homogeneous", "HBFL", model="mlp"), [0.5])
     found = next(r for study in join.studies(lab.plan) for r in study.records if r.level == "global")
-    monkeypatch.setattr(cells.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
+    monkeypatch.setattr(records.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
     short, long = replace(found, rounds=20), replace(found, rounds=100)
     assert short.value(Statistic("early")) is None  # no value in rounds 1 and 2
     assert cells.score([short], Statistic("early")).missing == {"no such rounds": 1}
@@ -175,7 +175,7 @@ def test_rises_is_the_other_way_round(lab, stored):
         "methods": ["HBFL", "FML"], "along": "alpha",
     }  # fmt: skip
     (study,) = join.studies(lab.plan)
-    total, ours, theirs = claims.rows(study, claims.tested(study, claim))
+    total, ours, theirs = claims_table.rows(study, claims.tested(study, claim))
     assert (total["holds"], total["of"]) == ("1", "2")
     assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("holds", "+20.00", "does not hold")
 
@@ -238,7 +238,7 @@ def test_budget_and_data_are_in_the_verdict(lab, stored):
 def test_nothing_run_claims_nothing(lab, rows, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     lab.cell("heterogeneous", "FML")
-    claims.write(lab.plan, tmp_path)
+    claims_table.write(lab.found, tmp_path)
     found = rows(tmp_path / "hbfl/claims.csv")
     assert {row["verdict"] for row in found} == {"not run"}
     assert {row["holds"] for row in found} == {""}

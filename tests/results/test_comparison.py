@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesfed.core.errors import InputError
-from bayesfed.results import claims, comparison, tables
+from bayesfed.results import claims_table, comparison, tables
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
@@ -21,7 +21,7 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05", **SMALL), [0.40], own)
     stored(lab.cell("heterogeneous", "FML", "cifar100", used="digits", **SMALL), [0.47], own)
     lab.cell("heterogeneous", "HBFL", "cifar100")
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     found = rows(tmp_path / "hbfl/table1.compare.csv")
     assert [(row["published"], row["mean"], row["difference"], row["verdict"]) for row in found] == [
         ("80.71", "80.00", "-0.71", "within 1 point"),
@@ -46,7 +46,7 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
 def test_a_point_away_is_within_a_point(lab, stored, rows, tmp_path):
     """As shown: in floating-point numbers 81.71 - 80.71 is more than 1."""
     stored(lab.cell("heterogeneous", "FML"), [0.8171], [[0.8]] * 10)
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     found = rows(tmp_path / "hbfl/table1.compare.csv")[0]
     assert (found["difference"], found["verdict"]) == ("+1.00", "within 1 point")
     assert 100 * 0.8171 - 80.71 > 1
@@ -55,7 +55,7 @@ def test_a_point_away_is_within_a_point(lab, stored, rows, tmp_path):
 def test_seeds_and_spread(lab, stored, rows, tmp_path):
     for seed, best in enumerate([0.80, 0.82, 0.84]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [best, 0.1], [[0.8]] * 10)
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     row = rows(tmp_path / "hbfl/table1.compare.csv")[1]
     assert (row["mean"], row["sd"], row["seeds"], row["difference"]) == ("82.00", "2.00", "3", "-0.10")
     assert (row["last5"], row["rounds"], row["dataset_used"]) == ("46.00", "100", "CIFAR10")
@@ -63,7 +63,7 @@ def test_seeds_and_spread(lab, stored, rows, tmp_path):
 
 def test_client_rows_say_that_the_partition_is_ours(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL"), [0.8], [[0.8 + k / 1000] for k in range(10)])
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     table2, table3 = (rows(tmp_path / f"hbfl/table{n}.compare.csv") for n in (2, 3))
     assert len(table2) == len(table3) == 40
     assert all("partition draw is not the paper's" in row["note"] for row in table2 + table3)
@@ -73,7 +73,7 @@ def test_client_rows_say_that_the_partition_is_ours(lab, stored, rows, tmp_path)
 
 def test_client_means_stand_against_the_mean_of_the_printed_cells(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL"), [0.8], [[0.8 + k / 1000] for k in range(10)])
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     row = rows(tmp_path / "hbfl/client_means.compare.csv")[1]
     assert (row["published"], row["mean"], row["client"]) == ("80.97", "80.45", "")
     assert row["note"] == "printed value: mean of 10 printed cells"
@@ -81,7 +81,7 @@ def test_client_means_stand_against_the_mean_of_the_printed_cells(lab, stored, r
 
 def test_table4_matches_client_dataset_and_model(lab, stored, rows, tmp_path):
     stored(lab.cell("multitask", "Independent", ["cifar10", "cifar100"]), None, [[0.74], [0.35]])
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     found = rows(tmp_path / "hbfl/table4.compare.csv")
     keys = ("dataset", "client", "model", "method", "published", "mean", "verdict")
     assert [tuple(row[key] for key in keys) for row in found][:3] == [
@@ -92,7 +92,7 @@ def test_table4_matches_client_dataset_and_model(lab, stored, rows, tmp_path):
 
 
 def test_every_printed_number_has_its_cell(lab, rows, tmp_path):
-    comparison.write(lab.plan, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
     published = comparison.read_published(PAPERS / "hbfl.published.csv")
     assert Counter(row["item"] for row in published) == {"table1": 8, "table2": 40, "table3": 40, "table4": 6}
     for item in ("table1", "table2", "table3", "table4"):
@@ -123,7 +123,7 @@ def test_a_paper_need_not_print_a_number(lab, stored, rows, tmp_path):
     """No file of printed numbers, no row, or an empty value: an empty cell, which says so when it has a run."""
     stored(lab.cell("heterogeneous", "HBFL"), [0.8], [[0.8]] * 10)
     lab.spec["published_file"] = str(tmp_path / "hbfl.published.csv")
-    comparison.write(lab.plan, tmp_path / "none")
+    tables.write_comparison(lab.found, tmp_path / "none")
     fml, hbfl = rows(tmp_path / "none/hbfl/table1.compare.csv")[:2]
     assert (fml["published"], fml["verdict"]) == ("", "not run")
     assert (hbfl["published"], hbfl["difference"], hbfl["mean"], hbfl["verdict"]) == ("", "", "80.00", "not printed")
@@ -135,7 +135,7 @@ def test_a_paper_need_not_print_a_number(lab, stored, rows, tmp_path):
         .read_text()
         .replace("HBFL,global_accuracy_best,82.10", "HBFL,global_accuracy_best,")
     )
-    comparison.write(lab.plan, tmp_path / "empty")
+    tables.write_comparison(lab.found, tmp_path / "empty")
     fml, hbfl = rows(tmp_path / "empty/hbfl/table1.compare.csv")[:2]
     assert (fml["published"], hbfl["published"], hbfl["verdict"]) == ("80.71", "", "not printed")
 
@@ -151,9 +151,9 @@ def test_a_table_along_any_axis(lab, stored, rows, tmp_path):
     lab.spec["claims"] = [{"claim": "a smaller rate is worse", "by": "us", "kind": "falls", "along": "lr",
                            "experiments": ["homogeneous"], "metric": "global_accuracy_best", "methods": ["FedAvg"]}]  # fmt: skip
     lab.cells = [{**cell, "alpha": "1"} for cell in lab.cells]
-    tables.write(lab.plan, tmp_path)
-    comparison.write(lab.plan, tmp_path)
-    claims.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
+    claims_table.write(lab.found, tmp_path)
     assert [(row["lr"], row["FedAvg"]) for row in rows(tmp_path / "hbfl/sweep.csv")] == [
         ("0.1", "50.00"),
         ("0.01", "70.00"),

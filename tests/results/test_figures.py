@@ -5,7 +5,6 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -125,11 +124,9 @@ def test_curves_of_a_panel_are_of_the_same_seeds(lab, stored):
 
 def test_a_curve_of_another_seed_is_drawn_beside_those_of_the_seed_that_most_have() -> None:
     had = {"a": "01", "b": "02", "c": "0", "d": "3"}
-    rows = [("", "", curve, seed, 1, 50.0, curve + seed) for curve, seeds in had.items() for seed in seeds]
-    kept = figures.of_shared_seeds(pd.DataFrame(rows, columns=figures.COLUMNS))
-    assert list(kept["run"]) == ["a0", "b0", "c0", "d3"]
-    apart = pd.DataFrame([row for row in rows if row[-1] in ("a1", "b2", "d3")], columns=figures.COLUMNS)
-    assert len(figures.of_shared_seeds(apart)) == 3
+    lines = [("", "", curve, seed, curve + seed) for curve, seeds in had.items() for seed in seeds]
+    assert [run for *_, run in figures.of_shared_seeds(lines)] == ["a0", "b0", "c0", "d3"]
+    assert len(figures.of_shared_seeds(line for line in lines if line[-1] in ("a1", "b2", "d3"))) == 3
 
 
 def test_a_logarithmic_axis_has_plain_numbers(lab, stored):
@@ -178,11 +175,11 @@ def test_files_are_written_for_every_figure_and_repeat_byte_for_byte(lab, stored
     stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[0.5, 0.6]] * 10)
     stored(lab.cell("heterogeneous", "FML", "cifar100"), [0.1, 0.2], [[0.5, 0.6]] * 10)
     lab.spec["figures"] = {name: lab.spec["figures"][name] for name in ("figure4", "figure8")}
-    written = plots.write(lab.plan, tmp_path / "first")
+    written = plots.write(join.studies(lab.plan), tmp_path / "first")
     assert {path.name for path in written} == {"figure4.png", "figure4.svg", "figure8.png", "figure8.svg"}
     assert all(path.stat().st_size > 5000 for path in written)
     assert {path.read_bytes()[:4] for path in written if path.suffix == ".png"} == {b"\x89PNG"}
-    for path, again in zip(written, plots.write(lab.plan, tmp_path / "second"), strict=True):
+    for path, again in zip(written, plots.write(join.studies(lab.plan), tmp_path / "second"), strict=True):
         assert path.read_bytes() == again.read_bytes()
 
 
@@ -191,7 +188,7 @@ def test_a_dollar_in_a_label_is_a_dollar(lab, stored, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL"), [0.5, 0.6])
     lab.notice = r"it cost $\q$"
     lab.spec["figures"] = {"figure4": lab.spec["figures"]["figure4"] | {"title": r"at $\zz$"}}
-    assert [path.name for path in plots.write(lab.plan, tmp_path)] == ["figure4.png", "figure4.svg"]
+    assert [path.name for path in plots.write(join.studies(lab.plan), tmp_path)] == ["figure4.png", "figure4.svg"]
 
 
 def test_a_figure_without_runs_says_so(lab):
@@ -269,7 +266,7 @@ def test_a_changed_record_is_refused(lab, stored, tmp_path):
     stored(folder, [0.1, 0.2], [[0.5]])
     (folder / "metrics.csv").write_text("round,client\n1,0\n")
     with pytest.raises(InputError, match=r"metrics\.csv: not as the run wrote it"):
-        plots.write(lab.plan, tmp_path)
+        plots.write(join.studies(lab.plan), tmp_path)
 
 
 def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
@@ -324,7 +321,7 @@ def test_what_has_no_curve_says_why(lab, stored, tmp_path):
         "some": figure,
         "none": {**figure, "methods": ["FML"]},
     }
-    plots.write(lab.plan, tmp_path)
+    plots.write(join.studies(lab.plan), tmp_path)
     some, none = ((tmp_path / f"hbfl/{name}.svg").read_text() for name in ("some", "none"))
     assert "FML (no client predictors)" in some
     assert "no client predictors or never took part" in some or "never took part or no client predictors" in some

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayesfed.report import build
-from bayesfed.results import claims, comparison, summary_page, tables, tails
+from bayesfed.results import claims_table, summary_page, tables, tails
 from bayesfed.results import study as join
 from bayesfed.results.statistics import Statistic
 
@@ -43,7 +43,7 @@ def seldom(lab: Any, stored: Callable[..., None]) -> Any:
 
 
 def test_tables_say_of_which_rounds_they_are(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    tables.write(seldom.plan, tmp_path)
+    tables.write(seldom.found, tmp_path)
     (client,) = rows(tmp_path / "hbfl/client.csv")
     told = "last5: each client's up to five last tested rounds, 1 to 7"
     assert client["of_rounds"] == f"last: each client's last tested round, 4 to 7; {told} (FML)"
@@ -62,8 +62,8 @@ def test_tables_say_of_which_rounds_they_are(seldom: Any, rows: Callable[..., An
 
 
 def test_clients_and_comparison_say_so(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    tables.write(seldom.plan, tmp_path)
-    comparison.write(seldom.plan, tmp_path)
+    tables.write(seldom.found, tmp_path)
+    tables.write_comparison(seldom.found, tmp_path)
     found = {(row["method"], row["client"]): row["note"] for row in rows(tmp_path / "hbfl/clients.csv")}
     assert found["FML", "0"] == "last: its last tested round, 4; last5: its last tested rounds, 1, 2, 4"
     assert found["FML", "1"] == ""
@@ -84,12 +84,12 @@ def test_a_record_of_before_says_so_too(lab: Any, stored: Callable[..., None]) -
 
 
 def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    claims.write(seldom.plan, tmp_path)
+    claims_table.write(seldom.found, tmp_path)
     told = "last: each client's last tested round, 4 to 7"
     total, *each = rows(tmp_path / "hbfl/claims.csv")
     assert total["of_rounds"] == told
     assert [row["of_rounds"] for row in each] == ["last: its last tested round, 4 to 7", ""]
-    shown = summary_page.write(seldom.plan, tmp_path)[0].read_text()
+    shown = summary_page.write(seldom.found, tmp_path)[0].read_text()
     assert "| IID | 60.00‡ | 70.00 |" in shown
     assert f" ‡ {told}." in shown
     assert "| IID | 60.00 / 41.67‡ | 70.00 / 50.00 |" in shown
@@ -103,7 +103,7 @@ def test_nothing_is_told_where_every_round_tests_everything(
     seldom: Any, rows: Callable[..., Any], tmp_path: Path
 ) -> None:
     seldom.cells.pop()
-    tables.write(seldom.plan, tmp_path)
-    claims.write(seldom.plan, tmp_path)
+    tables.write(seldom.found, tmp_path)
+    claims_table.write(seldom.found, tmp_path)
     for name in (*seldom.spec["tables"], "claims"):
         assert all("of_rounds" not in row for row in rows(tmp_path / f"hbfl/{name}.csv"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import vl_convert
 
-from bayesfed.report import build, charts, run_details
-from bayesfed.results import comparison, figures, per_run, plots, published_page, summary_page, tables
+from bayesfed.report import build, chart_specs, charts, run_details
+from bayesfed.results import figures, per_run, plots, published_page, summary_page, tables
 from bayesfed.results import study as join
 
 PRINT = re.compile(r"\b(print(ed)?|claims?|paper's|papers')\b")
@@ -66,11 +66,14 @@ def test_speed_stands_in_a_report_that_asks_for_it(own: Any, tmp_path: Path) -> 
 
 
 def test_nothing_of_print_in_files(own: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    for write in (tables.write, comparison.write, summary_page.write, published_page.write):
-        write(own.plan, tmp_path)
+    for write in (tables.write, tables.write_comparison, summary_page.write, published_page.write):
+        write(own.found, tmp_path)
     assert [row["budget"] for row in rows(tmp_path / "hbfl/table1.csv")] == ["rounds 2 (paper 3)"]
     (study,) = join.studies(own.plan)
-    assert {row["budget"] for row in per_run.clients(study)[1]} == {"as asked", "rounds 2 (paper 3)"}
+    assert {row["budget"] for row in per_run.clients(study, per_run.by_run(study))[1]} == {
+        "as asked",
+        "rounds 2 (paper 3)",
+    }
     told = (tmp_path / "hbfl/glance.md").read_text()
     assert told.startswith(
         "### HBFL\n\n2 of 2 planned runs stand.\n\nMeans over seeds ± standard deviation. Behind a slash"
@@ -101,7 +104,7 @@ def test_rounds_have_whole_ticks(rounds: int, ticks: str, lab: Any, stored: Call
     """In the report's charts of papers' figures and of runs, and in pictures."""
     left, right = charts.ends(charts.pd.Series(range(1, rounds + 1)))
     curves = charts.styled({"a": "A"}, {"a": 0})
-    spec = charts.lines(curves, "round", "value", charts.Kind(few=True, rounds=True))
+    spec = chart_specs.lines(curves, "round", "value", chart_specs.Look(few=True, rounds=True))
     assert labels(spec, rounds, left=left, right=right, low=0, high=rounds) == ticks.split()
     assert labels(run_details.specs()["curve"], rounds) == ticks.split()
     stored(lab.cell("heterogeneous", "HBFL"), [0.01 * round for round in range(1, rounds + 1)])

@@ -18,7 +18,7 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
         told(folder, train_seconds=3600 * (1.0 + number))
     lab.cell("heterogeneous", "HBFL", alpha="0.05")
     lab.cell("heterogeneous", "FML", dataset="cifar100")
-    (path,) = published_page.write(lab.plan, tmp_path)
+    (path,) = published_page.write(lab.found, tmp_path)
     lines = path.read_text().splitlines()
     assert lines[0] == "### HBFL"
     # Distances 0.50, 2.00 and 17.53; five printed cells have no run.
@@ -35,7 +35,7 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
     # FML took 1 and 3 hours on CIFAR-10, HBFL 2; of FML on CIFAR-100 nothing is known.
     assert "| heterogeneous | 5 | 3 | 2.00 | 2 (1 runs) | 1 | AMD (1 thread, fp32) |" in lines
     # Table 1 as above; of the 86 printed cells of Tables 2 to 4 there are those of the three runs' clients, all at 50 %.
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert (
         "3 of 5 planned runs stand. Of 94 printed percentages 33 are run: 1 within 1, 2 within 3, 2 within 5 points"
         in text
@@ -50,7 +50,7 @@ def test_what_is_not_the_papers_run_is_not_counted(lab, stored, told, tmp_path):
     small = lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"])
     stored(small, [0.8071], [[0.5]] * 10)
     told(small, train_seconds=1800)
-    text = published_page.write(lab.plan, tmp_path)[0].read_text()
+    text = published_page.write(lab.found, tmp_path)[0].read_text()
     assert "| table1 | 8 | 0 |  |  |  |  |  |  |" in text
 
 
@@ -64,7 +64,7 @@ def test_hours_of_a_cpu_are_told_by_runs_on_cpus_alone(lab, stored, told, tmp_pa
         stored(one, [0.8], [[0.5]] * 10)
         told(one, train_seconds=3600 * (seed + 1), **how)
     lab.cell("heterogeneous", "FML", seed=3)
-    lines = published_page.write(lab.plan, tmp_path)[0].read_text().splitlines()
+    lines = published_page.write(lab.found, tmp_path)[0].read_text().splitlines()
     assert any(line.startswith("| heterogeneous | 4 | 3 | 3.00 | 3 (1 runs) | 0 |") for line in lines)
 
 
@@ -73,7 +73,7 @@ def test_a_claim_of_other_runs_than_the_papers_is_not_held(lab, stored, told, tm
         small = lab.cell("heterogeneous", method, rounds=4, changes=["rounds 4 (paper 100)"])
         stored(small, [best], [[best]] * 10)
         told(small, train_seconds=1800)
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "Of 94 printed percentages 0 are run." in text
     assert (
         "The paper's 17 claims: 4 of other runs than the paper's, 11 not in this plan, 2 without a number in the runs that stand.\n"
@@ -100,5 +100,5 @@ def test_a_claim_whose_runs_have_diverged_waits_for_none(lab, stored, told, tmp_
         folder = lab.cell("heterogeneous", method)
         stored(folder, [0.5], [[0.5]] * 10, diverged={"round": 1})
         told(folder, train_seconds=1800)
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "The paper's 17 claims: 6 diverged, 11 not in this plan.\n" in text

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bayesfed.core.errors import InputError
-from bayesfed.results import cells, comparison, run_records, tables
+from bayesfed.results import cells, run_records, tables
 from bayesfed.results import study as join
+from bayesfed.results.records import of_metric
 from bayesfed.results.statistics import BEST, Statistic, read_statistic
 
 Rows = Callable[[Path], list[dict[str, str]]]
@@ -41,7 +42,7 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
     for method, curve in curves.items():
         folder = lab.cell("heterogeneous", method, clients_on_test="round", rounds=5)
         stored(folder, curve, mean=[value / 10 for value in (3, 2, 5, 1, 4)])
-    tables.write(lab.plan, tmp_path / "out")
+    tables.write(lab.found, tmp_path / "out")
     hbfl, fml = rows(tmp_path / "out/hbfl/two.csv")
     assert [hbfl[name] for name in ("GA", "LA", "to 50 %", "rounds 2, 3")] == ["70.00", "10.00", "3", "60.00"]
     assert [fml[name] for name in ("GA", "LA", "to 50 %", "rounds 2, 3")] == [
@@ -56,7 +57,7 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
 
     (tmp_path / "hbfl.published.csv").write_text(PUBLISHED)
     lab.spec["published_file"] = str(tmp_path / "hbfl.published.csv")
-    comparison.write(lab.plan, tmp_path / "out")
+    tables.write_comparison(lab.found, tmp_path / "out")
     found = {(row["method"], row["metric"]): row for row in rows(tmp_path / "out/hbfl/two.compare.csv")}
     steps = found["HBFL", "global_accuracy_to_half"]
     assert (steps["published"], steps["mean"], steps["difference"], steps["verdict"]) == ("5", "3", "-2.0", "lower")
@@ -87,7 +88,7 @@ def test_all_clients_together_are_weighted_by_their_test_images(lab: Any, stored
     stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves, on_shards=curves, test_images=[100, 10] + [0] * 8)
     stored(lab.cell("heterogeneous", "FML"), [0.5], curves, on_shards=curves)
     (study,) = join.studies(lab.plan)
-    hbfl, fml = cells.of_metric(study.records, "personal_accuracy_middle", lab.spec["statistics"])[0]
+    hbfl, fml = of_metric(study.records, "personal_accuracy_middle", lab.spec["statistics"])[0]
     own = {name: read_statistic(name, value) for name, value in lab.spec["statistics"].items()}
     assert hbfl.curve() == pytest.approx({1: 59 / 110, 2: 63 / 110, 3: 20 / 110})
     assert hbfl.value(own["middle"]) == hbfl.value(BEST) == pytest.approx(63 / 110)
@@ -103,7 +104,7 @@ def test_who_sits_a_round_out_counts_as_when_last_tested(lab: Any, stored: Calla
     for method, images in (("HBFL", [30, 10] + [0] * 8), ("FML", [30, 10, 5] + [0] * 7)):
         stored(lab.cell("heterogeneous", method), [0.5], clients + never[2:], on_shards=never, test_images=images)
     (study,) = join.studies(lab.plan)
-    hbfl, fml = cells.of_metric(study.records, "personal_accuracy_best", {})[0]
+    hbfl, fml = of_metric(study.records, "personal_accuracy_best", {})[0]
     assert hbfl.curve() == pytest.approx({2: 24 / 40, 3: 23 / 40, 4: 29 / 40})
     assert fml.curve() == {}
     assert (fml.missing, fml.value(BEST)) == ("never took part", None)
@@ -121,6 +122,6 @@ def test_who_sits_a_round_out_counts_as_when_last_tested(lab: Any, stored: Calla
 )
 def test_wrong_statistics(value: object, message: str) -> None:
     with pytest.raises(InputError, match=f"statistics.mine.*({message})"):
-        cells.of_metric([], "global_accuracy_mine", {"mine": value})
+        of_metric([], "global_accuracy_mine", {"mine": value})
     with pytest.raises(InputError, match="this name stands for another statistic"):
         read_statistic("best", {"first": 0.3})

@@ -17,7 +17,7 @@ def test_glance_by_hand(lab, stored, told, tmp_path):
     told(folders[1], train_seconds=3600.0, device="cuda", hardware="H200")
     lab.cell("heterogeneous", "FML", seed=2)
     lab.cell("heterogeneous", "HBFL")
-    (path,) = summary_page.write(lab.plan, tmp_path)
+    (path,) = summary_page.write(lab.found, tmp_path)
     text = path.read_text()
     assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Of 94 printed percentages 11 are run")
     assert "|  | FML | seeds | cost of a run |" in text
@@ -35,7 +35,7 @@ def test_methods_on_other_seeds_are_told_seed_by_seed(lab, stored, tmp_path):
             stored(folder, [0.5, 0.6 + seed / 10], [[0.5]] * 10)
     lab.cell("heterogeneous", "HBFL", alpha="0.05", seed=0)
     lab.spec["glance"] = ["table1"]
-    (path,) = summary_page.write(lab.plan, tmp_path)
+    (path,) = summary_page.write(lab.found, tmp_path)
     told = path.read_text().partition("seed by seed:\n\n")[2].splitlines()
     assert told[:4] == [
         "|  | CIFAR10, Non-IID, seed 0 | CIFAR10, Non-IID, seed 1 |",
@@ -51,7 +51,7 @@ def test_each_kind_of_machine_is_named_once(lab, stored, told, tmp_path):
         folder = lab.cell("heterogeneous", "FML", alpha=alpha, seed=seed)
         stored(folder, [0.5], [[0.5]] * 10)
         told(folder, hardware=hardware, threads=threads, precision=precision)
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "On AMD (1 or 2 threads, bf16) and Intel (1 thread, fp32)." in text
 
 
@@ -61,14 +61,14 @@ def test_a_printed_spread_stands_beside_its_number(lab, stored, tmp_path):
     printed = [f"{head},sd", f"{first},0.30", *(f"{row}," for row in rows)]
     (tmp_path / "hbfl.published.csv").write_text("\n".join(printed))
     lab.spec["published_file"] = str(tmp_path / "hbfl.published.csv")
-    (path,) = summary_page.write(lab.plan, tmp_path)
+    (path,) = summary_page.write(lab.found, tmp_path)
     assert "50.00 / 50.00 (80.71 ± 0.30)" in path.read_text()
 
 
 def test_a_notice_and_the_budget_come_first(lab, stored, tmp_path):
     lab.notice = "Four rounds alone."
     stored(lab.cell("heterogeneous", "FML", rounds=4, changes=["rounds 4 (paper 100)"]), [0.5], [[0.5]] * 10)
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert text.startswith(
         "### HBFL\n\n**Four rounds alone.**\n\n**Its runs: rounds 4 (paper 100).**\n\n1 of 1 planned"
     )
@@ -81,7 +81,7 @@ def test_a_small_budget_and_divergence_are_told(lab, stored, told, tmp_path):
     stored(broken, [0.5], [[0.5]] * 10, diverged={"round": 3, "client": "1", "tensor": "mu"})
     for folder in (small, broken):
         told(folder, train_seconds=600.0)
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "|  | FML | HBFL | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 50.00 / 50.00† (80.71) | diverged (82.10) | 1 | 10 min |" in text
     assert "† not the paper's run" in text
@@ -94,7 +94,7 @@ def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, told, tmp_pa
     lab.spec["statistics"] = {"late": {"best_within": [70, 80]}}
     lab.spec["tables"]["late"] = {**lab.spec["tables"]["table1"], "title": "Late", "metric": "global_accuracy_late"}
     lab.spec["glance"] = ["late", "table1"]
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "no such rounds" not in text
     assert "Late" not in text
     assert "| CIFAR10, IID | 50.00 / 30.00† (80.71) |" in text
@@ -112,7 +112,7 @@ def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tol
         "title": "Both", "experiment": "heterogeneous", "rows": {"dataset": ["cifar10"]}, "columns": columns,
     }  # fmt: skip
     lab.spec["glance"] = ["both"]
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "|  | FML's best | FML's last | seeds | cost of a run |" in text
     assert "| CIFAR10 | 60.00 / 55.00 | 50.00 | 1 | 2.0 h |" in text
 
@@ -122,7 +122,7 @@ def test_a_seed_that_diverged_is_told_beside_the_mean_of_the_others(lab, stored,
         folder = lab.cell("heterogeneous", "FML", seed=seed)
         stored(folder, [0.5], [[0.5]] * 10, diverged=diverged)
         told(folder, train_seconds=7200.0)
-    text = summary_page.write(lab.plan, tmp_path)[0].read_text()
+    text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "| CIFAR10, IID | 50.00 / 50.00 (80.71); 1 diverged | 1 of 2 |" in text
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bayesfed import cli
 from bayesfed.core.errors import InputError
-from bayesfed.results import claims, comparison, formatting, run_records, tables
+from bayesfed.results import cells, claims_table, derived, formatting, run_records, tables
 from bayesfed.results import study as join
 from bayesfed.results.statistics import Statistic
 from bayesfed.runs import run_folder
@@ -22,7 +22,7 @@ def test_table1_by_hand(lab, stored, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL", seed=0), [0.1, 0.82104], [[0.5]] * 10)
     lab.cell("heterogeneous", "HBFL", seed=1)  # not finished
     stored(lab.cell("heterogeneous", "FML", dataset="cifar100", alpha="0.05"), [0.25], [[0.5]] * 10)
-    tables.write(lab.plan, tmp_path / "out")
+    tables.write(lab.found, tmp_path / "out")
     assert (tmp_path / "out/hbfl/table1.csv").read_text(encoding="utf-8").splitlines() == [
         "dataset,setting,FML,HBFL,FML last5,HBFL last5,seeds,rounds,local_epochs,batch_size,dataset_used,budget",
         "CIFAR10,IID,60.00 ± 14.14,82.10,50.00 ± 14.14,46.05,2 (FML); 1 of 2 (HBFL),100,5,128,CIFAR10,paper's",
@@ -36,7 +36,7 @@ def test_table1_by_hand(lab, stored, tmp_path):
 def test_client_tables_by_hand(lab, stored, rows, tmp_path):
     curves = [[0.2, 0.3 + k / 100] for k in range(10)]
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.5], curves)
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     second, third = (rows(tmp_path / f"hbfl/table{n}.csv") for n in (2, 3))
     assert [len(second), len(third)] == [20, 20]
     assert [(row["client"], row["FML"], row["HBFL"]) for row in second[5:10]] == [
@@ -53,7 +53,7 @@ def test_client_tables_by_hand(lab, stored, rows, tmp_path):
 def test_table4_has_a_column_a_client(lab, stored, rows, tmp_path):
     both = ["cifar10", "cifar100"]
     stored(lab.cell("multitask", "FML", both, used=["digits", "digits-parity"], **SMALL), None, [[0.7], [0.9]])
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     table = rows(tmp_path / "hbfl/table4.csv")
     assert list(table[0])[:3] == ["method", "client 1: CIFAR10, LeNet5", "client 2: CIFAR100, CNN1"]
     assert [list(row.values())[:3] for row in table] == [
@@ -67,7 +67,7 @@ def test_table4_has_a_column_a_client(lab, stored, rows, tmp_path):
 def test_a_small_budget_and_stand_in_data_are_told(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "FML", used="digits", **SMALL), [0.5], [[0.5]] * 10)
     stored(lab.cell("heterogeneous", "HBFL", used="digits", **SMALL), [0.5], [[0.5]] * 10)
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     row = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (row["rounds"], row["local_epochs"], row["batch_size"], row["dataset_used"]) == ("4", "1", "32", "digits")
     assert row["budget"] == ", ".join(["digits for CIFAR10", *CHANGES])
@@ -75,7 +75,7 @@ def test_a_small_budget_and_stand_in_data_are_told(lab, stored, rows, tmp_path):
 
 def test_no_run_at_all_gives_empty_cells(lab, rows, tmp_path):
     lab.cell("heterogeneous", "FML")
-    written = tables.write(lab.plan, tmp_path)
+    written = tables.write(lab.found, tmp_path)
     assert {path.name for path in written} == {
         "table1.csv", "table2.csv", "table3.csv", "table4.csv", "client_means.csv", "figure3_mlp.csv", "figure3_lenet5.csv", "figure3_cnn1.csv", "figure3_cnn2.csv", "ablation.csv", "falling_rate.csv", "falling_once.csv", "by_adam.csv", "proximal.csv",
         "clients.csv", "uncertainty.csv",
@@ -108,7 +108,7 @@ def test_clients_are_broken_down_and_a_shared_run_stands_once(lab, stored, rows,
     shared = lab.cell("homogeneous", "FedAvg", model="cnn2", alpha="0.05", seed=2, clients=3)
     lab.cells.append({**lab.cells[-1], "experiment": "stragglers"})
     stored(shared, [0.6, 0.55], [[0.2, 0.1], [0.4, 0.4], [0.9, 0.1]])
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     found = rows(tmp_path / "hbfl/clients.csv")
     columns = ("client", *(f"accuracy_{name}_percent" for name in ("best", "last", "last5")))
     assert [tuple(row[column] for column in columns) for row in found] == [
@@ -126,7 +126,7 @@ def test_uncertainty_of_every_predictor(lab, stored, rows, tmp_path):
     values = {"nll": 0.51234, "brier": 0.3, "ece": 0.02, "mce": 0.1}
     folder = lab.cell("heterogeneous", "HBFL")
     stored(folder, [0.5], [[0.5]], {"global": values, "global_sampled": {**values, "ece": 0.01, "mce": None}})
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     assert [
         (row["predictor"], row["nll"], row["ece"], row["mce"]) for row in rows(tmp_path / "hbfl/uncertainty.csv")
     ] == [
@@ -141,7 +141,7 @@ def test_a_client_without_test_images_is_an_empty_cell(lab, stored, rows, tmp_pa
     folder = lab.cell("heterogeneous", "HBFL")
     stored(folder, [0.5])
     run_folder.seal(folder, run_folder.read(folder) | {"clients": clients | {"missing": {"1": "no test images"}}})
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     assert [row["HBFL"] for row in rows(tmp_path / "hbfl/table2.csv")[:3]] == ["50.00", "no test images", "50.00"]
 
 
@@ -162,7 +162,7 @@ def test_the_servers_model_on_every_clients_shard(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL", clients=2), [0.5, 0.1], [[0.9, 0.9], [0.8, 0.7]], on_shards=SHARDS)
     stored(lab.cell("heterogeneous", "FML", clients=2), [0.5], [[0.9], [0.8]])  # an older record
     on_shard(lab)
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     table = rows(tmp_path / "hbfl/each.csv")
     assert [(row["FML"], row["HBFL"], row["HBFL last5"]) for row in table] == [
         ("not in its record", "30.00", "25.00"),
@@ -193,9 +193,9 @@ def test_an_empty_cell_says_why(lab, stored, rows, tmp_path):
         for claim in lab.spec["claims"]
         if claim["claim"].startswith("Table 1, HBFL's global model is above FML's")
     ]
-    tables.write(lab.plan, tmp_path)
-    comparison.write(lab.plan, tmp_path)
-    claims.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
+    claims_table.write(lab.found, tmp_path)
     first, second = rows(tmp_path / "hbfl/each.csv")
     assert (first["FML"], first["HBFL"]) == ("no client predictors", "50.00")
     assert first["seeds"] == "no client predictors (FML); 1 of 2, 1 never took part (HBFL)"
@@ -228,9 +228,9 @@ def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
     stored(lab.cell("heterogeneous", "FML"), [0.5, 0.1], [[0.5]] * 10, diverged=broke)
     stored(lab.cell("heterogeneous", "HBFL", seed=0), [0.5, 0.1], [[0.5]] * 10, diverged=broke)
     stored(lab.cell("heterogeneous", "HBFL", seed=1), [0.4, 0.6], [[0.5]] * 10)
-    tables.write(lab.plan, tmp_path)
-    comparison.write(lab.plan, tmp_path)
-    claims.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
+    tables.write_comparison(lab.found, tmp_path)
+    claims_table.write(lab.found, tmp_path)
     table = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (table["FML"], table["FML last5"], table["HBFL"]) == ("diverged", "diverged", "60.00")
     assert table["seeds"] == "0 of 1, 1 diverged (FML); 1 of 2, 1 diverged (HBFL)"
@@ -246,25 +246,25 @@ def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
 
 def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
     with pytest.raises(InputError, match=r"this is a folder; expected the plan\.json"):
-        tables.write(tmp_path, tmp_path / "out")
+        derived.load(tmp_path)
     with pytest.raises(InputError, match=r"no plan at .*absent\.json"):
-        tables.write(tmp_path / "absent.json", tmp_path)
+        derived.load(tmp_path / "absent.json")
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="is no plan; give"):
-        tables.write(tmp_path / "plan.json", tmp_path)
+        derived.load(tmp_path / "plan.json")
     stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5]])
     older = json.loads(lab.plan.read_text())
     del older["cells"][0]["asks"]
     (lab.plan.parent / "older.json").write_text(json.dumps(older))
     with pytest.raises(InputError, match=r"a plan of another version \(no 'asks'\); make it anew"):
-        tables.write(lab.plan.parent / "older.json", tmp_path)
+        derived.load(lab.plan.parent / "older.json")
     lab.spec["tables"]["table1"]["metric"] = "global_acuracy_best"
     with pytest.raises(InputError, match="did you mean 'global_accuracy_best'"):
-        tables.write(lab.plan, tmp_path)
+        tables.write(lab.found, tmp_path)
     lab.spec["tables"]["table1"]["metric"] = "global_accuracy_best"
     lab.spec["tables"]["table1"]["rows"] = {"datset": ["cifar10"]}
     with pytest.raises(InputError, match="did you mean 'dataset'"):
-        tables.write(lab.plan, tmp_path)
+        tables.write(lab.found, tmp_path)
 
 
 def test_early_and_jitter_by_hand(lab, stored):
@@ -296,7 +296,11 @@ def test_curves_agree_with_the_engines_summary(tmp_path):
     ]
     lines = [f"{row.round},{row.client},{row.model},{row.metric},{row.value}" for row in history]
     (tmp_path / "metrics.csv").write_text("\n".join(["round,client,model,metric,value", *lines]))
-    read, summary = run_records.curves(tmp_path), summarise(history, test_images=[5], rounds=2)
+    summary = summarise(history, test_images=[5], rounds=2)
+    for name in ("run.yaml", "provenance.json"):
+        (tmp_path / name).touch()
+    run_folder.seal(tmp_path, summary)
+    read = run_records.RunRecord(tmp_path).curves
     assert read == {"global": {1: 0.3, 2: 0.2}, "0": {1: 0.55, 2: 0.4}, "global on 0": {2: 0.7}}
     assert summary["global_on_shards"]["accuracy_best"] == [0.7]
     # The best is over epochs too, where a run tests after each; what stands beside it is not chosen by any test.
@@ -315,7 +319,7 @@ def test_without_a_run_the_command_says_where_it_looks(lab, tmp_path, capsys):
 def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
     for seed, best in ((20240101, 0.5), (20240102, 0.9)):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [best, 0.1], [[0.8]] * 10)
-    tables.write(lab.plan, tmp_path)
+    tables.write(lab.found, tmp_path)
     row = rows(tmp_path / "hbfl/table1.csv")[0]
     assert (row["HBFL"], row["seeds"]) == ("70.00 ± 28.28", "0 (FML); 2 (HBFL)")
     assert [formatting.text(value) for value in (1_000_000, 0.1, 1 / 3, 100.0)] == [
@@ -342,20 +346,20 @@ def test_clients_count_from_0_and_a_paper_may_call_them_otherwise(lab, stored, r
     stored(lab.cell("heterogeneous", "HBFL"), [0.5], curves)
     for first in (0, 1):
         lab.spec["first_client"] = first
-        tables.write(lab.plan, tmp_path)
+        tables.write(lab.found, tmp_path)
         found = rows(tmp_path / "hbfl/table2.csv")
         assert [(row["client"], row["HBFL"]) for row in found[:2]] == [(str(first), "0.00"), (str(first + 1), "10.00")]
         assert [row["client"] for row in rows(tmp_path / "hbfl/clients.csv")][:3] == ["0", "1", "2"]
-        comparison.write(lab.plan, tmp_path)
+        tables.write_comparison(lab.found, tmp_path)
         printed = {row["client"]: row["published"] for row in rows(tmp_path / "hbfl/table2.compare.csv")[1:10:2]}
         assert list(printed) == [str(k + first) for k in range(5)]
         assert (printed["1"], printed.get("0", "")) == ("80.88", "")
         (study,) = join.studies(lab.plan)
-        assert tables.title(study, {"client": 1, "model": "lenet5"}) == f"client {first + 1}: LeNet5"
+        assert cells.title(study, {"client": 1, "model": "lenet5"}) == f"client {first + 1}: LeNet5"
 
 
 def test_a_plan_that_counts_clients_from_1_is_refused(lab, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     del lab.spec["first_client"]
     with pytest.raises(InputError, match=r"a plan of another version \(no 'first_client'\); make it anew"):
-        tables.write(lab.plan, tmp_path)
+        tables.write(lab.found, tmp_path)

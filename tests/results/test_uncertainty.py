@@ -11,8 +11,10 @@ import pytest
 from bayesfed.core.errors import InputError
 from bayesfed.plan import paper_check
 from bayesfed.report import build, charts
-from bayesfed.results import cells, claims, comparison, figures, per_run, plots, tables
+from bayesfed.results import cells, claims, claims_table, comparison, figures, per_run, plots, tables
 from bayesfed.results import study as join
+from bayesfed.results.records import of_metric
+from bayesfed.results.study import Study
 from bayesfed.runs import run_folder
 
 TABLE = {
@@ -41,7 +43,7 @@ def measure(folder: Path, rows: list[tuple[int, str, float]]) -> None:
 
 
 @pytest.fixture
-def study(lab: Any, stored: Callable[..., None]) -> cells.Study:
+def study(lab: Any, stored: Callable[..., None]) -> Study:
     """HBFL in two seeds with all of it, its foreign data standing in for SVHN; FML with a record of before."""
     for seed, more in ((0, 0.0), (1, 0.1)):
         folder = lab.cell("heterogeneous", "HBFL", seed=seed, foreign={"svhn": "cifar100"})
@@ -61,9 +63,9 @@ def study(lab: Any, stored: Callable[..., None]) -> cells.Study:
     return found
 
 
-def test_a_table_of_them(study: cells.Study) -> None:
+def test_a_table_of_them(study: Study) -> None:
     """Of the last round, and of the last five in which it is measured; percent or fraction as the paper prints them."""
-    _, (hbfl, fml) = tables.layout(study, TABLE)
+    _, (hbfl, fml) = tables.layout(study, TABLE, cells.rows(study, TABLE))
     assert hbfl["ECE"] == "25.00 ± 7.07"
     assert hbfl["BS"] == "0.400 ± 0.000"
     assert hbfl["AUROC"] == "0.750 ± 0.071"
@@ -72,25 +74,22 @@ def test_a_table_of_them(study: cells.Study) -> None:
     assert (fml["ECE"], fml["AUROC"], fml["seeds"]) == ("not in its record",) * 3
 
 
-def test_compared_with_print(study: cells.Study) -> None:
+def test_compared_with_print(study: Study) -> None:
     printed = [
         {"item": "t", "dataset": "", "setting": "", "alpha": "", "client": "", "model": "", "method": "HBFL",
          "metric": metric, "value": value}
         for metric, value in (("global_ece_last", "26.5"), ("global_auroc_foreign_svhn_last", "0.745"))
     ]  # fmt: skip
-    rows = {
-        (row["method"], row["metric"]): row
-        for row in comparison.compare(study, TABLE, ["t"], printed)
-        if row["method"] == "HBFL"
-    }
+    found = comparison.compare(study, "t", TABLE, cells.rows(study, TABLE), printed)
+    rows = {(one.row["method"], one.row["metric"]): one.row for one in found if one.row["method"] == "HBFL"}
     ece, auroc = rows["HBFL", "global_ece_last"], rows["HBFL", "global_auroc_foreign_svhn_last"]
     assert (ece["published"], ece["mean"], ece["difference"], ece["verdict"]) == ("26.50", "25.00", "-1.50", "lower")
     assert (auroc["published"], auroc["mean"], auroc["difference"]) == ("0.745", "0.750", "+0.005")
     assert auroc["verdict"] == "within 0.01"
 
 
-def test_every_run_taken_apart(study: cells.Study) -> None:
-    header, rows = per_run.uncertainty(study)
+def test_every_run_taken_apart(study: Study) -> None:
+    header, rows = per_run.uncertainty(study, per_run.by_run(study))
     assert header[header.index("mce") + 1 :][:5] == list(per_run.TASKS)
     assert [(row["seed"], row["ece"], row["foreign"], row["auroc_foreign"], row["auroc_mistakes"]) for row in rows] == [
         ("0", "0.2000", "CIFAR100", "0.7000", ""),
@@ -98,7 +97,7 @@ def test_every_run_taken_apart(study: cells.Study) -> None:
     ]
 
 
-def test_a_reliability_diagram(study: cells.Study) -> None:
+def test_a_reliability_diagram(study: Study) -> None:
     """Accuracy by the middle of each bin that has images; a record without bins has no curve."""
     paper_check.check_figure(study, DIAGRAM)
     data = figures.content(study, DIAGRAM)
@@ -155,10 +154,14 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
             DIAGRAM | {"shows": {"reliable": "global"}},
             "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
         ),
-        (DIAGRAM | {"shows": {"reliability": "global"}}, "label: this key is missing"),
+        (
+            DIAGRAM | {"shows": {"reliability": "global", "error": "AE", "label": ""}},
+            "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
+        ),
+        (DIAGRAM | {"shows": {"predictors": "ridge", "round": 0}}, "shows.round: expected a round from 1, or -1"),
     ],
 )
-def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study) -> None:
+def test_wrong_diagrams(figure: dict[str, Any], message: str, study: Study) -> None:
     with pytest.raises(InputError, match=message):
         paper_check.check_figure(study, figure)
 
@@ -168,7 +171,7 @@ def test_wrong_diagrams(figure: dict[str, Any], message: str, study: cells.Study
 )
 def test_unknown_metrics(metric: str) -> None:
     with pytest.raises(InputError, match=f"unknown metric '{metric}'"):
-        cells.of_metric([], metric, {})
+        of_metric([], metric, {})
 
 
 def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -> None:
@@ -188,8 +191,8 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
     stored(lab.cell("heterogeneous", "FML"), [0.9])
     (study,) = join.studies(lab.plan)
-    columns = [{"title": "height", "metric": "global_accuracy_labelled"}]
-    _, (hbfl, fml) = tables.layout(study, {**TABLE, "columns": columns})
+    table = {**TABLE, "columns": [{"title": "height", "metric": "global_accuracy_labelled"}]}
+    _, (hbfl, fml) = tables.layout(study, table, cells.rows(study, table))
     assert (hbfl["height"], fml["height"]) == (f"{(40 + 45 + 60) / 3:.2f}", "no active learning")
 
 
@@ -220,12 +223,12 @@ def faultless(lab: Any, stored: Callable[..., None]) -> Any:
 
 
 def test_a_model_without_mistakes_says_so_in_tables(faultless: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    tables.write(faultless.plan, tmp_path)
+    tables.write(faultless.found, tmp_path)
     (row,) = rows(tmp_path / "hbfl/mistakes.csv")
     assert (row["HBFL"], row["FML"], row["ABAVG"]) == ("no mistakes", "0.900", "not in its record")
     assert (row["HBFL last5"], row["FML last5"]) == ("no mistakes", "0.850")
     assert row["seeds"] == "no mistakes (HBFL); 1 of 2, 1 no mistakes (FML); not in its record (ABAVG)"
-    comparison.write(faultless.plan, tmp_path)
+    tables.write_comparison(faultless.found, tmp_path)
     found = rows(tmp_path / "hbfl/mistakes.compare.csv")
     assert [one["verdict"] for one in found] == ["no mistakes", "not printed", "not in its record"]
     assert "1 of 2, 1 no mistakes" in found[1]["note"]
@@ -236,7 +239,7 @@ def test_a_model_without_mistakes_says_so_in_tables(faultless: Any, rows: Callab
 
 
 def test_claims_and_the_report_say_so(faultless: Any, rows: Callable[..., Any], tmp_path: Path) -> None:
-    claims.write(faultless.plan, tmp_path)
+    claims_table.write(faultless.found, tmp_path)
     found = {one["claim"]: one["verdict"] for one in rows(tmp_path / "hbfl/claims.csv") if one["dataset"] == "all"}
     assert found == {"none": "no mistakes", "one": "no mistakes or not in its record"}
     page = build.write(faultless.plan, tmp_path / "page.html")[0].read_text()

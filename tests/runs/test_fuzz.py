@@ -44,7 +44,7 @@ RUN = {
 CONFIG = yaml.safe_load((ROOT / "config/test.yaml").read_text())
 PAPER = yaml.safe_load((ROOT / "examples/own_parts/papers/shapes.yaml").read_text())
 PAPER["methods"]["FedDyn"] = {"name": "fedprox", "mu": 0.1}
-PAPER["experiments"]["shapes"]["axes"] |= {"dataset": ["digits"], "model": ["mlp"]}
+PAPER["experiments"]["shapes"]["axes"] |= {"dataset": ["digits"], "models.global": ["mlp"]}
 
 ODD: list[Any] = [
     10**9, 10**18, 2**63, -1, 0, 1e308, float("nan"), float("inf"), "", "nan", "../x", "/etc/passwd", "a b", "$(touch x)", "'", '"',

@@ -10,7 +10,7 @@ import yaml
 from bayesfed import methods
 from bayesfed.core.errors import InputError
 from bayesfed.plan import plan
-from bayesfed.runs import compatibility, revision, run_file
+from bayesfed.runs import compatibility, revision, run_file, spec
 
 Make = Callable[..., dict[str, Any]]
 MULTI = {
@@ -62,7 +62,7 @@ def mapping(mapping: Make) -> Make:
         ({"schedule": {"decay": 0.9}}, "schedule.decay: unknown key"),
         ({"schedule": {"round_decay": 1.1}}, "schedule.round_decay: 1.1 is out of range; it must be above 0 and at most 1"),
         ({"schedule": {"milestones": [[0.5, 0.1], [0.2, 1]]}}, "schedule.milestones: expected .share of the rounds below 1, factor above 0. each, in order"),
-        ({"schedule": {"milestones": [0.5]}}, "schedule.milestones: expected a list, found 0.5"),
+        ({"schedule": {"milestones": [0.5]}}, r"schedule\.milestones\[0\]: expected a list, found 0\.5"),
         ({"schedule": {"epoch_every": 2}}, "schedule.epoch_every: it says how often epoch_decay holds"),
         ({"schedule": {"epoch_decay": 0.9}, "local_epochs": 0, "local_batches": 3}, "schedule.epoch_decay: local_batches has no epochs"),
         ({"schedule": {"epoch_decay": 0.9}, "method": {"name": "scaffold"}}, "schedule.epoch_decay: SCAFFOLD needs one learning rate a round"),
@@ -185,7 +185,7 @@ def test_revisions_change_the_key(mapping: Make, monkeypatch: pytest.MonkeyPatch
     keys = {run_file.resolve(asked).key}
     monkeypatch.setattr(methods.get("hbfl"), "revision", 99)
     keys.add(run_file.resolve(asked).key)
-    monkeypatch.setattr(run_file, "ENGINE_REVISION", revision.ENGINE_REVISION + 1)
+    monkeypatch.setattr(spec, "ENGINE_REVISION", revision.ENGINE_REVISION + 1)
     keys.add(run_file.resolve(asked).key)
     assert len(keys) == 3
 

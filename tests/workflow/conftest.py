@@ -1,8 +1,9 @@
-"""A finished run of the test config, and fresh clones of it."""
+"""A finished run of the test config, clones of its results, and copies of the whole."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ def fresh(finished: Clone, tmp_path: Path) -> Clone:
     clone = Clone(tmp_path)
     for part in RESULTS:
         copy(finished.folder / part, tmp_path / part)
+    shutil.rmtree(tmp_path / "results" / "test" / "logs")  # git ignores it
     for number, path in enumerate(sorted(tmp_path.rglob("*.*"), key=lambda path: hash(path.name))):
         os.utime(path, (1e9 + number, 1e9 + number))
     return clone
+
+
+@pytest.fixture
+def moved(finished: Clone, tmp_path: Path) -> Clone:
+    """The whole folder, records and times too, as another place has it after a move."""
+    shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True, symlinks=True)
+    return Clone(tmp_path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import linecache
 import os
 import re
 import shlex
@@ -29,14 +30,15 @@ from helpers.clone import BIN, PROJECT, Clone, copy
 from bayesfed import cli
 from bayesfed.core import files, plugins
 from bayesfed.data import own
+from bayesfed.papers.spec import Config
 from bayesfed.runs import compatibility, run_file
 
 GENERATED = ("data", "results", "reports", "runs")  # what a command names in these need not be there yet
-FOLDERS = ("docs", "config", "examples")
+FOLDERS = ("docs", "config", "data", "examples", "reports")
 PAGES = sorted([*PROJECT.glob("*.md"), *(page for folder in FOLDERS for page in (PROJECT / folder).rglob("*.md"))])
 FENCE = re.compile(r"( *)(`{3,}|~{3,})(.*)")
 MARK = re.compile(r"\s*<!-- not run: \S.* -->\s*")
-OTHERS = ("cd", "export", "git", "pip", "source")  # programs that are not ours to check
+OTHERS = ("cd", "export", "git", "pip", "pre-commit", "pytest", "source", "uv")  # programs that are not ours to check
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ cp version.txt ../found.txt
             f"<!-- not run: why -->\n\n```sh\n{command}\n```"
             for command in (
                 "bayesfed train RUN.yaml --outt DIR",
-                "OMP_NUM_THREADS=1 bayesfed train docs/sanity/nothing-NAME.yaml --out DIR",
+                "OMP_NUM_THREADS=1 bayesfed train examples/nothing-NAME.yaml --out DIR",
                 "cd x && make nothing",
                 "make report CONFIG=nothing",
                 "make report CONFIGS=paper",
@@ -153,8 +155,10 @@ def run(page: str, folder: Path) -> None:
 
 
 def python(block: Block, folder: Path, names: dict[str, Any]) -> None:
-    """Execute a block with the names of those before it."""
-    code = compile(block.text, "block", "exec", dont_inherit=True)
+    """Execute a block with the names of those before it; its source is known, as that of a notebook's cell."""
+    name = f"<the code block in line {block.line}>"
+    linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
+    code = compile(block.text, name, "exec", dont_inherit=True)
     if block.runs:
         exec(code, names)
 
@@ -167,7 +171,8 @@ def shell(block: Block, folder: Path, names: dict[str, Any]) -> None:
         with contextlib.suppress(FileExistsError):
             (clone.folder / ".venv").symlink_to(BIN.parent)
         command = ["bash", "-euo", "pipefail", "-c", block.text]
-        done = finished(command, 900, cwd=clone.folder, env=clone.environment)
+        active = clone.environment | {"PATH": f"{BIN}{os.pathsep}{clone.environment['PATH']}"}
+        done = finished(command, 900, cwd=clone.folder, env=active)
         assert done.returncode == 0, done.stdout + done.stderr
         return
     os.chdir(PROJECT)
@@ -200,7 +205,7 @@ def check(program: str, words: list[str]) -> None:
     if program in ("python", "python3"):
         assert words[0] == "-m", f"python {words[0]}: only modules are checked"
         program, words = words[1], words[2:]
-    if program.startswith("benchmarks."):
+    if program.startswith(("analyses.", "benchmarks.")):
         benchmark(program, words)
     elif program not in OTHERS:
         PROGRAMS[program](words)
@@ -232,7 +237,9 @@ def snakemake(words: list[str]) -> None:
 
     _, args = parse_args(words)
     assert parse_config(args.config).keys() <= config_keys()
-    rules = "".join(path.read_text() for path in (PROJECT / "Snakefile", *PROJECT.glob("workflow/rules/*.smk")))
+    rules = "".join(
+        path.read_text() for path in [PROJECT / "workflow/Snakefile", *PROJECT.glob("workflow/rules/*.smk")]
+    )
     for target in args.targets:
         assert f"\nrule {target}:" in rules or target.startswith(GENERATED), f"there is no rule {target}"
 
@@ -275,7 +282,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
 
 def config_keys() -> set[str]:
     """The keys of a config."""
-    return set(files.read_yaml(Path(cli.__file__).parent / "papers/schemas" / "config.schema.yaml")["properties"])
+    return set(Config.__dataclass_fields__)
 
 
 def entry_points(block: Block, folder: Path, names: dict[str, Any]) -> None:

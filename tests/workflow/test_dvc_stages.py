@@ -26,7 +26,7 @@ reference: an example
 run: {partition: {scheme: dirichlet_class_shared, clients: 4}, rounds: 1, local_epochs: 1, batch_size: 64}
 methods: {Mine: {name: mine}}
 experiments:
-  first: {axes: {dataset: [digits], model: [mlp], alpha: [1], method: [Mine]}}
+  first: {axes: {dataset: [digits], models.global: [mlp], partition.alpha: [1], method: [Mine]}}
 tables:
   table1: {title: Accuracy, experiment: first, metric: global_accuracy_best, rows: {alpha: [1]}, columns: [{method: Mine}]}
 """

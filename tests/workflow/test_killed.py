@@ -28,7 +28,7 @@ experiments:
   by_adam: {skip: true}
   proximal: {skip: true}
   multitask: {skip: true}
-  homogeneous: {cases: [{dataset: mnist, model: mlp}], axes: {alpha: [0.05], method: [FedAvg, FedProx]}}
+  homogeneous: {cases: [{dataset: mnist, models.global: mlp}], axes: {partition.alpha: [0.05], method: [FedAvg, FedProx]}}
   stragglers: {skip: true}
 """
 
@@ -97,7 +97,7 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
     for number in range(kills):
         shutil.rmtree(lost)
         (results / "checkpoints" / f"{run}.safetensors").unlink()
-        log.unlink(missing_ok=True)  # runs of a batch have one together
+        log.unlink(missing_ok=True)  # runs of a job have one together
         with fresh.start("dvc", "repro", "train@test") as process:
             kill_when(process, log, chance.uniform(0, 8) if number else 0)
             fresh.run("dvc", "repro", "train@test")
@@ -108,7 +108,7 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
 
 
 def pulled_elsewhere(trained: Clone, folder: Path) -> None:
-    """Commit and push what was trained, as docs/cluster.md says, and use it in a clone, with DVC alone and with
+    """Commit and push what was trained, as docs/guides/dvc.md says, and use it in a clone, with DVC alone and with
     Snakemake."""
     store = trained.folder / "store"
     trained.run("dvc", "remote", "modify", "beside", "url", str(store))

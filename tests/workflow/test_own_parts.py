@@ -10,7 +10,7 @@ from pathlib import Path
 from helpers.clone import PROJECT, Clone, copy
 
 CONFIG = "examples/own_parts/config.yaml"
-SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {alpha: [100]}}}\nseeds:"
+SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {partition.alpha: [100]}}}\nseeds:"
 
 
 def test_example(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_partitions_in_a_folder_of_their_own(tmp_path: Path) -> None:
     """All rules look for them there, and nothing is written beside the data."""
     clone = Clone(tmp_path)
     clone.edit("config/test.yaml", "seeds:", "partitions: ./my shares/\nseeds:")
-    clone.edit("config/test.yaml", "experiments:", "short_runs: {below: 0}\nexperiments:")
+    clone.edit("config/test.yaml", "short_runs: {together: 3}", "short_runs: {below: 0}")
     clone.snakemake("datasets")
     name = next(run["partition"] for run in clone.plan()["runs"] if run["partition"]).removeprefix("partitions/")
     assert (tmp_path / "my shares" / name).exists()

@@ -1,10 +1,11 @@
-"""The pipeline runs whole, and remembers by names what is done."""
+"""The pipeline runs whole, and trains no finished run again."""
 
 from __future__ import annotations
 
 import csv
 import html
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from helpers.clone import Clone, copy
 
 NOTHING = "Nothing to be done"
+RESULT_RULES = {"tables", "compare", "figures", "report", "workflow_report"}
+TOGETHER = "short_runs: {together: 3}\n"  # of the test config
 
 
 def test_runs_whole(finished: Clone) -> None:
@@ -87,42 +90,75 @@ def test_again_does_nothing(finished: Clone) -> None:
     assert NOTHING in finished.snakemake("-n")
 
 
-def test_another_record_makes_results_anew(fresh: Clone) -> None:
-    """Also where runs are trained, whose records are not in the names of what is made from them."""
-    assert NOTHING in fresh.snakemake("-n")
-    stands = next(iter(fresh.summaries()))
-    stands.write_text(f"{stands.read_text()}\n")
-    rules = {"tables", "compare", "figures", "report", "workflow_report"}
-    assert {rule for rule, _ in fresh.wanted()} == rules
-    stands.unlink()
-    assert {rule for rule, _ in fresh.wanted()} > rules
+def test_a_moved_folder_does_nothing(moved: Clone) -> None:
+    assert NOTHING in moved.snakemake("-n")
+
+
+def test_another_record_makes_results_anew(moved: Clone) -> None:
+    """Any run's; a missing one trains its run."""
+    for record in moved.summaries():
+        text, time = record.read_text(), record.stat().st_mtime_ns
+        record.write_text(f"{text}\n")
+        assert {rule for rule, _ in moved.wanted()} == RESULT_RULES
+        record.write_text(text)
+        os.utime(record, ns=(time, time))
+    record.unlink()
+    assert {rule for rule, _ in moved.wanted()} == {"train", *RESULT_RULES}
 
 
 @pytest.mark.parametrize("question", ["-n", "--summary", "--dag"])
-def test_a_question_leaves_the_folder_alone(fresh: Clone, question: str) -> None:
+def test_a_question_leaves_the_folder_alone(moved: Clone, question: str) -> None:
     """Also while a record is away: when it is back, nothing is made again."""
 
     def found() -> dict[Path, int]:
-        folder = fresh.folder / "results"
+        folder = moved.folder / "results"
         return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
     before = found()
-    away = next(iter(fresh.summaries()))
-    away.rename(fresh.folder / "kept")
-    fresh.snakemake(question)
+    away = next(iter(moved.summaries()))
+    away.rename(moved.folder / "kept")
+    moved.snakemake(question)
     assert found() == {path: time for path, time in before.items() if path != away}
-    (fresh.folder / "kept").rename(away)
+    (moved.folder / "kept").rename(away)
+    assert NOTHING in moved.snakemake("-n")
+
+
+def test_a_home_that_cannot_be_written_to(moved: Clone) -> None:
+    moved.environment["HOME"] = "/proc/none"
+    assert NOTHING in moved.snakemake("-n")
+
+
+def test_fresh_clone_makes_the_same_results_once(fresh: Clone) -> None:
+    """It trains and fetches nothing, and has neither plan nor records."""
+    results = fresh.folder / "results" / "test"
+    shutil.rmtree(results / "plan")
+    shutil.rmtree(fresh.folder / "data")
+    made = [path for kind in ("tables", "figures") for path in (results / kind).rglob("*.*")]
+    made += [results / "metrics.json", results / "curves.csv"]
+    before, runs = {path: path.read_bytes() for path in made}, fresh.summaries()
+    assert {rule for rule, _ in fresh.wanted()} == RESULT_RULES
+    fresh.snakemake()
+    assert {path: path.read_bytes() for path in made} == before
+    assert fresh.summaries() == runs
+    assert not (fresh.folder / "data").exists()
     assert NOTHING in fresh.snakemake("-n")
 
 
-def test_a_home_that_cannot_be_written_to(fresh: Clone) -> None:
-    fresh.environment["HOME"] = "/proc/none"
-    assert NOTHING in fresh.snakemake("-n")
+def test_a_missing_record_trains_its_run_alone(fresh: Clone) -> None:
+    """In a clone, whose times are in any order: whichever it is, the others of its job too are left alone."""
+    runs = {path.relative_to(fresh.folder).as_posix() for path in fresh.summaries()}
+    for run in sorted(runs):
+        (fresh.folder / run).rename(fresh.folder / "kept")
+        assert trained(fresh) == {run}
+        (fresh.folder / "kept").rename(fresh.folder / run)
 
 
-def test_fresh_clone_with_results_does_nothing(fresh: Clone) -> None:
-    assert not (fresh.folder / ".snakemake").exists()
-    assert NOTHING in fresh.snakemake("-n")
+def trained(clone: Clone, *options: str) -> set[str]:
+    """The summaries of the runs that a dry run would train, by their run files."""
+    told = clone.snakemake("-np", *options)
+    keys = {key for command in re.findall(r"bayesfed train (.+?) --data", told) for key in command.split()}
+    runs = {run["runfile"]: f"results/test/runs/{run['folder']}/summary.json" for run in clone.plan()["runs"]}
+    return {runs[key] for key in keys}
 
 
 @pytest.mark.parametrize("without", ["records and data", "nothing"])
@@ -133,9 +169,8 @@ def test_hyperparameter_trains_its_method_alone(fresh: Clone, finished: Clone, w
     else:
         shutil.rmtree(fresh.folder / "data")
     fresh.configure("experiments:", "methods: {FedProx: {mu: 0.5}}\nexperiments:")
-    wanted = fresh.wanted()
-    assert [Path(output).parts[-3] for rule, output in wanted if rule == "train"] == ["fedprox"]
-    assert {"tables", "compare", "figures", "report", "workflow_report"} <= {rule for rule, _ in wanted}
+    assert [Path(run).parts[-3] for run in trained(fresh)] == ["fedprox"]
+    assert {rule for rule, _ in fresh.wanted()} >= RESULT_RULES
 
 
 def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
@@ -152,34 +187,84 @@ def test_runs_share_the_cores(finished: Clone, fresh: Clone) -> None:
 
 
 def test_short_runs_are_trained_several_to_a_job(finished: Clone, fresh: Clone) -> None:
-    """As many batches as cores; each run is still a job of its own by its name, and where the config says so."""
-    assert list((finished.folder / "results" / "test" / "logs" / "train_batch").iterdir())
-    summaries = [path.relative_to(fresh.folder).as_posix() for path in fresh.summaries()]
-    for path in summaries[:4]:
+    """As the plan has it, whatever is open; a job is known by its last open run, and each run can be asked for."""
+    jobs = [[f"results/test/runs/{run}/summary.json" for run in job] for job in fresh.plan()["jobs"]]
+    assert [len(job) for job in jobs] == [3, 2]
+    logs = finished.folder / "results" / "test" / "logs" / "train"
+    assert {path.relative_to(logs).with_suffix("").as_posix() for path in logs.rglob("*.log")} == {
+        str(Path(job[-1]).relative_to("results/test/runs").parent) for job in jobs
+    }
+    for path in (*jobs[0], jobs[1][0]):
         (fresh.folder / path).unlink()
-    batches = sorted(output for rule, output in fresh.wanted() if rule == "train_batch")  # Snakemake's order is its own
-    assert len(batches) == 2
-    assert "train" not in {rule for rule, _ in fresh.wanted()}
-    (fresh.folder / batches[0]).parent.mkdir(exist_ok=True)
-    (fresh.folder / batches[0]).touch()  # left over from when these runs were last trained
-    again = {output for rule, output in fresh.wanted() if rule == "train_batch"}
-    assert len(again) == 2
-    assert again.isdisjoint(batches)
-    assert fresh.wanted(summaries[0]) == [("train", summaries[0])]
-    fresh.configure("experiments:", "short_runs: {below: 0}\nexperiments:")
-    assert {output for rule, output in fresh.wanted() if rule == "train"} == set(summaries[:4])
+    assert {output for rule, output in fresh.wanted() if rule == "train"} == {jobs[0][2], jobs[1][0]}
+    assert trained(fresh) == {*jobs[0], jobs[1][0]}
+    assert trained(fresh, jobs[0][0]) == {jobs[0][0]}
+    fresh.configure(TOGETHER, "short_runs: {below: 0}\n")
+    assert {output for rule, output in fresh.wanted() if rule == "train"} == {*jobs[0], jobs[1][0]}
 
 
-def test_comment_in_a_method_triggers_nothing(fresh: Clone) -> None:
-    with (fresh.folder / "src" / "bayesfed" / "methods" / "hbfl.py").open("a") as file:
+@pytest.mark.parametrize("left", [[0], [2], [0, 1], [0, 2]])
+def test_a_node_takes_a_job_of_which_some_is_finished(fresh: Clone, left: list[int]) -> None:
+    """By the name that it was given, which may be a finished run's by then; it trains what is left."""
+    job = fresh.plan()["jobs"][0]
+    folders = [fresh.folder / "results" / "test" / "runs" / run for run in job]
+    before = [(folder / "provenance.json").stat().st_mtime_ns for folder in folders]
+    for number in left:
+        (folders[number] / "summary.json").unlink()
+    fresh.snakemake("--mode", "remote", "--target-jobs", f"train:run={job[-1]}", "--allowed-rules", "train")
+    assert all((folder / "summary.json").exists() for folder in folders)
+    after = [(folder / "provenance.json").stat().st_mtime_ns for folder in folders]
+    assert [number for number in range(3) if after[number] != before[number]] == left
+
+
+def test_a_node_makes_results_of_all_runs(fresh: Clone) -> None:
+    """It waits for each of them, not for those alone by which jobs are known."""
+    away = fresh.folder / "results" / "test" / "runs" / fresh.plan()["jobs"][0][0] / "summary.json"
+    node = ("--mode", "remote", "--target-jobs", "tables:", "--allowed-rules", "tables")
+    away.rename(fresh.folder / "kept")
+    assert away.relative_to(fresh.folder).as_posix() in fresh.snakemake(*node, code=1)
+    (fresh.folder / "kept").rename(away)
+    fresh.snakemake(*node)
+
+
+def test_a_run_that_fails_leaves_the_others_of_its_job_alone(fresh: Clone) -> None:
+    """Also the one that the job is known by, which Snakemake would delete; the next call trains what is left."""
+    results = fresh.folder / "results" / "test"
+    job = fresh.plan()["jobs"][0]
+    summaries = [results / "runs" / run / "summary.json" for run in job]
+    for path in summaries:
+        path.unlink()
+    checkpoint = results / "checkpoints" / f"{job[0]}.safetensors"
+    checkpoint.rename(fresh.folder / "kept")
+    checkpoint.mkdir()  # where none can be
+    assert f"1 of 3 runs failed: results/test/plan/runs/{Path(job[0]).name[-12:]}.yaml" in fresh.snakemake(
+        "runs", code=1
+    )
+    assert [path.exists() for path in summaries] == [False, True, True]
+    checkpoint.rmdir()
+    (fresh.folder / "kept").rename(checkpoint)
+    assert trained(fresh) == {summaries[0].relative_to(fresh.folder).as_posix()}
+
+
+def test_comment_in_a_method_triggers_nothing(moved: Clone) -> None:
+    with (moved.folder / "src" / "bayesfed" / "methods" / "hbfl.py").open("a") as file:
         file.write("\n# A comment.\n")
-    assert NOTHING in fresh.snakemake("-n")
+    assert NOTHING in moved.snakemake("-n")
 
 
-def test_published_number_makes_tables_anew(fresh: Clone) -> None:
-    """Also without records: what tables are made from stands in the name of the file that marks them."""
-    fresh.edit("config/papers/hbfl.published.csv", "80.71", "80.72")
-    assert {rule for rule, _ in fresh.wanted()} == {"tables", "compare", "figures", "report", "workflow_report"}
+@pytest.mark.parametrize(
+    ("path", "rules"),
+    [
+        ("config/papers/hbfl.published.csv", RESULT_RULES),
+        ("src/bayesfed/results/tables.py", RESULT_RULES),
+        ("src/bayesfed/report/templates/page.css", {"report"}),
+        ("workflow/report/table.rst", {"report", "workflow_report"}),
+    ],
+)
+def test_what_results_are_made_from_makes_them_anew(moved: Clone, path: str, rules: set[str]) -> None:
+    with (moved.folder / path).open("a") as file:
+        file.write("\n")
+    assert {rule for rule, _ in moved.wanted()} == rules
 
 
 def test_results_of_what_stands(fresh: Clone) -> None:
@@ -191,14 +276,13 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     shutil.rmtree(fresh.folder / "data")
     shutil.rmtree(results / "checkpoints")
     assert "train" in {rule for rule, _ in fresh.wanted()}
-    rules = {rule for rule, _ in fresh.wanted("--config", "runs=standing")}
-    assert rules == {"tables", "compare", "figures", "report", "workflow_report"}
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == RESULT_RULES
     fresh.snakemake("--config", "runs=standing")
     assert NOTHING in fresh.snakemake("-n", "--config", "runs=standing")
     stands = next(iter(fresh.summaries()))
     record = stands.read_text()
     stands.write_text(f"{record}\n")  # another record of the same run
-    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == rules
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == RESULT_RULES
     stands.write_text(record)
     with (results / "tables" / "hbfl" / "table1.csv").open(newline="") as file:
         row = next(row for row in csv.DictReader(file) if row["FML"])
@@ -207,9 +291,7 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     assert fresh.plan()["title"] in (fresh.folder / "reports" / "test.html").read_text()
     lost.parent.mkdir(exist_ok=True)
     kept.rename(lost)
-    assert {"tables", "compare", "figures", "report", "workflow_report"} <= {
-        rule for rule, _ in fresh.wanted("--config", "runs=standing")
-    }
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == RESULT_RULES
 
 
 def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:
@@ -233,15 +315,15 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
         assert len(re.findall(reason, output)) == 1
 
 
-def test_a_report_that_fails_leaves_the_earlier_one(fresh: Clone) -> None:
+def test_a_report_that_fails_leaves_the_earlier_one(moved: Clone) -> None:
     """Page and crate are still there, as they were, and the next call makes them anew."""
-    made = [fresh.folder / "reports" / name for name in ("test.html", "test-crate/ro-crate-metadata.json")]
+    made = [moved.folder / "reports" / name for name in ("test.html", "test-crate/ro-crate-metadata.json")]
     before = [path.read_bytes() for path in made]
-    fresh.edit("src/bayesfed/report/templates/page.html", "{{ notice }}", "{{ nobody_knows }}")
-    output = fresh.snakemake(code=1)
+    moved.edit("src/bayesfed/report/templates/page.html", "{{ notice }}", "{{ nobody_knows }}")
+    output = moved.snakemake(code=1)
     assert "nobody_knows" in output
     assert [path.read_bytes() for path in made] == before
-    assert "report" in {rule for rule, _ in fresh.wanted()}
+    assert "report" in {rule for rule, _ in moved.wanted()}
 
 
 def test_results_that_fail_leave_the_earlier_ones(fresh: Clone) -> None:
@@ -250,17 +332,17 @@ def test_results_that_fail_leave_the_earlier_ones(fresh: Clone) -> None:
     made = [path for kind in ("tables", "figures") for path in (results / kind).rglob("*.*")]
     made += [results / "metrics.json", results / "curves.csv"]
     before = {path: path.read_bytes() for path in made}
-    shutil.rmtree(results / "made")  # as in a clone
     record = min(fresh.summaries()).with_name("metrics.csv")
     record.write_text(record.read_text().replace("0.", "1.", 1))
     output = fresh.snakemake("--keep-going", code=1)
     assert "metrics.csv: not as the run wrote it" in output
     assert {path: path.read_bytes() for path in made if path.exists()} == before
+    assert {rule for rule, _ in fresh.wanted()} == RESULT_RULES
 
 
 def test_valuable_runs_come_first(fresh: Clone) -> None:
     """Snakemake is told what the plan says, and gets data and partitions ready before any training."""
-    fresh.configure("seeds: [0]", "seeds: [1, 2]\nshort_runs: {below: 0}")
+    fresh.configure(f"seeds: [0]\n{TOGETHER}", "seeds: [1, 2]\nshort_runs: {below: 0}\n")
     shutil.rmtree(fresh.folder / "data")
     told = {}
     for job in fresh.snakemake("-n").split("rule ")[1:]:
@@ -278,7 +360,7 @@ def test_device_follows_the_gpus_and_is_no_reason_to_train_again(finished: Clone
     assert NOTHING in finished.snakemake("-n", "--resources", "gpu=0")
     fresh.configure("seeds: [0]", "seeds: [1]")
     without, with_gpus = (fresh.snakemake("-np", "--resources", f"gpu={count}") for count in (0, 4))
-    assert without.count("--device cpu") == with_gpus.count("--device auto") == 2  # batches, one a core
+    assert without.count("--device cpu") == with_gpus.count("--device auto") == 2  # jobs
 
 
 def test_wrong_config_is_refused_in_one_line(fresh: Clone) -> None:

@@ -7,7 +7,10 @@ Gives   results/<config>/figures/<paper>/*.{svg,png}
 
 rule figures:
     input:
-        ancient(SUMMARIES),
+        flow.summaries,
+        flow.published,
+        planned.code("papers", "results"),
+        plan=flow.plan_file,
     output:
         update(
             [
@@ -17,35 +20,28 @@ rule figures:
                     category="Figures",
                     labels={"Paper": paper, "Figure": item, "Shows": shows},
                 )
-                for paper, item, shows in planning.items(PLAN, "figures")
+                for paper, item, shows in flow.items("figures")
             ]
         ),
         update(
             [
                 f"<results>/figures/{paper}/{item}.png"
-                for paper, item, shows in planning.items(PLAN, "figures")
+                for paper, item, _ in flow.items("figures")
             ]
         ),
         update(
             [
                 f"<results>/figures/{paper}/{item}.chosen.csv"
-                for paper, spec in PLAN["papers"].items()
-                for item, figure in spec["figures"].items()
-                if "search" in figure
+                for paper, item in flow.searched
             ]
         ),
-        done=touch(f"{MADE}/figures-{PRODUCTS}"),
+        done=touch("<logs>/figures.done"),
     log:
         "<logs>/figures.log",
     benchmark:
         "<benchmarks>/figures.tsv"
     params:
-        plan=PLAN_FILE,
-        old=f"{MADE}/figures-*",
-        out=lambda wildcards, output: f"results/{config['name']}/figures",  # also where there are none
+        wanted=flow.wanted_digest,
+        out=lambda wildcards, output: f"{flow.results}/figures",
     shell:
-        "rm -f {params.old} && "
-        "bayesfed figures {params.plan} --out {params.out} > {log} 2>&1"
-
-
-FIGURES = rules.figures.output
+        "bayesfed figures {input.plan} --out {params.out} > {log} 2>&1"

@@ -1,22 +1,20 @@
 """Tables in the papers' layout, every run taken apart, the comparison with print, and the papers' claims.
 
 Needs   the plan, results/<config>/runs/
-Gives   results/<config>/tables/<paper>/*.csv
+Gives   results/<config>/tables/<paper>/*.csv, results/<config>/{metrics.json,curves.csv}
 
-What these rules read beside the runs (plan, papers, published numbers, their code) is hashed, and the hash stands in
-the name of the file that marks a rule as done: a change is seen in a clone that has no records of earlier runs too. Of a
-single table or figure that is asked for by its path Snakemake does not look for the mark: `results` does.
-
-What a rule is to `update`, here and in the rules of figures and report, is still there when it fails: Snakemake deletes other
-outputs, and earlier ones are worth more than none.
+Made again when one of their inputs is newer, or other runs are `wanted`. What a rule is to `update`, here and in the rules
+of figures and report, is still there when it fails: Snakemake deletes other outputs, and earlier ones are worth more than
+none. It puts them back with a new time, though; the file `done`, which it deletes, says that they are to be made again.
 """
-
-PLAN_FILE = (planning.folder(config["name"]) / "plan.json").as_posix()
 
 
 rule tables:
     input:
-        ancient(SUMMARIES),
+        flow.summaries,
+        flow.published,
+        planned.code("papers", "results"),
+        plan=flow.plan_file,
     output:
         update(
             [
@@ -26,7 +24,7 @@ rule tables:
                     category="Tables",
                     labels={"Paper": paper, "Table": item, "Shows": shows},
                 )
-                for paper, item, shows in planning.items(PLAN, "tables")
+                for paper, item, shows in flow.items("tables")
             ]
         ),
         update(
@@ -37,29 +35,31 @@ rule tables:
                     category="Every run",
                     labels={"Paper": paper, "Shows": shows},
                 )
-                for paper in PLAN["papers"]
+                for paper in flow.papers
                 for item, shows in [
                     ("clients", "accuracy of each client"),
                     ("uncertainty", "calibration of each predictor"),
                 ]
             ]
         ),
-        done=touch(f"{MADE}/tables-{PRODUCTS}"),
+        done=touch("<logs>/tables.done"),
     log:
         "<logs>/tables.log",
     benchmark:
         "<benchmarks>/tables.tsv"
     params:
-        plan=PLAN_FILE,
-        old=f"{MADE}/tables-*",
-        out=lambda wildcards, output: Path(output[0]).parents[1],
+        wanted=flow.wanted_digest,
+        out=lambda wildcards, output: f"{flow.results}/tables",
     shell:
-        "rm -f {params.old} && bayesfed tables {params.plan} --out {params.out} > {log} 2>&1"
+        "bayesfed tables {input.plan} --out {params.out} > {log} 2>&1"
 
 
 rule compare:
     input:
-        ancient(SUMMARIES),
+        flow.summaries,
+        flow.published,
+        planned.code("papers", "results"),
+        plan=flow.plan_file,
     output:
         update(
             [
@@ -70,10 +70,10 @@ rule compare:
                         category="Comparison with print",
                         labels={"Paper": paper, "Table": item, "Shows": shows},
                     )
-                    if PLAN["papers"][paper]["printed"]
+                    if flow.papers[paper]["printed"]
                     else f"<results>/tables/{paper}/{item}.compare.csv"
                 )
-                for paper, item, shows in planning.items(PLAN, "tables")
+                for paper, item, shows in flow.items("tables")
             ]
         ),
         update(
@@ -88,31 +88,27 @@ rule compare:
                             "Shows": "claims, and where they hold",
                         },
                     )
-                    if PLAN["papers"][paper].get("claims")
+                    if spec.get("claims")
                     else f"<results>/tables/{paper}/claims.csv"
                 )
-                for paper in PLAN["papers"]
+                for paper, spec in flow.papers.items()
             ]
         ),
         update(
             [
                 f"<results>/tables/{paper}/{page}.md"
-                for paper in PLAN["papers"]
+                for paper in flow.papers
                 for page in ("glance", "agreement")
             ]
         ),
         update(["<results>/metrics.json", "<results>/curves.csv"]),
-        done=touch(f"{MADE}/compare-{PRODUCTS}"),
+        done=touch("<logs>/compare.done"),
     log:
         "<logs>/compare.log",
     benchmark:
         "<benchmarks>/compare.tsv"
     params:
-        plan=PLAN_FILE,
-        old=f"{MADE}/compare-*",
-        out=lambda wildcards, output: Path(output[0]).parents[1],
+        wanted=flow.wanted_digest,
+        out=lambda wildcards, output: f"{flow.results}/tables",
     shell:
-        "rm -f {params.old} && bayesfed compare {params.plan} --out {params.out} > {log} 2>&1"
-
-
-TABLES = [rules.tables.output, rules.compare.output]
+        "bayesfed compare {input.plan} --out {params.out} > {log} 2>&1"

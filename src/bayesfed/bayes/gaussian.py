@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
-    """sum_k w_k values_k / sum_k w_k. weights (K,) or (K, P), not negative, values (K, P); gives (P,), float64."""
+    """Return sum_k w_k values_k / sum_k w_k. weights (K,) or (K, P), not negative, values (K, P); gives (P,), float64."""
     weights = weights.double()
     # Summed one by one: the order of additions does not depend on the shape of the weights, and a thousand clients
     # are not copied to float64 all at once.
@@ -23,7 +23,7 @@ def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tensor]:
-    """The Gaussian proportional to prod_k N(mu_k, diag sigma_k^2)^(q_k): HBFL's server step.
+    """Return the Gaussian proportional to prod_k N(mu_k, diag sigma_k^2)^(q_k): HBFL's server step.
 
     Lambda = sum_k q_k sigma_k^-2 and mu = Lambda^-1 sum_k q_k sigma_k^-2 mu_k, elementwise. means and sigmas
     (K, P), powers q (K,) positive; gives mean and sigma of shape (P,) in float64. Precisions are taken relative
@@ -50,7 +50,7 @@ DEVIATIONS: dict[Rule, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def barycentre(rule: Rule, means: Tensor, sigmas: Tensor, weights: Tensor, priors: Tensor) -> tuple[Tensor, Tensor]:
-    """One Gaussian for those of K clients by a rule; all elementwise, w_k the weights over their sum:
+    """Return one Gaussian for those of K clients by a rule; all elementwise, w_k the weights over their sum:
 
         rule            mean            variance
         eaa             sum w mu        sum w sigma^2, arithmetic mean
@@ -79,22 +79,22 @@ def barycentre(rule: Rule, means: Tensor, sigmas: Tensor, weights: Tensor, prior
 
 
 def softplus(rho: Tensor) -> Tensor:
-    """sigma = log(1 + exp(rho))."""
+    """Return sigma = log(1 + exp(rho))."""
     return F.softplus(rho)
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
-    """rho = log(exp(sigma) - 1), whose softplus is sigma > 0."""
+    """Return rho = log(exp(sigma) - 1), whose softplus is sigma > 0."""
     return sigma + torch.log(-torch.expm1(-sigma))
 
 
 def sample(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
-    """mu + sigma eps: a draw of N(mu, diag sigma^2) from a standard normal one, in one pass."""
+    """Return mu + sigma eps: a draw of N(mu, diag sigma^2) from a standard normal one, in one pass."""
     return torch.addcmul(mu, sigma, eps)
 
 
 def kl(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> Tensor:
-    """KL(N(mu, diag sigma^2) || N(mu_w, diag sigma_w^2)) over the last dimension:
+    """Return KL(N(mu, diag sigma^2) || N(mu_w, diag sigma_w^2)) over the last dimension:
 
     1/2 sum [log(sigma_w^2/sigma^2) + (sigma^2 + (mu - mu_w)^2)/sigma_w^2 - 1].
     """
@@ -103,7 +103,7 @@ def kl(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> Tensor:
 
 
 def kl_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of `kl` in mu and sigma: (mu - mu_w)/sigma_w^2 and sigma/sigma_w^2 - 1/sigma. All (P,).
+    """Return the gradient of `kl` in mu and sigma: (mu - mu_w)/sigma_w^2 and sigma/sigma_w^2 - 1/sigma. All (P,).
 
     Written so that equal Gaussians give exactly 0: Adam would make steps of mere rounding.
     """
@@ -112,7 +112,7 @@ def kl_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> tup
 
 
 def kl_prior_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of `kl` in the second Gaussian's mean and standard deviation, all (P,):
+    """Return the gradient of `kl` in the second Gaussian's mean and standard deviation, all (P,):
 
     (mu_w - mu)/sigma_w^2 and (1 - (sigma^2 + (mu - mu_w)^2)/sigma_w^2)/sigma_w.
 
@@ -140,7 +140,7 @@ def renyi(mu: Tensor, variance: Tensor, mu_c: Tensor, variance_c: Tensor, alpha:
 def renyi_gradient(
     mu: Tensor, variance: Tensor, mu_c: Tensor, variance_c: Tensor, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of `renyi` in mu and log variance, all (P,); for alpha = 1 that of `kl`:
+    """Return the gradient of `renyi` in mu and log variance, all (P,); for alpha = 1 that of `kl`:
 
         (mu - mu_c)/s    and    variance/2 (1/(alpha s) + (alpha - 1) (mu - mu_c)^2/s^2) - 1/(2 alpha)
 
@@ -152,12 +152,12 @@ def renyi_gradient(
 
 
 def through_softplus(g_sigma: Tensor, rho: Tensor) -> Tensor:
-    """The gradient in rho from that in sigma = softplus(rho)."""
+    """Return the gradient in rho from that in sigma = softplus(rho)."""
     return torch.ops.aten.softplus_backward.default(g_sigma, rho, 1, 20)  # 1 and 20 as in F.softplus
 
 
 def rho_gradient(g: Tensor, eps: Tensor, rho: Tensor, sigma: Tensor, entropy_weight: Tensor) -> Tensor:
-    """d/drho of L(mu + sigma eps) - w sum_i log sigma_i with sigma = softplus(rho), from g = L'(mu + sigma eps):
+    """Return d/drho of L(mu + sigma eps) - w sum_i log sigma_i, sigma = softplus(rho), from g = L'(mu + sigma eps):
 
         (g eps - w / sigma) sigmoid(rho).
 
@@ -167,6 +167,6 @@ def rho_gradient(g: Tensor, eps: Tensor, rho: Tensor, sigma: Tensor, entropy_wei
 
 
 def log_precision_spread(sigmas: Tensor) -> Tensor:
-    """The largest difference of log sigma^-2 between two clients over all entries; sigmas (K, P), gives ()."""
+    """Return the largest difference of log sigma^-2 between two clients over all entries; sigmas (K, P), gives ()."""
     log_precision = -2 * sigmas.double().log()
     return (log_precision.amax(0) - log_precision.amin(0)).amax()

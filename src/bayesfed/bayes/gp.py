@@ -47,7 +47,7 @@ class Kernel:
 
 
 def polya_gamma(c: Tensor, noise: Noise) -> Tensor:
-    """A draw of PG(1, c) for each entry: 1/(2 pi^2) sum_k e_k / ((k - 1/2)^2 + (c/(2 pi))^2), e_k ~ Exp(1).
+    """Draw PG(1, c) for each entry: 1/(2 pi^2) sum_k e_k / ((k - 1/2)^2 + (c/(2 pi))^2), e_k ~ Exp(1).
 
     The terms behind the first ones are replaced by their mean, so that the mean is exact: tanh(c/2)/(2c).
     """
@@ -67,23 +67,23 @@ def root(K: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightPosterior:
     """w | omega, y: the factor L of A = L L^T (..., r, r), and L^-1 F^T y/2 (..., r, 1)."""
 
     factor: Tensor
     pulled: Tensor
 
     @staticmethod
-    def given(F: Tensor, y: Tensor, omega: Tensor) -> Weights:
+    def given(F: Tensor, y: Tensor, omega: Tensor) -> WeightPosterior:
         """F (n, r), y (..., n), omega (chains, ..., n)."""
         A = (F.mT * omega[..., None, :]) @ F
         A.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky_ex(A)[0]
         pull = (y / 2 @ F)[..., None].expand(*factor.shape[:-1], 1)
-        return Weights(factor, torch.linalg.solve_triangular(factor, pull, upper=False))
+        return WeightPosterior(factor, torch.linalg.solve_triangular(factor, pull, upper=False))
 
     def draw(self, noise: Noise) -> Tensor:
-        """A draw of w (chains, ..., r)."""
+        """Draw w (chains, ..., r)."""
         z = self.pulled + noise(self.pulled)
         return torch.linalg.solve_triangular(self.factor.mT, z, upper=True)[..., 0]
 
@@ -94,18 +94,20 @@ class Weights:
         return torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), upper=False)
 
     def at(self, features: Tensor, prior: float) -> tuple[Tensor, Tensor]:
-        """Mean and variance (chains, ..., m) of f at points with such features (m, r), whose prior variance is k(x, x)."""
+        """Return mean and variance (chains, ..., m) of f at points with such features (m, r), whose prior variance is
+        k(x, x).
+        """
         v = (self.inverse.flatten(0, -2) @ features.mT).unflatten(0, self.inverse.shape[:-1])
         unseen = (prior - features.square().sum(-1)).clamp(min=0)  # what the features have not of the prior's variance
         return (v * self.pulled).sum(-2), v.square().sum(-2) + unseen
 
 
 def gibbs(F: Tensor, y: Tensor, chains: int, steps: int, noise: Noise) -> Tensor:
-    """omega (chains, ..., n) after so many steps, from F (n, r) and signs y (..., n)."""
+    """Return omega (chains, ..., n) after so many steps, from F (n, r) and signs y (..., n)."""
     seen = y.square()
     omega = (seen / 4).expand(chains, *y.shape)  # the mean of PG(1, 0)
     for _ in range(steps):
-        f = Weights.given(F, y, omega).draw(noise) @ F.mT
+        f = WeightPosterior.given(F, y, omega).draw(noise) @ F.mT
         omega = polya_gamma(f, noise) * seen
     return omega
 
@@ -148,7 +150,7 @@ class Predictive(torch.autograd.Function):
 
 
 def predictive(K: Tensor, K_star: Tensor, prior: float, y: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance (chains, ..., m) of f at m points given omega, with K (n, n), K_star (m, n), y (..., n):
+    """Return mean and variance (chains, ..., m) of f at m points given omega, K (n, n), K_star (m, n), y (..., n):
 
         k*^T S B^-1 S^-1 y/2,   k** - k*^T S B^-1 S k*,   S = Omega^1/2, B = I + S K S
 

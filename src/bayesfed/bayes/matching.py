@@ -13,7 +13,7 @@ CAP = 10  # of the counts of neurons at an atom, in the public code
 
 
 def match(neurons: Tensor, sigma: float, sigma_0: float, gamma: float, iterations: int) -> tuple[Tensor, Tensor]:
-    """The atoms (L, F) and where each client's neurons are among them (J, H), from all neurons (J, H, F)."""
+    """Return the atoms (L, F) and where each client's neurons are among them (J, H), from all neurons (J, H, F)."""
     v, clients = neurons.double(), len(neurons)
 
     def gains(j: int, places: Places, used: int) -> Tensor:
@@ -27,8 +27,9 @@ def match(neurons: Tensor, sigma: float, sigma_0: float, gamma: float, iteration
 
 
 def scores(v: Tensor, sums: Tensor, counts: Tensor, clients: int, sigma: float, sigma_0: float, gamma: float) -> Tensor:
-    """What each neuron v (H, F) gains at each of L atoms, with sums (L, F) and counts (L,), and as one of H new ones:
-    (H, L + H)."""
+    """Return what each neuron v (H, F) gains at each of L atoms, with sums (L, F) and counts (L,), and as one of H new
+    ones: (H, L + H).
+    """
     s, s_0 = sigma**-2, sigma_0**-2
     together = v.square().sum(1)[:, None] + 2 * v @ sums.t() + sums.square().sum(1)  # |v + S_i|^2
     old = s**2 * (together / (s_0 + s * (counts + 1)) - sums.square().sum(1) / (s_0 + s * counts))
@@ -48,19 +49,19 @@ class Precise:
     gamma: float
 
     def match(self, places: Places, order: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The atoms (L, F) and where each client's neurons are among them (J, H), after visits in that order."""
+        """Return the atoms (L, F) and where each client's neurons are among them (J, H), after visits in that order."""
         used, places = visited(places, order, self.gains)
         sums, precisions, _ = self.gathered(places, used)
         return sums / precisions, placed(places)
 
     def gathered(self, places: Places, atoms: int) -> tuple[Tensor, Tensor, Tensor]:
-        """p mu + S_i and p + T_i, (L, F), and the counts m_i, (L,)."""
+        """Return p mu + S_i and p + T_i, (L, F), and the counts m_i, (L,)."""
         s = self.s[:, None].expand_as(self.v)
         sums, counts = gathered(self.v * s, places, atoms)
         return self.p * self.mu + sums, self.p + gathered(s, places, atoms)[0], counts
 
     def gains(self, j: int, places: Places, atoms: int) -> Tensor:
-        """What each neuron of client j gains at each of L atoms, and as one of H new ones: (H, L + H)."""
+        """Return what each neuron of client j gains at each of L atoms, and as one of H new ones: (H, L + H)."""
         sums, precisions, counts = self.gathered(places, atoms)
         s, v, prior, clients = self.s[j], self.v[j] * self.s[j], self.p * self.mu, len(self.v)
         both, m = precisions + s, counts.clamp(max=CAP)
@@ -71,13 +72,13 @@ class Precise:
 
 
 def of_new(v: Tensor, clients: int, gamma: float) -> Tensor:
-    """2 log(k J / gamma) for k = 1..H, the number of neurons v (H, F)."""
+    """Return 2 log(k J / gamma) for k = 1..H, the number of neurons v (H, F)."""
     place = torch.arange(1, len(v) + 1, dtype=v.dtype, device=v.device)
     return 2 * (place * clients / gamma).log()
 
 
 def assigned(gains: Tensor) -> Tensor:
-    """The columns (H,), all different, whose sum of gains (H, M) is the largest.
+    """Return the columns (H,), all different, whose sum of gains (H, M) is the largest.
 
     Where a gain is not finite, as after a neuron that is not, the run ends with this round, whatever is matched: the first.
     """
@@ -89,8 +90,9 @@ def assigned(gains: Tensor) -> Tensor:
 
 
 def visited(places: Places, order: Sequence[int], gains: Callable[[int, Places, int], Tensor]) -> tuple[int, Places]:
-    """How many atoms are in use, and where the clients' neurons are, once clients in that order have each been taken out and
-    put where their `gains` are largest, given the places of the others among so many atoms."""
+    """Return how many atoms are in use, and where the clients' neurons are, once clients in that order have each been
+    taken out and put where their `gains` are largest, given the places of the others among so many atoms.
+    """
     for j in order:
         used, places = renumbered([*places[:j], None, *places[j + 1 :]])
         where = assigned(gains(j, places, used))
@@ -102,12 +104,12 @@ def visited(places: Places, order: Sequence[int], gains: Callable[[int, Places, 
 
 
 def placed(places: Places) -> Tensor:
-    """The places of all clients, who have theirs: (J, H)."""
+    """Return the places of all clients, who have theirs: (J, H)."""
     return torch.stack([where for where in places if where is not None])
 
 
 def renumbered(places: Places) -> tuple[int, Places]:
-    """How many atoms are in use, and the clients' places counted among these alone."""
+    """Return how many atoms are in use, and the clients' places counted among these alone."""
     known = [where for where in places if where is not None]
     if not known:
         return 0, list(places)
@@ -116,7 +118,7 @@ def renumbered(places: Places) -> tuple[int, Places]:
 
 
 def gathered(v: Tensor, places: Places, atoms: int) -> tuple[Tensor, Tensor]:
-    """The sum (L, F) and the number (L,) of the neurons v (J, H, F) that are at each atom."""
+    """Return the sum (L, F) and the number (L,) of the neurons v (J, H, F) that are at each atom."""
     sums, counts = v.new_zeros(atoms, v.shape[2]), v.new_zeros(atoms)
     for of_client, where in zip(v, places, strict=True):
         if where is not None:  # a client has at most one neuron at an atom

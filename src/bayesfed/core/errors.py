@@ -27,8 +27,9 @@ class UnfitImages(InputError):
 
 
 def in_a_line(error: BaseException) -> tuple[str, int] | None:
-    """One line about what ended a command, and its exit code: refused input, a file where a folder is needed, a fault of the
-    machine (a full disk, memory that ran out), or of a user's own part, whose traceback is printed before.
+    """Return one line about what ended a command, and its exit code: refused input, a file where a folder is needed, a
+    fault of the machine (a full disk, memory that ran out), or of a user's own part, whose traceback is printed
+    before.
 
     None for any other error, which is ours and wants its traceback.
     """
@@ -57,13 +58,14 @@ def in_a_line(error: BaseException) -> tuple[str, int] | None:
 
 
 def of_machine(error: BaseException) -> bool:
-    """Whether a run may go on where the error came: not after refused input or a fault of a user's own part, whose mending
-    makes another run of it."""
+    """Return whether a run may go on where the error came: not after refused input or a fault of a user's own part,
+    whose mending makes another run of it.
+    """
     return out_of_memory(error) or not (isinstance(error, InputError) or in_own_part(error))
 
 
 def in_own_part(error: BaseException) -> str | None:
-    """The file and the innermost line of a user's own part that an error went through."""
+    """Return the file and the innermost line of a user's own part that an error went through."""
     frames = [
         (Path(frame.f_code.co_filename), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -76,24 +78,30 @@ def in_own_part(error: BaseException) -> str | None:
 
 
 def words(error: BaseException) -> str:
-    """An error's kind, and the first line of what it says."""
+    """Return an error's type, and the first line of what it says."""
     text = error.msg if isinstance(error, SyntaxError) else str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def file_on(path: Path) -> Path | None:
-    """The file that a path leads to, or through, as if it were a folder."""
+    """Return the file that a path leads to, or through, as if it were a folder."""
     return next((one for one in (path, *path.parents) if one.is_file()), None)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the machine or of its GPU: no fault of whosever code was running."""
+    """Return whether memory ran out, of the machine or of its GPU: no fault of whosever code was running."""
     return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def nearest(value: object, valid: Iterable[object]) -> str:
-    """The words that end an error on a wrong name: the closest of `valid`, or all of them."""
-    names = {str(name) for name in valid}
+    """Return the words that end an error on a wrong name: the closest of `valid`, or all of them.
+
+    A part of a dotted name stands for it: `alpha` for the first of `partition.alpha`, `method.alpha`.
+    """
+    names = list(dict.fromkeys(map(str, valid)))
     small = {name.lower(): name for name in sorted(names)}
+    for name in names:
+        for part in name.lower().split("."):
+            small.setdefault(part, name)
     close = difflib.get_close_matches(str(value).lower(), small, n=1)
     return f"did you mean '{small[close[0]]}'?" if close else f"valid: {', '.join(sorted(names))}"

@@ -23,7 +23,9 @@ YAML_PARTS = 1_000_000
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it fails."""
+    """Yield a temporary name beside `path` to write to; it becomes `path` when the block ends, and vanishes if it
+    fails.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     own = secrets.token_hex(4)  # a process of another container or node may have this one's number
     scratch = path.with_name(f".{path.stem}.{os.getpid()}-{own}{path.suffix}")
@@ -35,13 +37,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def left_behind(path: Path) -> list[Path]:
-    """What `replacing` has left beside `path` where its process was killed."""
+    """List what `replacing` has left beside `path` when its process was killed."""
     name = re.compile(rf"\.{re.escape(path.stem)}\.\d+-\w+{re.escape(path.suffix)}")
     return [one for one in path.parent.glob(".*") if name.fullmatch(one.name)]
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; raises InputError where there is no file, no YAML in it, a key twice, or more than is written
+    """Read a YAML file; raise InputError where there is no file, no YAML in it, a key twice, or more than is written
     there.
 
     An alias of an alias of an alias may stand for more than any memory holds, or for itself.
@@ -82,7 +84,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parts_of(value: Any, known: dict[int, int]) -> int:
-    """How many keys and values a tree has, each alias written out; `known`: those of the mappings and lists seen so far.
+    """Count a tree's keys and values, each alias written out; `known`: those of the mappings and lists seen so far.
 
     Raises RecursionError for a tree that holds itself.
     """
@@ -119,17 +121,23 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sealed_json(content: Mapping[str, Any]) -> str:
-    """The one text of a sealed mapping: its JSON with the sha256 of that JSON as the last key, `digest`."""
+    """Return the one text of a sealed mapping: its JSON with the sha256 of that JSON as the last key, `digest`."""
     content = {key: value for key, value in content.items() if key != "digest"}
     return json_text({**content, "digest": hashlib.sha256(json_text(content).encode()).hexdigest()})
 
 
 def read_sealed_json(path: Path) -> dict[str, Any]:
-    """What `sealed_json` made. Raises ValueError where a byte of it is another now, FileNotFoundError."""
-    text = path.read_text(encoding="utf-8")
-    content = json.loads(text)
-    if not isinstance(content, dict) or text != sealed_json(content):
-        raise ValueError(f"{path} is not as it was written")
+    """Read a file written by `sealed_json`; raise ValueError if its content was altered, FileNotFoundError."""
+    return unsealed(path.read_text(encoding="utf-8"))
+
+
+def unsealed(text: str) -> dict[str, Any]:
+    """Read the text of `sealed_json`; raise ValueError if a byte of it was altered."""
+    body, _, end = text.rpartition(',\n "digest": "')
+    digest = hashlib.sha256((body + "\n}\n").encode()).hexdigest()
+    if end != f'{digest}"\n}}\n':
+        raise ValueError("this is not as it was written")
+    content: dict[str, Any] = json.loads(text)
     return content
 
 
@@ -139,10 +147,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class Held(Exception):
+    """Another process holds a lock."""
+
+
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the kernel lock of a file, which is made where it is missing; where another process holds it, say once that it
-    holds `what`, and wait.
+def locked(path: Path, what: str, wait: bool = True) -> Iterator[None]:
+    """Hold the kernel lock of a file, made if it is missing; say once `what` another process holds, and wait.
+
+    Raises Held instead of waiting unless `wait`.
 
     Raises OSError with the lock's place where the file system cannot lock, as some that come over a network.
     """
@@ -152,11 +165,25 @@ def locked(path: Path, what: str) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if not wait:
+                    raise Held from None
                 print(f"{what}; waiting", file=sys.stderr)
                 fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise OSError(error.errno, f"cannot be locked here ({error.strerror})", str(path)) from None
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Return true while another process holds the kernel lock of a file; False for one that is not there."""
+    try:
+        with path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def digest(text: str, paths: Iterable[Path]) -> str:

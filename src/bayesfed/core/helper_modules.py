@@ -16,7 +16,8 @@ from bayesfed.core import files, plugins
 
 
 def found(sources: Iterable[Path]) -> dict[str, str]:
-    """The helpers of parts, files or package folders, of the folder in use: their paths from there, and their sha256.
+    """Return the helpers of parts, files or package folders, of the folder in use: their paths from there, and their
+    sha256.
 
     A module counts wherever a part, or a helper, imports it, in a function too. One that is found only when it has been
     imported, since the way to it is set then, is found afterwards.
@@ -39,15 +40,15 @@ def found(sources: Iterable[Path]) -> dict[str, str]:
 
 
 def told(helping: Iterable[str]) -> str:
-    """A line that warns of helpers."""
+    """Return a line that warns of helpers."""
     return (
         f"bayesfed: {', '.join(map(shown, helping))}: imported by parts of your own, and in no run's key; put it into a "
-        "package folder with its part, or a change of it is not noticed (docs/extending.md)"
+        "package folder with its part, or a change of it is not noticed (docs/guides/your-method.md)"
     )
 
 
 def changed(then: Mapping[str, str]) -> list[str]:
-    """Which of the helpers that a run had are other files now."""
+    """List the helpers of a run that are other files now."""
     folder = plugins.in_use.folder or Path()
     return [
         shown(name)
@@ -57,12 +58,14 @@ def changed(then: Mapping[str, str]) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """The path of a helper from the working folder."""
+    """Return the path of a helper from the working folder."""
     return os.path.normpath((plugins.in_use.folder or Path()) / name)
 
 
 def imported(path: Path) -> set[Path]:
-    """The files of modules that a Python file imports anywhere in it, as far as they can be found; others of any folder."""
+    """Return the files of modules that a Python file imports anywhere in it, as far as they can be found; others of
+    any folder.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # no Python
@@ -83,13 +86,13 @@ def imported(path: Path) -> set[Path]:
 
 
 def with_parents(name: str) -> Iterator[str]:
-    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
+    """Return `a`, `a.b` and `a.b.c` of `a.b.c`."""
     pieces = name.split(".")
     return (".".join(pieces[: count + 1]) for count in range(len(pieces)))
 
 
 def module(name: str) -> Path | None:
-    """The file of a module, whether it has been imported or not; imports nothing."""
+    """Return the file of a module, whether it has been imported or not; imports nothing."""
     if name in sys.modules:
         file = getattr(sys.modules[name], "__file__", None)
         return Path(file) if file else None
@@ -107,5 +110,5 @@ def module(name: str) -> Path | None:
 
 
 def lying(path: Path) -> Path | None:
-    """The file of the module or package at a path without an ending."""
+    """Return the file of the module or package at a path without an ending."""
     return next((one for one in (path.with_name(f"{path.name}.py"), path / "__init__.py") if one.is_file()), None)

@@ -41,8 +41,9 @@ NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
 
 @dataclass(frozen=True)
 class Part:
-    """What a name stands for, where it is from, the digest of its source, "" for ours, and its file or package folder, if it
-    is a module in a user's folder."""
+    """A part: its origin, what its name stands for, the digest of its source, "" for ours, and its file or package
+    folder if it is a module in a user's folder.
+    """
 
     origin: str
     value: Callable[[], Any]
@@ -63,6 +64,7 @@ class InUse:
 
 
 in_use = InUse()
+registered: dict[str, dict[str, Part]] = {kind: {} for kind in KINDS}  # parts of this process alone, as of a notebook
 
 
 def use(folder: object, data: Path = DATA) -> None:
@@ -88,7 +90,7 @@ class Registry(ABC):
         self.kind, self.noun, self.ours = kind, noun, ours
 
     def part(self, name: object, where: str) -> Part:
-        """The part of that name; raises InputError that begins with `where` and ends with the nearest name."""
+        """Return the part of that name; raises InputError that begins with `where` and ends with the nearest name."""
         ours, own = self.ours(), self.own()
         if isinstance(name, str) and name in ours:
             return Part("bayesfed", lambda: ours[name], lambda: "")
@@ -98,7 +100,7 @@ class Registry(ABC):
         raise InputError(f"{where}: no {self.noun} is named '{name}'; {nearest(name, [*ours, *own])}{hint}")
 
     def own(self) -> dict[str, Part]:
-        """The parts that are not ours. Raises InputError for a name that is taken, or no name."""
+        """Return the parts that are not ours. Raises InputError for a name that is taken, or no name."""
         if self.kind not in in_use.found:
             found: dict[str, Part] = {}
             for name, part in self.listed():
@@ -116,21 +118,36 @@ class Registry(ABC):
         return in_use.found[self.kind]
 
     def listed(self) -> Iterator[tuple[str, Part]]:
-        """Names and parts of installed packages, then of the folder in use."""
+        """Names and parts of installed packages, of the folder in use, then of this process alone."""
         for entry in entry_points(group=f"bayesfed.{self.kind}"):
             yield entry.name, self.installed(entry)
         folder = in_use.folder and in_use.folder / self.kind
         for path in sorted(folder.iterdir()) if folder and folder.is_dir() else []:
             if not path.name.startswith((".", "_")):
                 yield from self.lying(path)
+        yield from registered[self.kind].items()
+
+    def register(self, name: str, part: Part) -> None:
+        """Add a part to this process, in place of an earlier one of that name from here.
+
+        Raises InputError for a name that is taken, or no name.
+        """
+        before = registered[self.kind].copy()
+        registered[self.kind][name] = part
+        in_use.found.pop(self.kind, None)
+        try:
+            self.own()
+        except InputError:
+            registered[self.kind] = before
+            raise
 
     @abstractmethod
     def installed(self, entry: EntryPoint) -> Part:
-        """The part that an entry point names."""
+        """Return the part that an entry point names."""
 
     @abstractmethod
     def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
-        """The parts in a file or folder of the user's."""
+        """Return the parts in a file or folder of the user's."""
 
 
 class Modules(Registry):
@@ -146,7 +163,7 @@ class Modules(Registry):
         origin = f"entry point '{entry.name}' ({entry.value})"
 
         def value() -> Any:
-            know_old_names()
+            register_old_names()
             with one_line(entry.value):
                 module = importlib.import_module(entry.module)
             held = self.held(module, origin)
@@ -164,7 +181,7 @@ class Modules(Registry):
             yield name, Part(str(path), lambda value=value: value, lambda: source, path)  # type: ignore[misc]
 
     def held(self, module: ModuleType, origin: str) -> Mapping[str, Any]:
-        """The parts of a module by name; raises InputError where there is none, or one is not as it should be."""
+        """Return the parts of a module by name; raises InputError where there is none, or one is not as it should be."""
         value = getattr(module, self.attribute, None)
         if value is None:
             raise InputError(f"{origin}: the module has no {self.attribute}")
@@ -200,7 +217,7 @@ class Folders(Registry):
             yield path.name, self.of(str(path), path.name, lambda: path)
 
     def of(self, origin: str, name: str, folder: Callable[[], Path]) -> Part:
-        """The part in a folder."""
+        """Return the part in a folder."""
         data = in_use.data
         return Part(
             origin, lambda: self.read(name, folder(), data), lambda: self.identity(self.read(name, folder(), data))
@@ -209,8 +226,9 @@ class Folders(Registry):
 
 @contextlib.contextmanager
 def one_line(where: object) -> Iterator[None]:
-    """Whatever a user's code raises inside becomes an InputError of one line that names the file and the line, but for
-    memory that ran out."""
+    """Turn what a user's code raises inside into an InputError of one line that names file and line; memory that ran
+    out stays.
+    """
     try:
         yield
     except InputError:
@@ -229,14 +247,14 @@ def one_line(where: object) -> Iterator[None]:
 MOVED = {"bayesfed.options": "bayesfed.core.options", "bayesfed.errors": "bayesfed.core.errors"}
 
 
-def know_old_names() -> None:
-    """Have Python find modules under the names that they had."""
+def register_old_names() -> None:
+    """Register modules in `sys.modules` under the names that they had."""
     for old, new in MOVED.items():
         sys.modules.setdefault(old, importlib.import_module(new))
 
 
 def load(path: Path) -> tuple[ModuleType, str]:
-    """The module at `path`, a file or a package folder, and the digest of its source.
+    """Import the module at `path`, a file or a package folder, and the digest of its source.
 
     Equal sources at one place are imported once; a changed one is another module. Raises InputError of one line for
     whatever the import raises.
@@ -250,7 +268,7 @@ def load(path: Path) -> tuple[ModuleType, str]:
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: this is a link to {file.resolve()}, and a Python file is needed")
     module = importlib.util.module_from_spec(spec)
-    know_old_names()
+    register_old_names()
     # Python tells bytecode by second and size of its source: of a part that is edited, none is left.
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules[name] = module
@@ -273,12 +291,12 @@ def digest(path: Path) -> str:
 
 
 def listing(folder: Path, paths: Iterable[Path]) -> str:
-    """The names and digests of files in a folder, as text."""
+    """Return the names and digests of files in a folder, as text."""
     return "".join(f"{path.relative_to(folder).as_posix()} {files.sha256(path)}\n" for path in paths)
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files in a folder at any depth, in one order on every machine, but for hidden ones and bytecode."""
+    """Return the files in a folder at any depth, in one order on every machine, but for hidden ones and bytecode."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     named = ((path.relative_to(folder).parts, path) for path in found)
     return [path for parts, path in sorted(named) if not any(part.startswith(".") for part in parts)]
@@ -286,7 +304,7 @@ def files_in(folder: Path) -> list[Path]:
 
 @functools.cache
 def is_library(path: Path) -> bool:
-    """Whether a file is Python's, an installed package's or ours, and so nobody's own code."""
+    """Return whether a file is Python's, an installed package's or ours, and so nobody's own code."""
     stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     place = path.resolve()
     installed = {"site-packages", "dist-packages"} & {*place.parts}
@@ -294,19 +312,19 @@ def is_library(path: Path) -> bool:
 
 
 def own_files(folder: Path | None) -> list[Path]:
-    """The files of a folder that parts and papers are read from."""
+    """Return the files of a folder that parts and papers are read from."""
     return [path for kind in (*KINDS, PAPERS) for path in files_in(folder / kind)] if folder else []
 
 
 def lies_in_folder(name: str) -> bool:
-    """Whether a part of a run, `methods/mine`, lies in the folder in use, and not in an installed package."""
+    """Return whether a part of a run, `methods/mine`, lies in the folder in use, and not in an installed package."""
     kind, _, name = name.partition("/")
     return in_use.folder is not None and Path(in_use.found[kind][name].origin).is_relative_to(in_use.folder)
 
 
 @functools.cache
 def top_level(entry: EntryPoint) -> Path:
-    """The top-level package, or module, of an entry point, found without importing it."""
+    """Return the top-level package, or module, of an entry point, found without importing it."""
     spec = importlib.util.find_spec(entry.module.partition(".")[0])
     if spec is None or not (spec.submodule_search_locations or spec.origin):
         raise InputError(f"entry point '{entry.name}' ({entry.value}): there is no such module")
@@ -314,7 +332,10 @@ def top_level(entry: EntryPoint) -> Path:
 
 
 def state(folder: object) -> str:
-    """A text that changes with anything that own parts are read from; "" where there are none. Imports none of them."""
+    """Return a text that changes with anything that own parts are read from; "" where there are none.
+
+    Imports none of them.
+    """
     path = Path(str(folder)) if folder else None
     text = listing(path, own_files(path)) if path else ""
     for reader in sorted(path.glob("datasets/*/reader.py")) if path else []:  # what it read decides, not its files

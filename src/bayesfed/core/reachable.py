@@ -1,4 +1,4 @@
-"""What an object holds, for a comparison with what it held before: where a method keeps state, if it does.
+"""Contents of an object, to be compared with what it held before: so state that a method keeps is found.
 
 Looked at is all that can be reached from it: its attributes and its class's, the closures and
 defaults of their functions, and all names of the modules that these are from, through containers and objects of any kind.
@@ -51,15 +51,17 @@ Look = Callable[[str, Any], tuple[object, Iterable[tuple[str, object]]]]
 
 @dataclass
 class Held:
-    """What was found, in order, and apart from it what may come later without being kept there: modules by name, and values
-    in caches by their place in memory. `alive` is all that has been seen, lest another object takes its place."""
+    """The contents found, in order, and apart from them what may come later without being kept there: modules by name,
+    and values in caches by their place in memory. `alive` is all that has been seen, lest another object takes its
+    place.
+    """
 
     contents: Found
     apart: dict[object, Found]
     alive: list[object]
 
     def changed(self, before: Held) -> str | None:
-        """How the first content is told of that differs from what was there before; None where all is as it was."""
+        """Return the path of the first content that differs from what was there before; None if all is as it was."""
         pairs = [(self.contents, before.contents)]
         pairs += [(self.apart[one], before.apart[one]) for one in self.apart.keys() & before.apart.keys()]
         for now, then in pairs:
@@ -71,7 +73,7 @@ class Held:
 
 
 def held(roots: Mapping[str, object]) -> Held:
-    """What can be reached from objects, each by what it is called."""
+    """Return what can be reached from objects, each by what it is called."""
     found = Held([], {}, [])
     seen = {id(one) for one in SHARED}
     found.contents, waiting = walk(deque(roots.items()), seen, found.alive)
@@ -85,7 +87,9 @@ def held(roots: Mapping[str, object]) -> Held:
 
 
 def walk(waiting: deque[tuple[str, object]], seen: set[int], alive: list[object]) -> tuple[Found, list[Apart]]:
-    """The contents of objects and of all that they refer to, level by level, and what was met that is looked at apart."""
+    """Return the contents of objects and of all that they refer to, level by level, and what was met that is looked at
+    apart.
+    """
     found: Found = []
     apart: list[Apart] = []
     while waiting:
@@ -108,18 +112,18 @@ def walk(waiting: deque[tuple[str, object]], seen: set[int], alive: list[object]
 
 
 def compiled(module: types.ModuleType) -> list[Apart]:
-    """Names such as torch.compile adds to a module when a function is first called."""
+    """List names such as torch.compile adds to a module when a function is first called."""
     own = [(name, value) for name, value in list(vars(module).items()) if name.startswith("__") and not special(name)]
     return [(f"{module.__name__}.{name}", f"{title(module)}.{name}", value) for name, value in own]
 
 
 def special(name: str) -> bool:
-    """Whether Python itself sets an attribute of that name."""
+    """Return whether Python itself sets an attribute of that name."""
     return name.startswith("__") and name.endswith("__")
 
 
 def values_of(cache: Any) -> list[object]:
-    """The keys and values in a cache of `functools`, which the garbage collector alone can tell."""
+    """Return the keys and values in a cache of `functools`, which the garbage collector alone can tell."""
     inside = gc.get_referents(cache)
     at = next(place for place, one in enumerate(inside) if one is cache.__wrapped__)
     found: list[object] = [*inside[: at - 1], *inside[at - 1].values()]
@@ -127,7 +131,7 @@ def values_of(cache: Any) -> list[object]:
 
 
 def inside_of(path: str, one: object) -> Found:
-    """What is looked at apart; of a module its names, and the package that it is in."""
+    """Return what is looked at apart; of a module its names, and the package that it is in."""
     if not isinstance(one, types.ModuleType):
         return [(path, one)]
     package = sys.modules.get(one.__name__.partition(".")[0], one)
@@ -137,7 +141,7 @@ def inside_of(path: str, one: object) -> Found:
 
 @functools.cache
 def foreign(module: str) -> bool:
-    """Whether a module is Python's, an installed library's or ours; not so what an entry point of ours names."""
+    """Return whether a module is Python's, an installed library's or ours; not so what an entry point of ours names."""
     top = module.partition(".")[0]
     if top in packages():
         return False
@@ -151,18 +155,18 @@ def foreign(module: str) -> bool:
 
 @functools.cache
 def packages() -> set[str]:
-    """The top-level packages that parts are installed from."""
+    """Return the top-level packages that parts are installed from."""
     return {entry.module.partition(".")[0] for kind in KINDS for entry in entry_points(group=f"bayesfed.{kind}")}
 
 
 def title(module: types.ModuleType) -> str:
-    """What a module is called: as its file, or its folder where it is a package."""
+    """Return a module's name in messages: its file's, or its folder's if it is a package."""
     path = Path(getattr(module, "__file__", None) or module.__name__)
     return path.parent.name if path.stem == "__init__" else path.stem
 
 
 def attributes(path: str, names: Mapping[str, object]) -> Found:
-    """Attributes, but for those that Python itself sets."""
+    """List attributes, except those that Python itself sets."""
     return [
         (f"{path}.{name}", value)
         for name, value in list(names.items())
@@ -226,7 +230,7 @@ def of_variable(path: str, one: ContextVar[Any]) -> tuple[object, Found]:
 
 
 def of_function(path: str, one: types.FunctionType) -> tuple[object, Found]:
-    """Of a library's, what it wraps alone: what else it refers to is its own."""
+    """Look at a function; of a library's only at what it wraps, since what else it refers to is its own."""
     if foreign(str(one.__globals__.get("__name__"))):
         return one.__code__, [(path, one.__wrapped__)] if hasattr(one, "__wrapped__") else []
     code, name = one.__code__, one.__qualname__
@@ -238,12 +242,14 @@ def of_function(path: str, one: types.FunctionType) -> tuple[object, Found]:
     inside += [(f"{variable} in {name}", value) for variable, value in zip(taken, defaults, strict=True)]
     inside += [(f"{variable} in {name}", value) for variable, value in (one.__kwdefaults__ or {}).items()]
     inside += [(f"{name}.{variable}", value) for variable, value in vars(one).items()]
-    modules = [sys.modules[each] for each in (one.__module__, *imported(code)) if each in sys.modules]
+    # A notebook holds all that its user has; `methods/registered.py` has refused what a method would take from there.
+    names = [each for each in (one.__module__, *imported(code)) if each != "__main__"]
+    modules = [sys.modules[each] for each in names if each in sys.modules]
     return code, [*inside, *((title(module), module) for module in modules)]
 
 
 def filled(cell: types.CellType) -> bool:
-    """Whether a variable of a closure has a value by now."""
+    """Return whether a variable of a closure has a value by now."""
     try:
         return cell.cell_contents is cell.cell_contents
     except ValueError:
@@ -288,7 +294,7 @@ def of_cache(path: str, one: Any) -> tuple[object, Found]:
 
 
 def of_compiled(path: str, one: object) -> tuple[object, Found]:
-    """What torch.compile makes of a module changes when it is first called; the module itself does not."""
+    """Look at the module behind torch.compile's: that changes when it is first called, the module itself does not."""
     return type(one), [(path, getattr(one, "_orig_mod", None))]
 
 
@@ -297,8 +303,9 @@ def of_engine(path: str, one: object) -> tuple[object, Found]:
 
 
 def of_object(path: str, one: object) -> tuple[object, Found]:
-    """Any other object by what pickling would keep of it: attributes, slots, items, the state of what is written in C. Where
-    it cannot be pickled, by its attributes alone."""
+    """Look at any other object by what pickling would keep: attributes, slots, items, the state of what is written in
+    C. Where it cannot be pickled, by its attributes alone.
+    """
     kind = type(one)
     try:
         reduced: Any = one.__reduce_ex__(4)
@@ -326,7 +333,7 @@ EXACTLY: dict[type, Look] = {list: of_sequence, tuple: of_sequence, set: of_set,
 
 @functools.cache
 def way_of(kind: type) -> Look:
-    """How to look at objects of a type."""
+    """Return how to look at objects of a type."""
     if kind in EXACTLY:
         return EXACTLY[kind]
     for kinds, way in WAYS:

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 PURPOSES = (
     "partition", "server-images", "init", "init-layers", "init-network", "participation", "stragglers",
-    "order", "augment", "noise", "predict", "method", "resampling", "labelling",
+    "order", "augment", "noise", "predict", "method", "resampling", "labelling", "validation",
 )  # fmt: skip
 
 
-def digest(seed: int, purpose: str, round: int = 0, client: int = -1) -> int:
-    """The 128-bit key of a stream; client -1 is the server. Raises ValueError for a purpose nobody declared."""
+def digest(seed: int, purpose: str, round_number: int = 0, client: int = -1) -> int:
+    """Return the 128-bit key of a stream; client -1 is the server. Raises ValueError for a purpose nobody declared."""
     if purpose not in PURPOSES:
         raise ValueError(f"no random stream is named {purpose!r}")
-    text = f"{seed}/{purpose}/{round}/{client}".encode()
+    text = f"{seed}/{purpose}/{round_number}/{client}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:16], "little")
 
 
-def generator(seed: int, purpose: str, round: int = 0, client: int = -1) -> np.random.Generator:
-    """A NumPy generator for draws made on the host (partitions, stragglers, participation, batch order)."""
-    return np.random.Generator(np.random.Philox(key=digest(seed, purpose, round, client)))
+def generator(seed: int, purpose: str, round_number: int = 0, client: int = -1) -> np.random.Generator:
+    """Return a NumPy generator for draws made on the host (partitions, stragglers, participation, batch order)."""
+    return np.random.Generator(np.random.Philox(key=digest(seed, purpose, round_number, client)))
 
 
-def seed_torch(into: torch.Generator, seed: int, purpose: str, round: int = 0, client: int = -1) -> torch.Generator:
+def seed_torch(
+    into: torch.Generator, seed: int, purpose: str, round_number: int = 0, client: int = -1
+) -> torch.Generator:
     """Set a torch generator, on any device, to the start of a stream (augmentation, weight noise)."""
-    return into.manual_seed(digest(seed, purpose, round, client) & (2**63 - 1))
+    return into.manual_seed(digest(seed, purpose, round_number, client) & (2**63 - 1))

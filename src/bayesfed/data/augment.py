@@ -67,15 +67,16 @@ class Images:
         return values.to(self.dtype).view(pixels.shape).permute(0, 3, 1, 2)
 
     def plain(self, indices: Tensor) -> Tensor:
-        """Normalised images (B, C, H, W) as they are."""
+        """Return normalised images (B, C, H, W) as they are."""
         pixels = self.pixels.index_select(0, indices)
         if self.augment != "none":
             pixels = pixels[:, PADDING:-PADDING, PADDING:-PADDING, : self.channels]
         return self.normalise(pixels) if pixels.dtype == torch.uint8 else pixels.permute(0, 3, 1, 2)
 
     def draws(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """What the augmentation of `count` images draws: crop and flip (count, 3) int64 whatever it is, as `fola` (count,
-        10) float64 with AutoAugment's draws and the row and column of Cutout's centre behind."""
+        """Draw the augmentation of `count` images: crop and flip (count, 3) int64 whatever it is, as `fola` (count,
+        10) float64 with AutoAugment's draws and the row and column of Cutout's centre behind.
+        """
         found = augmentation_draws(generator, count)
         if self.augment != "fola":
             return found
@@ -83,8 +84,9 @@ class Images:
         return np.concatenate([found, policy, generator.integers(0, self.size, (count, 2))], axis=1)
 
     def augmented(self, indices: Tensor, draws: Tensor) -> Tensor:
-        """Images (B, C, H, W) as `draws` (B, 3 or 10) says: cropped at (row, column) 0 to 8 and flipped where 1, then
-        AutoAugment and Cutout."""
+        """Return images (B, C, H, W) as `draws` (B, 3 or 10) says: cropped at (row, column) 0 to 8 and flipped where
+        1, then AutoAugment and Cutout.
+        """
         if self.augment == "none":
             return self.plain(indices)
         pixels = self.cropped(indices, draws[:, :3].long())
@@ -106,8 +108,9 @@ class Images:
 
 
 def cut_out(images: Tensor, centres: Tensor) -> Tensor:
-    """Black squares of side CUTOUT, cut at the edges, in images (B, C, H, W), in place: rows and columns from centre - 8 to
-    centre + 7 (DeVries and Taylor, 2017); centres (B, 2) int64."""
+    """Cut black squares of side CUTOUT, clipped at the edges, into images (B, C, H, W), in place: rows and columns
+    from centre - 8 to centre + 7 (DeVries and Taylor, 2017); centres (B, 2) int64.
+    """
     steps = torch.arange(images.shape[2], device=images.device)
     away = steps - centres[:, :, None]
     rows, columns = ((away >= -(CUTOUT // 2)) & (away < CUTOUT // 2)).unbind(1)
@@ -115,6 +118,6 @@ def cut_out(images: Tensor, centres: Tensor) -> Tensor:
 
 
 def augmentation_draws(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Crop offsets and flips of `count` images, int64 (count, 3)."""
+    """Draw crop offsets and flips of `count` images, int64 (count, 3)."""
     offsets = generator.integers(0, 2 * PADDING + 1, (count, 2))
     return np.concatenate([offsets, generator.integers(0, 2, (count, 1))], axis=1)

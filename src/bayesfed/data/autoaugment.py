@@ -21,8 +21,10 @@ COLUMNS = 5  # of `draws`
 
 
 def draws(generator: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """What AutoAugment draws for so many images, (count, 5): the policy 0 to 24, for each of its two operations a number
-    from 0 to 1 (applied where it is at most the operation's probability), and for each its sign (0: minus, 1: plus)."""
+    """Draw AutoAugment's choices for so many images, (count, 5): the policy 0 to 24, for each of its two operations a
+    number from 0 to 1 (applied where it is at most the operation's probability), and for each its sign (0: minus, 1:
+    plus).
+    """
     policies = generator.integers(0, POLICIES, (count, 1))
     # float32, as torchvision draws and compares them
     chances = generator.random((count, 2), np.float32)
@@ -74,7 +76,7 @@ class AutoAugment:
         return images
 
     def apply(self, images: Tensor, name: str, strength: float) -> Tensor:
-        """One operation on images uint8 (B, C, H, W)."""
+        """Apply one operation to images uint8 (B, C, H, W)."""
         if name == "Equalize":
             return equalize(images)
         nearest = self.torchvision.InterpolationMode.NEAREST

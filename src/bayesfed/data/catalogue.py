@@ -15,7 +15,9 @@ from bayesfed.data.sources import SOURCES, Source
 
 
 def source(name: str) -> Source:
-    """The dataset called `name`; raises InputError with the nearest name, and for one that must be fetched first."""
+    """Return the dataset called `name`; raises InputError with the nearest name, and for one that must be fetched
+    first.
+    """
     found = described(name)
     if not found.size:
         raise InputError(
@@ -25,7 +27,7 @@ def source(name: str) -> Source:
 
 
 def how_to_fetch(name: str, data: Path) -> str:
-    """What to do for a dataset in the folder `data`, in words: the command, with the folder of own parts where it is one."""
+    """Say what to do for a dataset in the folder `data`: the command, with the folder of own parts where it is one."""
     own = (
         ""
         if name in SOURCES or plugins.in_use.folder is None
@@ -36,7 +38,7 @@ def how_to_fetch(name: str, data: Path) -> str:
 
 
 def described(name: str) -> Source:
-    """The dataset called `name`, of no size where only its reader can tell, of format leaf as it was fetched."""
+    """Return the dataset called `name`, of no size where only its reader can tell, of format leaf as it was fetched."""
     found: Source = registry.part(name, "dataset").value()
     if found.format != "leaf":
         return found
@@ -47,7 +49,7 @@ def described(name: str) -> Source:
 
 
 def _identity(source: Source) -> str:
-    """A digest of what of a dataset's description, beside its records, decides results."""
+    """Return a digest of what of a dataset's description, beside its records, decides results."""
     decides = [source.classes, source.prepare, source.side, source.augment, source.mean, source.std]
     decides += [source.reader] if source.reader else []
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()

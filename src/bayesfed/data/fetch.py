@@ -1,40 +1,33 @@
 """Fetch a dataset: from its publisher, a local mirror, or a folder of the user's; verify it; store it in canonical order.
 
 A download is verified by the publisher's checksum, and what is read by the dataset's fingerprint, wherever
-it comes from. Nothing is unpickled, and no archive is unpacked to disk: the files wanted are read by name.
+it comes from.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
 import os
 import shutil
 import sys
-import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bayesfed.core import files
+from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
-from bayesfed.data import own, prepare, reader, store
+from bayesfed.data import formats, own, prepare, reader, store
 from bayesfed.data.catalogue import described
-from bayesfed.data.records import SPLITS, canonical_order, write_npz
+from bayesfed.data.records import SPLITS, Records, canonical_order, write_npz
 from bayesfed.data.sources import File, Source
 
 MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
-Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
 
 
-def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
-    """Make `data_dir/name` and return it; if it is there and sound it is left alone, if damaged replaced.
+def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None = None) -> Path:
+    """Make the folder of a dataset in `data` and return it; if it is there and sound it is left alone, if damaged replaced.
 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
     is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
@@ -44,10 +37,9 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
     changed. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
-    wanted, data_dir = described(name), Path(data_dir)
+    wanted, data_dir = described(name), Path(data)
     folder = data_dir / name
-    if mirror is None and os.environ.get("BAYESFED_MIRROR"):
-        mirror = Path(os.environ["BAYESFED_MIRROR"])
+    mirror = Path(given) if (given := mirror or os.environ.get("BAYESFED_MIRROR")) else None
     if _is_sound(wanted, data_dir, mirror):
         return folder
     with _scratch(data_dir, name) as scratch:
@@ -82,7 +74,7 @@ def fetch(name: str, data_dir: Path | str, mirror: Path | None = None) -> Path:
 
 @contextmanager
 def _scratch(data_dir: Path, name: str) -> Iterator[Path]:
-    """A folder to work in, held by one process at a time; what a killed one left is removed first."""
+    """Yield a folder to work in, held by one process at a time; what a killed one left is removed first."""
     scratch = data_dir / f".{name}.scratch"
     with files.locked(data_dir / f".{name}.lock", f"{data_dir / name}: another process fetches this"):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -102,14 +94,14 @@ def _is_sound(wanted: Source, data_dir: Path, mirror: Path | None) -> bool:
 
 
 def _pinned(folder: Path) -> str:
-    """The preparation for which a record holds mean and standard deviation."""
+    """Return the preparation for which a record holds mean and standard deviation."""
     return str(files.read_sealed_json(folder / "dataset.json").get("preparation"))
 
 
 def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Records]:
-    """The verified records of both splits in canonical order, that is sorted by their sha256."""
+    """Return the verified records of both splits in canonical order, that is sorted by their sha256."""
     if wanted.format == "scikit-learn":
-        return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in _digits(wanted).items()}
+        return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in formats.digits(wanted).items()}
     if wanted.format == "leaf" and mirror is None:
         raise InputError(
             f"{wanted.name}: LEAF publishes a script that makes its files, and no files; run its preprocess.sh, put the "
@@ -118,7 +110,7 @@ def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Re
     folder = _published(wanted, mirror, scratch)
     if not wanted.fingerprints:
         _check_files(wanted, folder, "the publisher's is")
-    read = {"cifar": _read_cifar, "idx": _read_idx, "mat": _read_mat, "leaf": _read_leaf}[wanted.format]
+    read = formats.READERS[wanted.format]
     result = {}
     for split in SPLITS:
         result[split] = _verified(wanted, split, read(wanted, split, folder), str(folder))
@@ -126,7 +118,7 @@ def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Re
 
 
 def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
-    """A folder with the publishers' files: the mirror, or `scratch`, where they are downloaded."""
+    """Return a folder with the publishers' files: the mirror, or `scratch`, where they are downloaded."""
     if mirror is None:
         for file in wanted.files:
             _download(file, scratch)
@@ -141,15 +133,16 @@ def _check_files(wanted: Source, folder: Path, told: str) -> None:
     for file in wanted.files:
         if not (folder / file.name).is_file():
             raise InputError(f"{wanted.name}: no file {file.name} in the mirror {folder}")
-        if (found := _md5(folder / file.name)) != file.md5:
+        if (found := formats.file_md5(folder / file.name)) != file.md5:
             raise InputError(f"{folder / file.name} is damaged: md5 {found}, {told} {file.md5}")
 
 
 def _own_records(
     wanted: Source, mirror: Path | None, scratch: Path
 ) -> tuple[Source, dict[str, Records], dict[str, object]]:
-    """A dataset of the user's own with all that its arrays say, its records in canonical order, and what its record says of
-    its reader, if it has one."""
+    """Return a dataset of the user's own with all that its arrays say, its records in canonical order, and what its
+    record says of its reader, if it has one.
+    """
     assert wanted.folder is not None
     noted: dict[str, object] = {}
     if wanted.format == "arrays":
@@ -181,128 +174,10 @@ def _download(file: File, folder: Path) -> None:
     raise InputError(f"cannot download {file.name} {tried}: give a folder with the publishers' files by {MIRROR}")
 
 
-def _read_cifar(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of the CIFAR binary version: label bytes, then 3072 pixels, in one or several files."""
-    width = wanted.label_bytes + wanted.channels * wanted.size**2
-    parts = wanted.parts[split]
-    expected = wanted.count(split) // len(parts) * width
-    archive = wanted.files[0]
-    if all((folder / part).is_file() for part in parts):
-        contents = [_sized(folder / part, (folder / part).read_bytes(), expected) for part in parts]
-    elif (folder / archive.name).is_file():
-        contents = _read_archive(folder / archive.name, archive.md5, parts, expected)
-    else:
-        missing = next(part for part in parts if not (folder / part).is_file())
-        raise InputError(f"{wanted.name}: neither {missing} nor {archive.name} is in the mirror {folder}")
-    return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, width)
-
-
-def _read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) -> list[bytes]:
-    """The contents of `members`, in memory: the archive decides neither where bytes go nor how many come."""
-    contents = {}
-    try:
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
-            for member in archive:
-                file = archive.extractfile(member) if member.name in members and member.isfile() else None
-                if file is not None:
-                    contents[member.name] = _sized(path / member.name, file.read(expected + 1), expected)
-            while stream.read(1 << 20):  # to the end, where gzip's checksum is
-                pass
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} is damaged ({error}): {_remedy(path, md5)}") from None
-    missing = [name for name in members if name not in contents]
-    if missing:
-        raise InputError(f"{path} holds no file {missing[0]}: {_remedy(path, md5)}")
-    return [contents[name] for name in members]
-
-
-def _read_idx(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of a pair of gzipped idx files: big-endian magic number and dimensions, then bytes."""
-    count, size = wanted.count(split), wanted.size
-    columns = []
-    headers = ((2051, count, size, size), (2049, count))
-    for name, header in zip(wanted.parts[split], headers, strict=True):
-        path = folder / name
-        md5 = next(file.md5 for file in wanted.files if file.name == name)
-        start = np.array(header, ">u4").tobytes()
-        expected = len(start) + int(np.prod(header[1:]))
-        try:
-            with gzip.open(path) as file:
-                content = file.read(expected + 1)  # one more, to meet the end and its checksum
-        except FileNotFoundError:
-            raise InputError(f"{wanted.name}: no file {name} in the mirror {folder}") from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is damaged ({error}): {_remedy(path, md5)}") from None
-        if not _sized(path, content, expected).startswith(start):
-            raise InputError(f"{path} is no idx file of shape {header[1:]}: {_remedy(path, md5)}")
-        columns.append(np.frombuffer(content, np.uint8, offset=len(start)).reshape(count, -1))
-    images, labels = columns
-    return np.concatenate([labels, images], axis=1)
-
-
-def _read_mat(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of a MATLAB file: X (H, W, C, N) and y (N, 1), in which 10 stands for the digit 0 (SVHN)."""
-    try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise InputError(f"{wanted.name}: its MATLAB files need scipy, which is not installed") from None
-    path = folder / wanted.parts[split][0]
-    held = loadmat(path)
-    shape = (wanted.size, wanted.size, wanted.channels, wanted.count(split))
-    if held["X"].shape != shape or held["y"].size != shape[3]:
-        raise InputError(f"{path}: expected images of shape {shape} and as many labels, found {held['X'].shape}")
-    pixels = held["X"].transpose(3, 2, 0, 1).reshape(shape[3], -1)
-    return np.concatenate([held["y"].reshape(-1, 1) % 10, pixels], axis=1).astype(np.uint8)
-
-
-def _read_leaf(wanted: Source, split: str, folder: Path) -> Records:
-    """Records of LEAF's json files of all users: x, a list of 784 levels of grey from 0 to 1 an image, and y, of which 0 to
-    9 are digits, left out here, 10 to 35 capital and 36 to 61 small letters."""
-    place = folder / wanted.parts[split][0]
-    paths = sorted(place.glob("*.json"))
-    if not paths:
-        raise InputError(f"{wanted.name}: no json files in {place}; run LEAF's preprocess.sh ({wanted.homepage})")
-    found = []
-    for path in paths:
-        try:
-            users = json.loads(path.read_text(encoding="utf-8"))["user_data"].values()
-            images = [np.array(user["x"], float).reshape(-1, wanted.size**2) for user in users]
-            labels = [np.array(user["y"], int) for user in users]
-            pixels, y = np.concatenate(images) * 255, np.concatenate(labels)
-            good = len(pixels) == len(y) and y.min() >= 0 and y.max() < 62 and pixels.min() >= 0 and pixels.max() <= 255
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is none of LEAF's files ({error}): make it again") from None
-        if not good:
-            raise InputError(f"{path}: expected as many labels from 0 to 61 as images, with levels from 0 to 1")
-        letters = y >= 10
-        found.append(np.concatenate([y[letters, None] - 10, pixels[letters].round()], axis=1).astype(np.uint8))
-    records = np.concatenate(found)
-    if not len(records):
-        raise InputError(f"{place}: no letters among its images; make LEAF's files of all classes")
-    return records
-
-
-def _digits(wanted: Source) -> dict[str, Records]:
-    """scikit-learn's 1797 digits: of each class, in canonical order, the first fifth is the test split."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    pixels = digits.images.reshape(-1, 64).astype(np.uint8)
-    records = np.concatenate([digits.target.astype(np.uint8)[:, None], pixels], axis=1)
-    records = records[canonical_order(records)[0]]
-    is_test = np.zeros(len(records), bool)
-    for label in range(10):
-        rows = np.flatnonzero(records[:, 0] == label)
-        is_test[rows[: round(len(rows) / 5)]] = True
-    if wanted.name == "digits-parity":
-        records[:, 0] %= 2
-    if wanted.name == "digits-turned":
-        records[:, 1:] = np.rot90(records[:, 1:].reshape(-1, 8, 8), axes=(1, 2)).reshape(-1, 64)
-    return {"train": records[~is_test], "test": records[is_test]}
-
-
 def _verified(wanted: Source, split: str, records: Records, origin: str) -> Records:
-    """`records` in canonical order; InputError that names the files if the fingerprint is not the one we have, if any."""
+    """Put `records` in canonical order; raise InputError that names the files if the fingerprint is not the one we
+    have, if any.
+    """
     order, found = canonical_order(records)
     if wanted.fingerprints and found != wanted.fingerprints[split]:
         parts = ", ".join(wanted.parts.get(split, ("digits",)))
@@ -313,21 +188,6 @@ def _verified(wanted: Source, split: str, records: Records, origin: str) -> Reco
     return records[order]
 
 
-def _sized(path: Path, content: bytes, expected: int) -> bytes:
-    if len(content) != expected:
-        raise InputError(f"{path} has not the {expected} bytes expected: replace it by the publisher's")
-    return content
-
-
-def _remedy(path: Path, md5: str) -> str:
-    return f"md5 {_md5(path)}, the publisher's is {md5}; replace it by the publisher's"
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
-
-
 def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> None:
     images = records[:, wanted.label_bytes :].reshape(-1, wanted.channels, wanted.size, wanted.size)
     labels = records[:, wanted.label_bytes - 1]
@@ -335,7 +195,7 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
 
 
 def _record(wanted: Source, folder: Path) -> dict[str, object]:
-    """What `dataset.json` says: what the data are, and how to tell that the files are whole."""
+    """Return the content of `dataset.json`: what the data are, and how to tell that the files are whole."""
     paths = [folder / f"{split}.npz" for split in SPLITS]
     record: dict[str, object] = {
         "name": wanted.name,

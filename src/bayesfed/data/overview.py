@@ -44,13 +44,13 @@ def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path
 def counts(
     indices: NDArray[np.int64], offsets: NDArray[np.int64], labels: NDArray[np.int64], classes: int
 ) -> NDArray[np.int64]:
-    """Images of each class at each client, [clients, classes]."""
+    """Count images of each class at each client, [clients, classes]."""
     hands = np.split(labels[indices], offsets[1:-1])
     return np.stack([np.bincount(hand, minlength=classes) for hand in hands]).astype(np.int64)
 
 
 def statistics(held: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
-    """One row for each client and split of `held` (split -> counts [clients, classes]).
+    """Return one row for each client and split of `held` (split -> counts [clients, classes]).
 
     Columns: client, split, images, classes (with at least one image), largest_class_share (of the client's
     images), label_entropy (bits; log2(classes) if all are equally frequent, 0 for a single class), then the images of

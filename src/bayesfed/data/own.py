@@ -37,7 +37,7 @@ Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images [N, C, H, W], labe
 
 @dataclass(frozen=True)
 class Description:
-    """`dataset.yaml`."""
+    """The content of `dataset.yaml`."""
 
     title: str
     licence: str = "none stated"
@@ -53,8 +53,9 @@ class Description:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the arrays of a dataset say, its first training image [1, C, H, W] where they are at hand, and what its record
-    says of its reader (data/reader.py)."""
+    """Facts that the arrays of a dataset give, its first training image [1, C, H, W] where they are at hand, and what
+    its record says of its reader (data/reader.py).
+    """
 
     channels: int
     size: int
@@ -66,7 +67,7 @@ class Facts:
 
 
 def describe(name: str, folder: Path, data: Path) -> Source:
-    """The dataset in a folder, checked; one with a reader as it is told of, where it is not fetched into `data`.
+    """Read and check the dataset in a folder; one with a reader as it is told of, where it is not fetched into `data`.
 
     Raises InputError that names the file, what is wrong in it, and what would be right.
     """
@@ -77,7 +78,7 @@ def describe(name: str, folder: Path, data: Path) -> Source:
 
 @functools.cache
 def _described(name: str, folder: Path, data: Path, stamps: object, sources: str) -> Source:
-    """As `describe`, once, until a file changes; `sources`: a digest of the folder where there is a reader."""
+    """Describe as `describe`, once, until a file changes; `sources`: a digest of the folder where there is a reader."""
     source = as_described(name, folder)
     if source.format == "arrays":
         splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
@@ -87,7 +88,7 @@ def _described(name: str, folder: Path, data: Path, stamps: object, sources: str
 
 
 def stamp(path: Path) -> tuple[int, int] | None:
-    """What changes with a file; None where there is none."""
+    """Return what changes with a file; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -96,7 +97,7 @@ def stamp(path: Path) -> tuple[int, int] | None:
 
 
 def as_described(name: str, folder: Path) -> Source:
-    """What the description of a dataset says; what only its arrays do is 0 or empty."""
+    """Read the description of a dataset; what only its arrays say is 0 or empty."""
     where = str(folder / DESCRIPTION)
     text: Description = options.read(Description, files.read_yaml(folder / DESCRIPTION), where)
     if text.title[:1] in tuple("=+-@\t\r"):
@@ -134,7 +135,7 @@ def as_described(name: str, folder: Path) -> Source:
 
 
 def read_file(value: object, where: str) -> File:
-    """A publisher's file; its name is a path within a mirror, and none that leads out of it."""
+    """Return a publisher's file; its name is a path within a mirror, and none that leads out of it."""
     file: File = options.read(File, value, where)
     path = PurePosixPath(file.name)
     if path.is_absolute() or ".." in path.parts:
@@ -143,7 +144,7 @@ def read_file(value: object, where: str) -> File:
 
 
 def read_fingerprints(value: object, where: str) -> Mapping[str, str]:
-    """The fingerprints that a description gives, of both splits or none."""
+    """Return the fingerprints that a description gives, of both splits or none."""
     if value is None:
         return MappingProxyType({})
     if not isinstance(value, Mapping) or set(value) != set(SPLITS):
@@ -152,7 +153,7 @@ def read_fingerprints(value: object, where: str) -> Mapping[str, str]:
 
 
 def filled(source: Source, facts: Facts) -> Source:
-    """A dataset with what its arrays say. Raises InputError where that is not what its description says."""
+    """Return a dataset with what its arrays say. Raises InputError where that is not what its description says."""
     assert source.folder is not None
     where = source.folder / DESCRIPTION
     for split, given in source.fingerprints.items():
@@ -185,8 +186,11 @@ def filled(source: Source, facts: Facts) -> Source:
 
 
 def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
-    """What the arrays of both splits say. Raises InputError for images of two sizes, and for training labels that do not
-    count from 0 without gaps where the description gives no number of classes."""
+    """Return what the arrays of both splits say.
+
+    Raises InputError for images of two sizes, and for training labels that do not count from 0 without gaps where the
+    description gives no number of classes.
+    """
     shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
     if shapes["train"] != shapes["test"]:
         raise InputError(
@@ -211,7 +215,7 @@ def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
 
 
 def missing_labels(train: NDArray[np.uint8], test: NDArray[np.uint8]) -> str:
-    """In words, which labels up to the largest no training image has; "" where there is none."""
+    """Say which labels up to the largest no training image has; "" if there is none."""
     missing = np.setdiff1d(np.arange(1 + max(train.max(), test.max())), train)
     in_test = np.isin(missing, test)
     said = [
@@ -223,13 +227,13 @@ def missing_labels(train: NDArray[np.uint8], test: NDArray[np.uint8]) -> str:
 
 
 def spans(numbers: NDArray[np.int64]) -> str:
-    """Ascending numbers in words: `1 to 4, 6`."""
+    """Write ascending numbers in words: `1 to 4, 6`."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def recorded(folder: Path) -> Facts | None:
-    """What the record of a fetched dataset says; None where there is none that can be read."""
+    """Return what the record of a fetched dataset says; None if there is none that can be read."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         channels, size, _ = record["shape"]
@@ -240,13 +244,13 @@ def recorded(folder: Path) -> Facts | None:
 
 
 def records(split: Split) -> NDArray[np.uint8]:
-    """Records [N, 1 + C H W]: the label, then the pixels, channel by channel."""
+    """Return records [N, 1 + C H W]: the label, then the pixels, channel by channel."""
     images, labels = split
     return np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
 
 
 def read_arrays(path: Path) -> Split:
-    """The images and labels of an npz file, checked; no pickle is read."""
+    """Read and check the images and labels of an npz file; no pickle is read."""
     try:
         if path.is_file() and not zipfile.is_zipfile(path):
             raise InputError(f"{path}: not readable as npz: it is no such file, which np.savez writes, or was cut off")
@@ -262,7 +266,9 @@ def read_arrays(path: Path) -> Split:
 
 
 def run_reader(source: Source, place: Path, mirror: Path | None) -> tuple[dict[str, Split], dict[str, Any]]:
-    """What the reader of a dataset makes of the files in a folder, checked, and what is noted of it (`reader.run`)."""
+    """Run the reader of a dataset on the files in a folder; return its checked images, and what is noted of it
+    (`reader.run`).
+    """
     assert source.folder is not None
     path = source.folder / READER
     given, noted = reader.run(source, place, mirror)

@@ -1,4 +1,4 @@
-"""Partitions: which images each client holds; made once, stored, and shared by all methods of a cell.
+"""Partitions: which images each client holds; drawn once by a scheme (`schemes/`), stored, and shared by all methods.
 
 A partition is one file, `partitions/<dataset>/<label>-seed~S.npz` under the data folder, or `<dataset>/...` in a folder for
 partitions alone, with four int64 arrays (a fifth where it sets images aside for the server) and `parameters`, the JSON of
@@ -27,12 +27,14 @@ PARTITIONS = "partitions"  # the folder of partitions in the data folder
 
 
 def filename(dataset: str, spec: PartitionSpec, seed: int) -> str:
-    """The partition's path relative to the data folder."""
+    """Return the partition's path relative to the data folder."""
     return f"{PARTITIONS}/{dataset}/{spec.label}-seed~{seed}.npz"
 
 
 def place(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None) -> Path:
-    """Where the partition's file is: in a folder for partitions, or, where that is None, in the data folder's own."""
+    """Return the path of the partition's file: in a folder for partitions, or, if that is None, in the data folder's
+    own.
+    """
     name = filename(dataset, spec, seed)
     return data_dir / name if folder is None else folder / Path(name).relative_to(PARTITIONS)
 
@@ -103,8 +105,9 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: P
 
 
 def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -> bool:
-    """Whether of `count` images each is dealt once, where all are; else to one client at most, or, where clients may have
-    images in common, once to each; and none to a client that is set aside."""
+    """Return whether of `count` images each is dealt once, where all are; else to one client at most, or, where
+    clients may have images in common, once to each; and none to a client that is set aside.
+    """
     dealt = np.concatenate([*hands, aside])
     if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):
         return False
@@ -116,13 +119,16 @@ def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -
 
 
 def sets_aside(spec: PartitionSpec) -> bool:
-    """Whether the partition says which images are the server's."""
+    """Return whether the partition says which images are the server's."""
     return spec.server is not None
 
 
 def as_dealt(data: store.Dataset, partition: Partition, spec: PartitionSpec) -> tuple[store.Dataset, Partition]:
-    """A dataset and its partition as a run uses them. Where a scheme deals from both splits together, the training split
-    is what clients train on, the test split what they are tested on, in the order of the clients; else both stay."""
+    """Return a dataset and its partition as a run uses them.
+
+    If a scheme deals from both splits together, the training split is what clients train on, the test split what they
+    are tested on, in the order of the clients; else both stay.
+    """
     if not SCHEMES[spec.scheme].pooled:
         return data, partition
     train_images, test_images = dealt(data.train_images, data.test_images, partition)
@@ -136,7 +142,7 @@ def as_dealt(data: store.Dataset, partition: Partition, spec: PartitionSpec) -> 
 
 
 def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
-    """Of the pool of both splits, (N, ...) each, what clients train on and what they are tested on."""
+    """Take from both splits, (N, ...) each, what clients train on and what they are tested on."""
     pool = np.concatenate([train, test])
     return pool[partition.train_indices], pool[partition.test_indices]
 

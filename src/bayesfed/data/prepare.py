@@ -26,12 +26,12 @@ LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
 
 
 def none(images: Images, side: int) -> Images:
-    """The images as they are."""
+    """Return the images as they are."""
     return images
 
 
 def pad(images: Images, side: int) -> Images:
-    """The image in the middle, its edges repeated outwards. As in FML's code (spec 2.6)."""
+    """Put the image in the middle, its edges repeated outwards. As in FML's code (spec 2.6)."""
     if (missing := side - images.shape[2]) < 0:
         raise InputError(f"pad: {side}: the images are {images.shape[2]}x{images.shape[2]} already; resize them")
     widths = (missing // 2, missing - missing // 2)
@@ -76,17 +76,17 @@ registry = plugins.Modules(
 
 
 def read(value: object, where: str) -> tuple[str, int]:
-    """A preparation and the side that it gives, from its name or from {name: side}."""
+    """Read a preparation, a name or {name: side}; return its name and the side that it gives."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((value, side),) = value.items()
     else:
         side = 32
     registry.part(value, where)
-    return str(value), options.check(side, int, {"low": 1, "high": MOST}, f"{where}.{value}")
+    return str(value), options.check(side, int, options.Bounds(low=1, high=MOST), f"{where}.{value}")
 
 
 def prepared(images: Images, source: Source) -> Images:
-    """The dataset's native images [N, C, H, W] as networks see them, [N, seen channels, side, side].
+    """Return the dataset's native images [N, C, H, W] as networks see them, [N, seen channels, side, side].
 
     Raises InputError for what a user's preparation raises, and for one that does not give such images.
     """
@@ -110,7 +110,7 @@ def in_channels(images: Images, channels: int) -> Images:
 
 
 def identity(source: Source) -> str:
-    """What decides how the dataset's native images are prepared, as text."""
+    """Return, as text, what decides how the dataset's native images are prepared."""
     how = registry.part(source.prepare, f"dataset '{source.name}', prepare")
     channels = f" {source.channels_to}" if source.channels_to else ""
     return f"{source.prepare} {source.side} {how.digest()}".strip() + channels
@@ -132,7 +132,9 @@ FIXED = {"half": (0.5, 0.5), "none": (0.0, 1.0)}  # mean and standard deviation,
 
 @dataclass(frozen=True)
 class Seen:
-    """How a run sees the images of its datasets: the block `images` of a run file. `dataset` is what the dataset says.
+    """The images of a run's datasets as the run sees them: the block `images` of a run file.
+
+    `dataset` is what the dataset says.
 
     prepare: a preparation, by name or as {name: side}; `none` keeps the native size. channels: 3 repeats a grey image, 1 is
     the luma of a coloured one. normalise: by mean and standard
@@ -146,7 +148,7 @@ class Seen:
     channels: int | None = option(None, low=GREY, high=COLOUR)
 
     def of(self, source: Source) -> Source:
-        """The dataset with images as the run sees them.
+        """Return the dataset with images as the run sees them.
 
         Raises InputError for a preparation that there is not, for channels that its images cannot have, and for an
         augmentation that is not for such images.

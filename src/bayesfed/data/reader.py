@@ -29,7 +29,9 @@ _watched: list[set[Path]] = []  # by those that watch, what has been opened sinc
 
 
 def run(source: Source, place: Path, mirror: Path | None) -> tuple[Any, dict[str, Any]]:
-    """What the reader makes of the files in a folder, and what is noted of it. `mirror`: that folder, where it stays.
+    """Run the reader on the files in a folder; return what it gives, and what is noted of it.
+
+    `mirror`: that folder, where it stays.
 
     Raises InputError of one line for whatever the reader raises.
     """
@@ -51,7 +53,7 @@ def run(source: Source, place: Path, mirror: Path | None) -> tuple[Any, dict[str
 
 @contextmanager
 def watching() -> Iterator[set[Path]]:
-    """The files that Python opens inside to read from them."""
+    """Collect the files that Python opens inside to read from them."""
     _watch()
     opened: set[Path] = set()
     _watched.append(opened)
@@ -78,7 +80,7 @@ def _watch() -> None:
 
 
 def note(source: Source, place: Path, mirror: Path | None, opened: Iterable[Path]) -> dict[str, Any]:
-    """What the record of a dataset says of its reader."""
+    """Note what a reader has read, for the record of its dataset."""
     assert source.folder is not None
     own, listed = listing(source.folder), publishers(source)
     kept = {name: files.sha256(mirror / name) for name in listed} if mirror else {}
@@ -98,8 +100,10 @@ def note(source: Source, place: Path, mirror: Path | None, opened: Iterable[Path
 
 
 def noted(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the record of a dataset says of its reader; None where it says nothing. Raises KeyError, TypeError or ValueError
-    for what `note` has not written."""
+    """Return what the record of a dataset says of its reader; None if it says nothing.
+
+    Raises KeyError, TypeError or ValueError for what `note` has not written.
+    """
     if "reader" not in record:
         return None
     found = record["reader"]
@@ -107,8 +111,10 @@ def noted(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def changed(source: Source, then: Mapping[str, Any], mirror: Path | None = None) -> str:
-    """What is otherwise than when the reader ran, in words that name the file; "" where nothing is. `mirror`: where its
-    files are now, unless where they were."""
+    """Say what differs from when the reader ran, in words that name the file; "" if nothing does.
+
+    `mirror`: where its files are now, unless where they were.
+    """
     assert source.folder is not None
     own = listing(source.folder)
     for name in sorted(own.keys() | then["own"].keys()):
@@ -125,7 +131,7 @@ def changed(source: Source, then: Mapping[str, Any], mirror: Path | None = None)
 
 
 def identity(source: Source, then: Mapping[str, Any] | None) -> str:
-    """A digest of all that the reader of a fetched dataset reads, as far as places do not matter."""
+    """Return a digest of all that the reader of a fetched dataset reads, as far as places do not matter."""
     assert source.folder is not None
     listed = publishers(source)
     others = sorted(digest for name, digest in then["read"].items() if name not in listed) if then else []
@@ -133,7 +139,7 @@ def identity(source: Source, then: Mapping[str, Any] | None) -> str:
 
 
 def own_digest(folder: Path) -> str:
-    """A digest of the files of a dataset's own folder, as they were when own parts were last looked at."""
+    """Return a digest of the files of a dataset's own folder, as they were when own parts were last looked at."""
     known = plugins.in_use.listings
     if folder not in known:
         known[folder] = hashlib.sha256(json.dumps(listing(folder)).encode()).hexdigest()
@@ -141,29 +147,29 @@ def own_digest(folder: Path) -> str:
 
 
 def listing(folder: Path) -> dict[str, str]:
-    """The digests of the files of a dataset's own folder by name, but for its description."""
+    """Return the digests of the files of a dataset's own folder by name, but for its description."""
     named = {path.relative_to(folder).as_posix(): path for path in plugins.files_in(folder)}
     return {name: files.sha256(path) for name, path in named.items() if name != DESCRIPTION}
 
 
 def publishers(source: Source) -> dict[str, str]:
-    """The md5 of the files that the description lists, by name."""
+    """Return the md5 of the files that the description lists, by name."""
     return {file.name: file.md5 for file in source.files}
 
 
 def both(folder: Path, names: Iterable[str]) -> list[Path]:
-    """The paths in a folder as they are written, and with links followed."""
+    """Return the paths in a folder as they are written, and with links followed."""
     found = [folder / name for name in names]
     return [Path(os.path.abspath(path)) for path in found] + [path.resolve() for path in found]
 
 
 def below(path: Path, folders: Iterable[Path]) -> Path | None:
-    """The first of some folders that a path lies in."""
+    """Return the first of some folders that a path lies in."""
     return next((folder for folder in folders if path.is_relative_to(folder)), None)
 
 
 def python(path: Path) -> Path:
-    """The source where a file is its bytecode."""
+    """Return the source if a file is its bytecode, else the file."""
     try:
         return Path(importlib.util.source_from_cache(str(path))) if path.suffix == ".pyc" else path
     except ValueError:  # bytecode of another layout

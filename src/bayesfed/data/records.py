@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from bayesfed.core import files
 
 SPLITS = ("train", "test")
+Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
 SEAL = 64  # hexadecimal digits of a sha256
 
 
 def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]:
-    """The order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
+    """Return the order of `records` by their sha256, and the fingerprint: sha256 over the digests in that order."""
     digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
     order = np.argsort(digests)
     return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
@@ -39,7 +40,7 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays that `write_npz` wrote. Raises ValueError where a byte of the file is another now, FileNotFoundError."""
+    """Read the arrays that `write_npz` wrote; raise ValueError if the file was altered, FileNotFoundError."""
     content = path.read_bytes()
     if hashlib.sha256(content[:-SEAL]).hexdigest().encode() != content[-SEAL:]:
         raise ValueError(f"{path} is not as it was written")

@@ -61,7 +61,7 @@ class Source:
 
     @property
     def bundled(self) -> bool:
-        """Whether an installed library has the images, which are then fetched without a network."""
+        """True if an installed library has the images, which are then fetched without a network."""
         return self.format == "scikit-learn"
 
     @property

@@ -42,10 +42,11 @@ class Dataset:
 
 
 def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Dataset:
-    """The dataset `name` under `data_dir`, its images as a run sees them; raises InputError if it is missing, truncated or
-    changed."""
+    """Load the dataset `name` under `data_dir`, its images as a run sees them; raise InputError if it is missing,
+    truncated or changed.
+    """
     wanted = seen.of(source(name))
-    ready(wanted, data_dir)
+    fetch_or_check(wanted, data_dir)
     splits = []
     for split in SPLITS:
         with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
@@ -54,7 +55,7 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
 
 
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
-    """The test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
+    """Load the test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
 
     Prepared as the run says, or, where that gives another side, as their dataset does and then resized; brought to the
     channels of the run's own. Raises InputError as `load` does.
@@ -63,7 +64,7 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
     if wanted.side != own.side:
         wanted = source(name)
     check_channels(wanted, own)
-    ready(wanted, data_dir)
+    fetch_or_check(wanted, data_dir)
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
         images = prepare.prepared(arrays["images"], wanted)
     images = images if wanted.side == own.side else prepare.resize(images, own.side)
@@ -80,7 +81,7 @@ def check_channels(foreign: Source, own: Source) -> None:
 
 
 def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Source:
-    """The dataset with its mean and standard deviation: as given, else of the prepared training images.
+    """Return the dataset with its mean and standard deviation: as given, else of the prepared training images.
 
     Raises InputError where the same preparation gave others when the dataset was fetched.
     """
@@ -101,7 +102,7 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
     return replace(wanted, mean=mean, std=std)
 
 
-def ready(wanted: Source, data_dir: Path) -> None:
+def fetch_or_check(wanted: Source, data_dir: Path) -> None:
     """Verify a stored dataset as `check` does; fetch a bundled one first where it is missing."""
     if wanted.bundled and not (data_dir / wanted.name / "dataset.json").exists():
         from bayesfed.data.fetch import fetch  # here, since it imports this module
@@ -147,7 +148,9 @@ def check_reader(wanted: Source, record: Mapping[str, Any], data_dir: Path, mirr
 
 
 def other_data(wanted: Source, pinned: Mapping[str, str], folder: Path, what: str = "") -> InputError:
-    """The error for a stored dataset with other fingerprints than the one wanted; `what` its reader now reads otherwise."""
+    """Return the error for a stored dataset with other fingerprints than the one wanted; `what` its reader now reads
+    otherwise.
+    """
     again = how_to_fetch(wanted.name, folder.parent)
     if wanted.folder is None:
         return InputError(

@@ -20,8 +20,9 @@ Labelled = dict[int, Tensor]  # of each client: the indices (n,) of its labelled
 
 
 def first(federation: Federation) -> Labelled:
-    """What is labelled before the first round: as many random images of every client's shard as the run says, all of one
-    that has no more; nothing without active learning. Raises InputError where no client has more."""
+    """Label images before the first round: as many random images of every client's shard as the run says, all of one
+    that has no more; nothing without active learning. Raises InputError where no client has more.
+    """
     active, seed = federation.run.active, federation.run.budget.seed
     if active is None:
         return {}
@@ -35,14 +36,14 @@ def first(federation: Federation) -> Labelled:
     return found
 
 
-def due(federation: Federation, round: int) -> bool:
-    """Whether images are labelled at the end of a round, for the next."""
+def due(federation: Federation, round_number: int) -> bool:
+    """Return whether images are labelled at the end of a round, for the next."""
     active, rounds = federation.run.active, federation.run.budget.rounds
-    return active is not None and round < rounds and round % active.every == 0
+    return active is not None and round_number < rounds and round_number % active.every == 0
 
 
 def more(federation: Federation, labelled: Labelled, server: Node, evaluation: Evaluation) -> Labelled:
-    """What is labelled after a round whose server is given: of every client the next images of its pool as well.
+    """Label more images after a round whose server is given: of every client the next images of its pool as well.
 
     `evaluation`, the round's, notes whether what the server's model predicts of them are numbers. Where entropy decides,
     ties go by the order of the shard. Raises InputError as `judge` does.
@@ -70,7 +71,7 @@ def more(federation: Federation, labelled: Labelled, server: Node, evaluation: E
 
 
 def judge(federation: Federation, server: Node) -> Predictor:
-    """The server's model; raises InputError for a method without one."""
+    """Return the server's model; raises InputError for a method without one."""
     server.reseed("predict")
     for predictor in federation.method.server_predictors(server) if server.predicts else ():
         if predictor.name == GLOBAL:

@@ -45,7 +45,7 @@ class Mixer:
         self.passed = (node.round - 1) * sum(phase.batches for phase in phases)  # mini-batches before the next one
 
     def epoch(self, shard: Shard, images: int | None = None, augment: bool = True, skip: int = 0) -> Iterator[Chunk]:
-        """One pass over a shard's training images in random order, or `images` of it behind the first `skip`."""
+        """Yield one pass over a shard's training images in random order, or `images` of it behind the first `skip`."""
         count = len(shard.train)
         order = self.compute.place((self.start() if self.fixed else self.order).permutation(count))
         draws = self.compute.place(shard.train_images.draws(self.augment, count))
@@ -61,7 +61,7 @@ class Mixer:
             yield Chunk(x, labels, index, not left)
 
     def phase(self, shard: Shard, phase: Phase) -> Iterator[Chunk]:
-        """The chunks of a phase: so many epochs, or so many mini-batches, of `size` from now on."""
+        """Yield the chunks of a phase: so many epochs, or so many mini-batches, of `size` from now on."""
         self.size, self.batchwise = phase.batch_size or self.usual, self.normalises and not phase.evaluates
         for _ in range(phase.epochs):
             yield from self.epoch(shard, augment=phase.augment)
@@ -75,14 +75,14 @@ class Mixer:
 
 
 def chunk_size(federation: Federation) -> int:
-    """Images of a chunk, but for what whole mini-batches need."""
+    """Return the images of a chunk, before it is rounded to whole mini-batches."""
     size = CHUNK[federation.compute.device.type]
     grouped = any(images.augment == "fola" for images, _ in federation.splits)
     return max(size, FOLA_CHUNK) if grouped else size
 
 
 def last_batch(count: int, size: int, batchwise: bool) -> int:
-    """The images of the last, smaller mini-batch of an epoch of `count` images; 0 where there is none.
+    """Return the images of the last, smaller mini-batch of an epoch of `count` images; 0 where there is none.
 
     Nor is there one of a single image where a network of the node normalises over its mini-batch and is trained
     (`batchwise`): that image, another one in each epoch, is left out.
@@ -92,7 +92,7 @@ def last_batch(count: int, size: int, batchwise: bool) -> int:
 
 
 def trained_on(federation: Federation, client: int, phase: Phase) -> Shard:
-    """The shard whose training images are those that a client's phase trains on."""
+    """Return the shard whose training images are those that a client's phase trains on."""
     shard = federation.shards[SERVER if phase.data == "server" else client]
     if phase.data == "test":
         return Shard(shard.test_images, shard.test, shard.test_images, shard.test)
@@ -100,8 +100,9 @@ def trained_on(federation: Federation, client: int, phase: Phase) -> Shard:
 
 
 def phase_shard(federation: Federation, node: Node, phase: Phase) -> Shard:
-    """`trained_on`; raises InputError where there are no images, or too few for a mini-batch to be normalised over, and for
-    test images without `Method.leak`."""
+    """Return `trained_on`; raise InputError where there are no images, or too few for a mini-batch to be normalised
+    over, and for test images without `Method.leak`.
+    """
     method, shard = federation.method, trained_on(federation, node.client, phase)
     if phase.data == "test" and not method.leak():
         raise InputError(f"method '{method.name}' trains on test images and does not say so; define `leak`")

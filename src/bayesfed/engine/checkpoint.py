@@ -37,10 +37,12 @@ PIECE = 2**20  # bytes read at once
 
 
 @dataclass
-class Record:
-    """What a checkpoint says beside the tensors. A resume keeps the precision, and on the same device the executor; seconds
-    and samples add up, `sessions` say by what machine, code and versions, each with its rounds and seconds, and `run` is the
-    run file."""
+class Header:
+    """The header of a checkpoint, beside its tensors.
+
+    A resume keeps the precision, and on the same device the executor; seconds and samples add up, `sessions` say by
+    what machine, code and versions, each with its rounds and seconds, and `run` is the run file.
+    """
 
     key: str
     precision: str
@@ -61,23 +63,33 @@ class Record:
 
 
 def before(path: Path) -> Path:
-    """Where the checkpoint before the one at `path` is kept."""
+    """Return where the checkpoint before the one at `path` is kept."""
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
 def found(path: Path) -> list[Path]:
-    """The checkpoints to go on from: the one at `path`, and the one before."""
+    """Return the checkpoints to go on from: the one at `path`, and the one before."""
     return [one for one in (path, before(path)) if one.exists()]
 
 
-def done(path: Path, key: str) -> None:
-    """A finished run needs no other checkpoint than its last; another run's stays."""
+def of_workflow(folder: Path) -> list[Path]:
+    """Return where the workflow keeps the checkpoint of a run folder: beside the tree of run folders; none elsewhere."""
+    folder = folder.resolve()
+    return [
+        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
+        for above in folder.parents
+        if above.name == "runs"
+    ]
+
+
+def delete_older(path: Path, key: str) -> None:
+    """Delete the checkpoint before the last, which a finished run does not need; another run's stays."""
     if key_of(before(path)) == key:
         before(path).unlink()
 
 
 def key_of(path: Path) -> str:
-    """The run that a checkpoint says it is of; "" where there is none that can be read."""
+    """Return the run that a checkpoint says it is of; "" where there is none that can be read."""
     try:
         with safe_open(path, "pt") as stored:
             return str(json.loads(stored.metadata()["record"])["key"])
@@ -85,13 +97,13 @@ def key_of(path: Path) -> str:
         return ""
 
 
-def save(path: Path, progress: Progress, record: Record) -> None:
+def save(path: Path, progress: Progress, header: Header) -> None:
     """Write a checkpoint, whole or not at all, and keep the one that was there."""
     tensors = progress.tensors()
     history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
     tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
     tensors = apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(record)), "digest": NO_DIGEST}
+    metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(header)), "digest": NO_DIGEST}
     if progress.diverged:
         metadata["diverged"] = json.dumps(dataclasses.asdict(progress.diverged))
     for half_written in files.left_behind(path):  # its process was killed
@@ -115,7 +127,7 @@ def save(path: Path, progress: Progress, record: Record) -> None:
 
 
 def apart(state: State) -> State:
-    """The state, each tensor in memory of its own, as a file holds it: two may be one, or parts of one, to a method."""
+    """Give each tensor memory of its own, as a file holds it: to a method two may be one, or parts of one."""
     taken: set[int] = set()
     for name, tensor in state.items():
         place = tensor.untyped_storage().data_ptr()
@@ -125,8 +137,10 @@ def apart(state: State) -> State:
 
 
 def sealed(path: Path) -> tuple[str, int, str]:
-    """The digest that a file holds, where it stands, and the one that it should hold. Raises ValueError where there is no
-    place for one."""
+    """Return the digest that a file holds, its place, and the one that it should hold.
+
+    Raises ValueError if there is no place for one.
+    """
     with path.open("rb") as file:
         size = file.read(8)
         length = int.from_bytes(size, "little")
@@ -142,7 +156,7 @@ def sealed(path: Path) -> tuple[str, int, str]:
 
 
 def whole(path: Path) -> bool:
-    """Whether a checkpoint is as it was written."""
+    """Return whether a checkpoint is as it was written."""
     try:
         digest, _, own = sealed(path)
     except ValueError:
@@ -150,28 +164,28 @@ def whole(path: Path) -> bool:
     return digest == own
 
 
-def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | None = None) -> tuple[Progress, Record]:
+def load(path: Path, key: str, device: torch.device, run: Mapping[str, Any] | None = None) -> tuple[Progress, Header]:
     """Read the checkpoint of the run `key`, whose run file is `run`, the server's state to `device`, or, with a warning, the
     one before where that is damaged or missing. Raises InputError where both are, and for another run's."""
     try:
-        progress, record = load_one(path, device)
+        progress, header = load_one(path, device)
     except InputError as error:
         older = before(path)
         if not older.exists():
             raise
         print(f"{error}; going on from the one before, {older}", file=sys.stderr)
         path = older
-        progress, record = load_one(path, device)
-    if record.key != key:
-        apart = f" ({difference(record.run, run)})" if record.run and run else ""
+        progress, header = load_one(path, device)
+    if header.key != key:
+        apart = f" ({difference(header.run, run)})" if header.run and run else ""
         raise InputError(
-            f"{path}: this checkpoint belongs to run {record.key}, not to {key}{apart}; give another --out (or --checkpoint)"
+            f"{path}: this checkpoint belongs to run {header.key}, not to {key}{apart}; give another --out (or --checkpoint)"
         )
-    return progress, record
+    return progress, header
 
 
-def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
-    """The checkpoint in this file."""
+def load_one(path: Path, device: torch.device) -> tuple[Progress, Header]:
+    """Read the checkpoint in this file."""
     server: State = {}
     clients: dict[int, State] = {}
     labelled: Labelled = {}
@@ -181,7 +195,7 @@ def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
             raise ValueError("its sha256 is not the one that it holds")
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata()
-            record = Record(**json.loads(metadata["record"]))
+            header = Header(**json.loads(metadata["record"]))
             diverged = Divergence(**json.loads(metadata["diverged"])) if "diverged" in metadata else None
             history = json.loads(bytes(stored.get_tensor("history").numpy()))
             for name in stored.keys():  # noqa: SIM118  (not a dict)
@@ -200,4 +214,4 @@ def load_one(path: Path, device: torch.device) -> tuple[Progress, Record]:
             f"{path}: this checkpoint is damaged ({error}); give another path, or move it away (and summary.json, of a finished run) to train from the start"
         ) from None
     rows = [Row(*row) for row in history]
-    return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), record
+    return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), header

@@ -21,7 +21,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 @dataclass(frozen=True)
 class Compute:
-    """Where and in which precision a run computes: states in `dtype`, forward and backward passes in `cast`.
+    """Device and precision of a run: states in `dtype`, forward and backward passes in `cast`.
 
     `slots`: how many jobs may share the GPU, this one included.
     """
@@ -32,7 +32,7 @@ class Compute:
     slots: int = 1
 
     def place(self, array: np.ndarray) -> Tensor:
-        """The array on the device; a GPU fetches it while the host goes on."""
+        """Put the array on the device; a GPU fetches it while the host goes on."""
         host = torch.from_numpy(np.ascontiguousarray(array))
         return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
 
@@ -43,13 +43,15 @@ class Compute:
 
 
 def one_of(option: str, wanted: str, choices: Sequence[str]) -> None:
-    """Raises InputError where an option is none of its choices."""
+    """Raise InputError if an option is none of its choices."""
     if wanted not in choices:
         raise InputError(f"--{option} {wanted}: not a choice; {nearest(wanted, choices)}")
 
 
 def choose_device(wanted: str) -> str:
-    """ "cpu" or "cuda" for `auto`, `cpu` or `cuda`; raises InputError for anything else, and where there is no GPU."""
+    """Choose "cpu" or "cuda" for `auto`, `cpu` or `cuda`; raises InputError for anything else, and where there is no
+    GPU.
+    """
     one_of("device", wanted, ["auto", "cpu", "cuda"])
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: this machine has no usable GPU; use --device auto or cpu")
@@ -57,7 +59,7 @@ def choose_device(wanted: str) -> str:
 
 
 def gains_by_bf16(cpuinfo: str | None = None) -> bool:
-    """Whether a processor computes networks faster in bfloat16 than in fp32, by the text of /proc/cpuinfo.
+    """Return whether a processor computes networks faster in bfloat16 than in fp32, by the text of /proc/cpuinfo.
 
     It does with AMX, and on AMD with AVX512-BF16. Intel's AVX512-BF16 without AMX is slower than its fp32.
     """
@@ -71,8 +73,8 @@ def gains_by_bf16(cpuinfo: str | None = None) -> bool:
 
 
 def choose_precision(wanted: str, device: str) -> str:
-    """The precision for `auto`, by what the device is: bf16 on a CPU that gains by it and a GPU that computes in it
-    (NVIDIA's from Ampere on), else fp32.
+    """Choose the precision for `auto`, by what the device is: bf16 on a CPU that gains by it and a GPU that computes
+    in it (NVIDIA's from Ampere on), else fp32.
 
     Raises InputError for what is no precision, and for tf32 on a CPU.
     """
@@ -85,8 +87,9 @@ def choose_precision(wanted: str, device: str) -> str:
     return "bf16" if gains else "fp32"
 
 
-def compute(device: str, precision: str, slots: int = 1) -> Compute:
-    """Device and precision as the engine needs them, and how many jobs share a GPU; sets torch to repeat itself there.
+def configure(device: str, precision: str, slots: int = 1) -> Compute:
+    """Set torch to repeat itself on a device, in a precision; return both, and the jobs that share a GPU, for the
+    engine.
 
     fp32 on a GPU is plain fp32; tf32 rounds the inputs of products and convolutions to 10 bits of mantissa. cuDNN
     takes deterministic algorithms and none by a timing. On a CPU the process keeps its memory.
@@ -116,7 +119,7 @@ def keep_memory() -> None:
 
 
 def hardware(device: str) -> str:
-    """The name of the processor or GPU, for provenance."""
+    """Return the name of the processor or GPU, for provenance."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is measured in a round: who is tested on which images, and what is made of the predictions."""
+"""Measurements of a round: who is tested on which images, and what is made of the predictions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Reading:
 class Evaluation:
     """The tests of one round."""
 
-    def __init__(self, federation: Federation, round: int, participants: Sequence[int]) -> None:
+    def __init__(self, federation: Federation, round_number: int, participants: Sequence[int]) -> None:
         """`participants`: the clients of the round."""
         self.federation, self.participants = federation, participants
         budget = federation.run.budget
-        self.detailed = round == budget.rounds or round % DETAILED_EVERY == 0
-        self.late = round > budget.rounds - LAST
+        self.detailed = round_number == federation.rounds or round_number % DETAILED_EVERY == 0
+        self.late = round_number > federation.rounds - LAST
         self.every = budget.clients_on_test == "round"
         sparse = 1 if self.every else -(-len(participants) // DETAILED_CLIENTS)
         self.on_all = set(participants[::sparse] if self.detailed or self.every else [])  # the test images
@@ -49,9 +49,13 @@ class Evaluation:
         self.predicts = False  # whether anything has predicted
         self.off: list[tuple[str, Tensor]] = []  # how far probabilities were from adding up to 1, by predictor
         self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and what has predicted
+        # What clients' models predict of their validation images, and the labels, by model and client.
+        self.validated: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
 
     def epoch_test(self, client: int) -> Callable[[Node], None] | None:
-        """Where the method asks for it: test a client after an epoch and keep the best accuracy of each model."""
+        """If the method asks for it, return a test of a client after an epoch and keep the best accuracy of each
+        model.
+        """
         method, shard, best = self.federation.method, self.federation.shards[client], self.best[client]
         if not method.evaluate_each_epoch() or not len(shard.test):
             return None
@@ -66,14 +70,14 @@ class Evaluation:
         return test
 
     def of_client(self, c: Node) -> list[Reading]:
-        """What is measured of a client when it has trained."""
+        """Measure a client that has trained."""
         method = self.federation.method
         best = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in self.best[c.client].items()]
         predictors = method_checks.client_predictors(method, method.client_predictors(c))
         return best + self.of_predictors(c, predictors, c.client in self.on_all)
 
     def of_server(self, server: Node) -> list[Reading]:
-        """What is measured of the server at the end of the round, and of its model on the clients' shards."""
+        """Measure the server at the end of the round, and its model on the clients' shards."""
         if not server.predicts:
             return []
         method = self.federation.method
@@ -84,8 +88,9 @@ class Evaluation:
         return self.of_predictors(server, predictors, whole, self.shards())
 
     def shards(self) -> Sequence[int]:
-        """The clients on whose shards the server's model is tested: those of the round, and in detailed rounds and the last
-        ones all."""
+        """Return the clients on whose shards the server's model is tested: those of the round, and in detailed rounds
+        and the last ones all.
+        """
         everyone = range(self.federation.clients)
         if self.detailed:
             return everyone
@@ -97,7 +102,7 @@ class Evaluation:
     def of_predictors(
         self, node: Node, predictors: Sequence[Predictor], on_all: bool, on: Sequence[int] = ()
     ) -> list[Reading]:
-        """All metrics of a node's predictors that are due this round; `on_all`: on the full test set, too.
+        """Take all metrics of a node's predictors that are due this round; `on_all`: on the full test set, too.
 
         `on`: the clients on whose shards the server's model is tested.
         """
@@ -135,20 +140,39 @@ class Evaluation:
             ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
             if ours and "test" in predicted and node.round == node.rounds:
                 readings += reliability(predictor.name, *predicted["test"])
+            readings += self.validate(node.client, predictor)
             if predictor.name == GLOBAL and "shard" in predictor.sets:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
 
+    def validate(self, client: int, predictor: Predictor) -> list[Reading]:
+        """Test a predictor on the node's validation images, the server's on those of all clients.
+
+        What a client's model predicts of its own is kept for `over_clients`.
+        """
+        shard = self.federation.shards[client]
+        images, own = shard.train_images, shard.validation
+        if not len(own) or (predictor.sampled and not self.detailed):
+            return []
+        predicted = self.predict(client, predictor, images, own, " of its validation images"), images.labels[own]
+        if client == SERVER:
+            return validation("global", predictor.name, *predicted)
+        self.validated.setdefault(predictor.name, {})[client] = predicted
+        return []
+
     def predict(self, client: int, predictor: Predictor, images: Images, indices: Tensor, of: str = "") -> Tensor:
-        """`Federation.predict` for a predictor of a client or the server, noting whether all of it are numbers. `of`: which
-        images, where they are not those of the run's test set."""
+        """Predict for a client or the server, and note whether all of it are numbers.
+
+        `of`: which images, where they are not those of the run's test set.
+        """
         found = self.federation.predict(predictor, images, indices)
         what = client, f"prediction by its model '{predictor.name}'{of}"
         self.numbers[what] = ~found.isnan().any() & self.numbers.get(what, True)
         return found
 
     def tasks(self, client: int, predictor: Predictor, on_test: Tensor, truth: Tensor) -> dict[str, Tensor]:
-        """How well entropy tells wrong predictions from right ones, and foreign images from the run's own, as the run asks.
+        """Measure how well entropy tells wrong predictions from right ones, and OOD images from the run's own, as the
+        run asks.
 
         on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
         mean and sd over resamplings.
@@ -170,7 +194,7 @@ class Evaluation:
         }
 
     def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
-        """Accuracy of a predictor of the server on the test images of each of the clients.
+        """Measure the accuracy of a predictor of the server on the test images of each of the clients.
 
         `on_test`: what it has predicted on the server's test set, of which a shard is a part unless every client has a
         dataset of its own.
@@ -189,20 +213,27 @@ class Evaluation:
         return readings
 
     def over_clients(self, readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
-        """Where clients are tested every round: sum_k q_k of the accuracies on the full test set of each model that all
-        clients of the round were tested with: FOLA's LA, of a model of the client "mean"."""
+        """Return what is measured of all clients of the round together.
+
+        Each model's validation metrics, on the validation images of all of them. If clients are tested every round, also
+        sum_k q_k of the accuracies on the full test set of each model that all were tested with: FOLA's LA.
+        """
+        together = []
+        for model, of_clients in self.validated.items():
+            of_each = [of_clients[k] for k in self.participants if k in of_clients]
+            together += validation(MEAN, model, *(torch.cat(parts) for parts in zip(*of_each, strict=True)))
         found: dict[str, list[Tensor]] = {}
         for reading in readings if self.every else ():
             if reading.metric == "test_accuracy" and reading.client != "global":
                 found.setdefault(reading.model, []).append(q[int(reading.client)] * reading.value)
-        return [
+        return together + [
             Reading(MEAN, model, "test_accuracy", torch.stack(values).sum())
             for model, values in found.items()
             if len(values) == len(q)
         ]
 
     def finiteness(self) -> dict[tuple[str, str], Tensor]:
-        """Whether all predictions were numbers, by node and what has predicted."""
+        """Return whether all predictions were numbers, by node and what has predicted."""
         return {
             ("server" if client == SERVER else str(client), what): flag
             for (client, what), flag in sorted(self.numbers.items(), key=lambda one: one[0])
@@ -213,8 +244,15 @@ class Evaluation:
         method_checks.check_predictions(self.federation.method, self.predicts, self.off)
 
 
+def validation(who: str, model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
+    """Accuracy, NLL and ECE on validation images, from log probabilities (n, classes) and labels (n,)."""
+    measured = uncertainty(log_probabilities, labels)
+    values = {"accuracy": accuracy(log_probabilities, labels), "nll": measured["nll"], "ece": measured["ece"]}
+    return [Reading(who, model, f"validation_{name}", value) for name, value in values.items()]
+
+
 def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
-    """The bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
+    """Return the bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
     return [
         Reading("global", model, f"reliability_{number}_{what}", value)
         for what, values in vars(bins(log_probabilities, labels)).items()
@@ -222,9 +260,9 @@ def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[R
     ]
 
 
-def rows(round: int, readings: Sequence[Reading]) -> list[Row]:
-    """The readings with their values on the host, fetched in one go."""
+def rows(round_number: int, readings: Sequence[Reading]) -> list[Row]:
+    """Return the readings with their values on the host, fetched in one go."""
     if not readings:
         return []
     values = torch.stack([reading.value.double() for reading in readings]).tolist()
-    return [Row(round, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]
+    return [Row(round_number, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]

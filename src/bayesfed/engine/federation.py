@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,13 +19,14 @@ from bayesfed.data import store
 from bayesfed.data.augment import Images
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.device import Compute
+from bayesfed.engine.shards import held_out, images_for_server, placed, round_half_up
 from bayesfed.methods.node import GLOBAL, LOCAL, RATE, Learner, Model, Node, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.metrics.classification import accuracy
 from bayesfed.metrics.detection import RESAMPLINGS
 from bayesfed.models import AnyNetwork
 from bayesfed.runs.compatibility import server_images
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 SERVER = -1
 # How the names of a network's statistics begin in a node's state, where it is not by the network's name.
@@ -37,26 +38,30 @@ EVALUATION_BATCH = {"cpu": 250, "cuda": 1000}
 
 @dataclass
 class Shard:
-    """A node's images: the split they are in, and the indices of its training and test images, on the device."""
+    """A node's images: the split they are in, and the indices of its training and test images, on the device.
+
+    validation: indices among the training images that are set aside, and never trained on.
+    """
 
     train_images: Images
     train: Tensor
     test_images: Images
     test: Tensor
+    validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 class Federation:
-    """Who holds what in a run. Clients are numbered from 0; SERVER is the server."""
+    """All nodes of a run, and what each of them holds. Clients are numbered from 0; SERVER is the server."""
 
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
-                 foreign: Sequence[np.ndarray] = (), weights: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
+                 foreign: Sequence[np.ndarray] = (), pretrained: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
-        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`. weights: the files
+        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`. pretrained: the files
         of `run.weights`, which only a run that begins needs.
 
         Raises InputError when the server's images cannot be set aside.
         """
-        self.run, self.compute, self.weights = run, compute, weights
+        self.run, self.compute, self.pretrained = run, compute, pretrained
         # Called before each batch, and before each pass of a test; may raise, which ends the round.
         self.check: Callable[[], None] = lambda: None
         # Called where something does not repeat itself; raises, if it can, an error that says what has been kept elsewhere.
@@ -65,6 +70,7 @@ class Federation:
         self.start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta
         self.method = run.build_method()
         self.clients = run.partition.clients
+        self.rounds = run.budget.rounds  # fewer where `patience` ends the run early
         if partition is not None:
             (whole,) = datasets
             whole, partition = partitions.as_dealt(whole, partition, run.partition)
@@ -83,7 +89,7 @@ class Federation:
         self.n = self.count()
 
     def count(self) -> Tensor:
-        """The number of training images of every client, and of the server behind them, (clients + 1,)."""
+        """Return the number of training images of every client, and of the server behind them, (clients + 1,)."""
         n = [float(len(self.shards[k].train)) if self.shards else 0.0 for k in (*range(self.clients), SERVER)]
         return self.compute.place(np.array(n)).to(self.compute.dtype)
 
@@ -96,15 +102,18 @@ class Federation:
             self.n = self.count()
 
     def deal(self, datasets: list[store.Dataset], partition: Partition | None) -> dict[int, Shard]:
-        """Every node's shard. The server's images are those that the partition sets aside; where it does not, as many as
-        the method or the run asks for leave the clients' shards."""
+        """Deal every node its shard.
+
+        The server's images are those that the partition sets aside; where it does not, as many as the method or the
+        run asks for leave the clients' shards.
+        """
         count, asked = server_images(self.run)
         compute = self.compute
         if partition is not None and self.run.partition.server is not None:
             server = partition.server_indices
         else:
             server = images_for_server(datasets[0].train_labels, count, self.run.budget.seed, asked)
-        shards = {}
+        shards, every_validation = {}, []
         for client in range(self.clients):
             task = client if partition is None else 0
             train_images, test_images = self.splits[task]
@@ -113,27 +122,35 @@ class Federation:
             else:
                 train, test = partition.train(client), partition.test(client)
                 train = train[~np.isin(train, server)]
-            shards[client] = Shard(train_images, compute.place(train), test_images, compute.place(test))
+            budget = self.run.budget
+            held = held_out(datasets[task].train_labels[train], budget.validation, budget.seed, client)
+            validation, train = train[held], train[~held]
+            every_validation.append(validation)
+            places = [compute.place(indices) for indices in (train, test, validation)]
+            shards[client] = Shard(train_images, places[0], test_images, *places[1:])
         train_images, test_images = self.splits[0]
-        shards[SERVER] = Shard(
-            train_images, compute.place(server), test_images, compute.place(np.arange(len(test_images)))
-        )
+        # The server's model is validated on all that clients have set aside, where these are images of one dataset.
+        validation = np.sort(np.concatenate(every_validation)) if partition is not None else server[:0]
+        places = [compute.place(indices) for indices in (server, np.arange(len(test_images)), validation)]
+        shards[SERVER] = Shard(train_images, places[0], test_images, *places[1:])
         return shards
 
     def network(self, client: int) -> dict[str, AnyNetwork]:
-        """A client's networks by name: `global` travels, `local` is its own, others are those of the method's `networks`."""
+        """Build a client's networks by name: `global` travels, `local` is its own, others are those of the method's
+        `networks`.
+        """
         run = self.run
         source = run.sources[client if run.multi_task else 0]
 
         def build(name: str, key: str) -> AnyNetwork:
-            return run.build_model(name, source, self.weights.get(key))
+            return run.build_model(name, source, self.pretrained.get(key))
 
         own = {LOCAL: build(run.local_models[client], LOCAL)} if run.local_models else {}
         shared = own[LOCAL] if run.shares_convolutions else build(run.global_model, GLOBAL)
         return {GLOBAL: shared} | own | {name: build(network, name) for name, network in run.other_models.items()}
 
-    def node(self, client: int, round: int, epochs: int = 0) -> Node:
-        """A client, or the server, in a round (0: before the first), with an empty state."""
+    def node(self, client: int, round_number: int, epochs: int = 0) -> Node:
+        """Make the node of a client, or the server, in a round (0: before the first), with an empty state."""
         seed, compute = self.run.budget.seed, self.compute
         networks = self.networks[max(client, 0)]
         travelling, others = networks[GLOBAL], list(self.run.other_models)
@@ -147,7 +164,7 @@ class Federation:
                     seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER
                 )
             elif name == LOCAL:
-                stream = rng.generator(seed, "init", round, client)
+                stream = rng.generator(seed, "init", round_number, client)
             else:
                 stream = rng.generator(seed, "init-network", 0, others.index(name))
             return compute.place(self.start(networks[name].initial(stream))).to(compute.dtype)
@@ -161,8 +178,8 @@ class Federation:
         node = Node(
             client=client,
             clients=self.clients,
-            round=round,
-            rounds=self.run.budget.rounds,
+            round_number=round_number,
+            rounds=self.rounds,
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
@@ -173,7 +190,7 @@ class Federation:
             sizes={name: network.sizes for name, network in networks.items()},
             classes=self.run.sources[task].classes,
             shared=travelling.convolution_parameters if self.run.shares_convolutions else travelling.parameters,
-            seed=lambda generator, purpose: rng.seed_torch(generator, seed, purpose, round, client),
+            seed=lambda generator, purpose: rng.seed_torch(generator, seed, purpose, round_number, client),
             accuracy=lambda predictor, on_test: self.own_accuracy(client, predictor, on_test),
             images=lambda: self.own_images(client),
             scaling=self.scaling(travelling),
@@ -183,8 +200,11 @@ class Federation:
         return node
 
     def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
-        """A client's network with the run's precision around it: logits in the dtype of the states. Its statistics are those
-        of the learner's state. Raises InputError for parameters of another shape than its own."""
+        """Return a client's network with the run's precision around it: logits in the dtype of the states.
+
+        Its statistics are those of the learner's state. Raises InputError for parameters of another shape than its
+        own.
+        """
         dtype, shape = self.compute.dtype, (network.parameters,)
 
         def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
@@ -204,14 +224,14 @@ class Federation:
         return logits
 
     def scaling(self, network: AnyNetwork) -> Tensor | None:
-        """Which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""
+        """Return which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""
         if network not in self.scalings:
             found = network.scaling
             self.scalings[network] = self.compute.place(found) if found.any() else None
         return self.scalings[network]
 
     def statistics(self, client: int, own: bool) -> State:
-        """What the statistics of networks (see `ModuleNetwork`) are at first: of a client's own, or of those that travel."""
+        """Return the first statistics of networks (see `ModuleNetwork`): of a client's own, or of those that travel."""
         dtype = {True: self.compute.dtype}
         return {
             prefix(name) + key: value.to(self.compute.device, dtype.get(value.is_floating_point()), copy=True)
@@ -221,19 +241,21 @@ class Federation:
         }
 
     def batchwise(self, client: int) -> bool:
-        """Whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up, nor be of one
-        image."""
+        """Return whether one of a node's networks looks at a mini-batch as a whole, so that it cannot be filled up,
+        nor be of one image.
+        """
         return any(network.batchwise for network in self.networks[max(client, 0)].values())
 
     def fillable(self, client: int) -> bool:
-        """Whether a node's mini-batches may be filled up with images of weight 0: not where a network looks at them as a
-        whole, or it or the method's steps draw for each image, since other draws would follow."""
+        """Return whether a node's mini-batches may be filled up with images of weight 0: not where a network looks at
+        them as a whole, or it or the method's steps draw for each image, since other draws would follow.
+        """
         networks = self.networks[max(client, 0)].values()
         return not (self.method.draws_by_image or any(network.batchwise or network.random for network in networks))
 
     @torch.no_grad()
     def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
-        """Log class probabilities (n, classes) of the images at `indices` (n,)."""
+        """Predict log class probabilities (n, classes) of the images at `indices` (n,)."""
         size = EVALUATION_BATCH[self.compute.device.type]
         found = []
         for part in indices.split(size):
@@ -242,8 +264,9 @@ class Federation:
         return torch.cat(found)
 
     def resamplings(self, n: int) -> list[Tensor]:
-        """The random orders (n,) of a test's images by which tasks resample them: one for each resampling, the same for
-        every predictor, round and method."""
+        """Return the random orders (n,) of a test's images by which tasks resample them: one for each resampling, the
+        same for every predictor, round and method.
+        """
         if n not in self.orders:
             generator = rng.generator(self.run.budget.seed, "resampling")
             self.orders[n] = [self.compute.place(generator.permutation(n)) for _ in range(RESAMPLINGS)]
@@ -251,12 +274,12 @@ class Federation:
         return self.orders[n]
 
     def own_images(self, client: int) -> tuple[Tensor, Tensor]:
-        """A node's training images (n, C, side, side), without augmentation, and their labels (n,)."""
+        """Return a node's training images (n, C, side, side), without augmentation, and their labels (n,)."""
         shard = self.shards[client]
         return shard.train_images.plain(shard.train), shard.train_images.labels[shard.train]
 
     def own_accuracy(self, client: int, predictor: Predictor, on_test: bool) -> Tensor:
-        """Accuracy () on the node's own training images, without augmentation, or on its test images.
+        """Measure accuracy () on the node's own training images, without augmentation, or on its test images.
 
         Raises InputError for test images without `Method.leak`.
         """
@@ -266,71 +289,38 @@ class Federation:
         images, own = (shard.test_images, shard.test) if on_test else (shard.train_images, shard.train)
         return accuracy(self.predict(predictor, images, own), images.labels[own])
 
-    def participants(self, round: int) -> list[int]:
-        """The clients of a round, in order; those without training images never take part, nor those with a single one where
-        a network looks at a mini-batch as a whole."""
+    def participants(self, round_number: int) -> list[int]:
+        """Draw the clients of a round, in order; those without training images never take part, nor those with a
+        single one where a network looks at a mini-batch as a whole.
+        """
         able = [k for k in range(self.clients) if len(self.shards[k].train) > self.batchwise(k)]
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
-        chosen = rng.generator(self.run.budget.seed, "participation", round).permutation(len(able))[:count]
+        chosen = rng.generator(self.run.budget.seed, "participation", round_number).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)
 
-    def local_epochs(self, round: int, participants: list[int]) -> dict[int, int]:
-        """The epochs of each client: E (0 where mini-batches are counted), but for a straggler x ~ U{1, ..., E} (HBFL,
-        Figures 8 and 9)."""
+    def local_epochs(self, round_number: int, participants: list[int]) -> dict[int, int]:
+        """Draw the epochs of each client: E (0 where mini-batches are counted), except for a straggler x ~ U{1, ...,
+        E} (HBFL, Figures 8 and 9).
+        """
         budget = self.run.budget
-        generator = rng.generator(budget.seed, "stragglers", round)
+        generator = rng.generator(budget.seed, "stragglers", round_number)
         slow = generator.permutation(participants)[: round_half_up(budget.stragglers * len(participants))]
         drawn = dict(
             zip(slow.tolist(), generator.integers(1, budget.local_epochs + 1, len(slow)).tolist(), strict=True)
         )
         return {k: drawn.get(k, budget.local_epochs) for k in participants}
 
-    def rate(self, round: int) -> State:
-        """What a client's learning rates are multiplied by when a round begins: a tensor () where the run has a schedule."""
+    def rate(self, round_number: int) -> State:
+        """Return what a client's learning rates are multiplied by when a round begins: a tensor () where the run has a
+        schedule.
+        """
         schedule, budget = self.run.schedule, self.run.budget
         if not schedule.varies:
             return {}
-        value = np.array(schedule.at(round, budget.rounds))
+        value = np.array(schedule.at(round_number, budget.rounds))
         return {RATE: self.compute.place(value).to(self.compute.dtype)}
 
 
 def prefix(network: str) -> str:
-    """How the names of a network's statistics begin in a node's state."""
+    """Return how the names of a network's statistics begin in a node's state."""
     return PREFIXES.get(network, f"{network}:")
-
-
-def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:
-    """A dataset's training and test images on the device: made once, however many runs of the process share the dataset."""
-    key = (compute.device, compute.cast)
-    if key not in one.placed:
-        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
-        one.placed[key] = (
-            place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
-            place(one.source, one.test_images, one.test_labels, augment="none"),
-        )
-    return one.placed[key]
-
-
-def round_half_up(value: float) -> int:
-    """The nearest whole number, halves up, those too that a product of floats has just missed: 32 of 90 clients at 0.35."""
-    return int(value + 0.5 + 1e-9)
-
-
-def images_for_server(labels: np.ndarray, count: int, seed: int, asked: str) -> np.ndarray:
-    """Indices of `count` training images for the server, as equal over the classes as they come, sorted.
-
-    Raises InputError, which begins with what is `asked`, when a class has too few images.
-    """
-    classes = np.unique(labels)
-    generator = rng.generator(seed, "server-images")
-    chosen = []
-    for place, label in enumerate(classes):
-        wanted = count // len(classes) + (place < count % len(classes))
-        members = generator.permutation(np.flatnonzero(labels == label))
-        if wanted > len(members) // 2:
-            raise InputError(
-                f"{asked}: that would take {wanted} of the {len(members)} images of class {label}; "
-                f"at most half of a class may leave the clients"
-            )
-        chosen.append(members[:wanted])
-    return np.sort(np.concatenate(chosen)).astype(np.int64)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
-from xml.etree import ElementTree
 
 import torch
 
@@ -22,7 +21,7 @@ POLL = 0.5  # seconds between looks for a free GPU
 TOLD_SECONDS = 5  # for nvidia-smi to say something
 MIB = 2**20
 # CUDA takes the entries of CUDA_VISIBLE_DEVICES up to the first that names nothing, as -1 and NoDevFiles do on purpose.
-NAME = re.compile(r"\d+|GPU-.+|MIG-.+")
+NAME = re.compile(r"\d+|GPU-[\w-]+")
 
 
 @contextlib.contextmanager
@@ -56,7 +55,7 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
 
         turn = lock("turn")
         locks = {
-            name: [lock(f"gpu-{gpus[name].replace('/', '_')}-{slot}") for slot in range(usable(gpus[name], slots))]
+            name: [lock(f"gpu-{gpus[name]}-{slot}") for slot in range(usable_slots(gpus[name], slots))]
             for name in visible
         }
         while not (held := take_slot(locks, gpus, slots, turn)):
@@ -67,11 +66,11 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
 
 
 def take_slot(locks: dict[str, list[TextIO]], gpus: dict[str, str], slots: int, turn: TextIO) -> str:
-    """Lock a slot of the GPU that has the fewest jobs; gives its name, or "" where none has a slot and room."""
+    """Lock a slot of the GPU that has the fewest jobs; return its name, or "" where none has a slot and room."""
     fcntl.flock(turn, fcntl.LOCK_EX)  # one process looks at a time: to look is to lock, and would pass for a job
     held = ""
     try:
-        free = {name: [slot for slot in files if locked(slot)] for name, files in locks.items()}
+        free = {name: [slot for slot in files if try_lock(slot)] for name, files in locks.items()}
         for name in sorted(free, key=lambda name: len(locks[name]) - len(free[name])):
             if free[name] and (len(free[name]) == len(locks[name]) or has_room(gpus[name], slots)):
                 held = name
@@ -84,8 +83,8 @@ def take_slot(locks: dict[str, list[TextIO]], gpus: dict[str, str], slots: int, 
     return held
 
 
-def locked(file: TextIO) -> bool:
-    """Lock a file, where no other process holds it; gives whether."""
+def try_lock(file: TextIO) -> bool:
+    """Lock a file unless another process holds it; return whether it is locked now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,8 +92,8 @@ def locked(file: TextIO) -> bool:
     return True
 
 
-def usable(gpu: str, slots: int) -> int:
-    """How many of the slots a GPU has memory for; all where nothing tells."""
+def usable_slots(gpu: str, slots: int) -> int:
+    """Return how many of the slots a GPU has memory for; all where nothing tells."""
     if slots == 1:
         return 1
     total, _ = memory(gpu)
@@ -102,67 +101,41 @@ def usable(gpu: str, slots: int) -> int:
 
 
 def has_room(gpu: str, slots: int) -> bool:
-    """Whether what a further job will take is free on a GPU; yes where nothing tells."""
+    """Return whether what a further job will take is free on a GPU; yes where nothing tells."""
     total, free = memory(gpu)
     return not total or free >= gpu_sharing.memory(total, slots)
 
 
 def memory(gpu: str) -> tuple[int, int]:
-    """Bytes of a GPU or of a part of one (MIG), all and free; zeros where nothing tells."""
+    """Return the bytes of a GPU, all and free; zeros if nvidia-smi does not tell."""
+    told = nvidia_smi("--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits", "-i", gpu)
     with contextlib.suppress(ValueError):
-        if gpu.startswith("MIG-"):
-            return part_memory(gpu)
-        told = nvidia_smi("--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits", "-i", gpu)
         total, free = (int(number) * MIB for number in told.split(","))
         return total, free
     return 0, 0
 
 
-def part_memory(mig: str) -> tuple[int, int]:
-    """The same of a part, which nvidia-smi tells in its full report alone; raises ValueError where it does not."""
-    for number, (_, parts) in enumerate(listed()):
-        if mig in parts:
-            try:
-                report = ElementTree.fromstring(nvidia_smi("-q", "-x", "-i", str(number)))
-            except ElementTree.ParseError as error:
-                raise ValueError(mig) from error
-            # The report has the parts in the list's order, and on many drivers without their names.
-            use = report.findall("gpu/mig_devices/mig_device/fb_memory_usage")[parts.index(mig) :]
-            values = [(use[0].findtext(key) or "").removesuffix(" MiB") for key in ("total", "free")] if use else []
-            total, free = (int(value) * MIB for value in values)
-            return total, free
-    raise ValueError(mig)
-
-
 def identities(visible: list[str]) -> dict[str, str]:
-    """What each visible GPU is called whoever names it: its UUID, or its name where nothing tells."""
-    every = listed()
-    full = [name for gpu, parts in every for name in (gpu, *parts)]
+    """Map each visible GPU to its UUID, which all processes share, or to its own name if nvidia-smi does not tell."""
+    uuids = gpu_uuids()
 
     def identity(name: str) -> str:
         if name.isdecimal():
-            return every[int(name)][0] if int(name) < len(every) else name
-        # CUDA takes the beginning of a UUID for the whole, where only one begins so.
-        found = [one for one in full if one.startswith(name)]
+            return uuids[int(name)] if int(name) < len(uuids) else name
+        # CUDA takes the beginning of a UUID for the whole, if only one begins so.
+        found = [one for one in uuids if one.startswith(name)]
         return found[0] if len(found) == 1 else name
 
     return {name: identity(name) for name in visible}
 
 
-def listed() -> list[tuple[str, list[str]]]:
-    """The UUID of each GPU in nvidia-smi's order, and those of its parts (MIG); nothing where nothing tells."""
-    found: list[tuple[str, list[str]]] = []
-    for line in nvidia_smi("-L").splitlines():
-        uuid = re.search(r"\(UUID: ([^)]+)\)", line)
-        if uuid and line.startswith("GPU "):
-            found.append((uuid[1], []))
-        elif uuid and found:
-            found[-1][1].append(uuid[1])
-    return found
+def gpu_uuids() -> list[str]:
+    """Return the UUID of each GPU in nvidia-smi's order; none if nvidia-smi does not tell."""
+    return re.findall(r"^GPU .*\(UUID: ([^)]+)\)", nvidia_smi("-L"), re.MULTILINE)
 
 
 def nvidia_smi(*arguments: str) -> str:
-    """What nvidia-smi says; nothing where there is none, or it fails or hangs."""
+    """Run nvidia-smi and return what it says; nothing if there is none, or it fails or hangs."""
     try:
         return subprocess.run(
             ["nvidia-smi", *arguments], capture_output=True, text=True, check=True, timeout=TOLD_SECONDS
@@ -172,7 +145,7 @@ def nvidia_smi(*arguments: str) -> str:
 
 
 def visible_devices() -> list[str]:
-    """The entries of CUDA_VISIBLE_DEVICES, or the numbers of all NVIDIA devices; none for a torch without CUDA."""
+    """Return the entries of CUDA_VISIBLE_DEVICES, or the numbers of all NVIDIA devices; none for a torch without CUDA."""
     if not torch.backends.cuda.is_built():
         return []
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")

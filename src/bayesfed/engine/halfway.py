@@ -1,4 +1,4 @@
-"""Whether a run that is stopped midway, and resumed by another process, ends as one that is not.
+"""A check that a run stopped midway, and resumed by another process, ends as one that is not.
 
 What its method keeps outside its tensors is not there then, wherever it is.
 """
@@ -26,13 +26,15 @@ Values = Mapping[tuple[str, ...], str]  # by round, client, model, metric, as me
 
 
 def values_of(progress: Progress) -> Values:
-    """What has been measured so far."""
+    """Return what has been measured so far."""
     return {(str(row.round), row.client, row.model, row.metric): f"{row.value:.6g}" for row in progress.history}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What another process is to resume: the run of a folder, how, from which checkpoint, and up to which round."""
+    """The task of another process, which resumes a run: the run of a folder, how, from which checkpoint, and up to
+    which round.
+    """
 
     folder: str
     data: str
@@ -64,19 +66,20 @@ def resume(task: Task) -> None:
     run = run_file.load(Path(task.folder) / "run.yaml", data)
     partitions = Path(task.partitions) if task.partitions else None
     place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights), partitions=partitions)
-    compute = device.compute(task.device, task.precision)
+    compute = device.configure(task.device, task.precision)
     with Process() as process:
         federation = assemble(run, place, compute, process.load(run, data))
-    progress, record = checkpoint.load(stored, run.key, compute.device)
+    progress, header = checkpoint.load(stored, run.key, compute.device)
     trainer = Trainer(federation, task.executor)
     while progress.round < task.rounds:
         progress = trainer.play(progress)
-    checkpoint.save(stored, progress, record)
+    checkpoint.save(stored, progress, header)
 
 
 def otherwise(task: Task, straight: Progress, middle: int) -> str:
-    """What is another one in the run that was stopped after round `middle`, in words; "" where it ends as the one that went
-    straight on."""
+    """Say what differs in the run that was stopped after round `middle`; "" if it ends as the one that went straight
+    on.
+    """
     elsewhere(task)
     resumed, _ = checkpoint.load_one(Path(task.stored), torch.device(task.device))
     another = differing(straight.tensors(), resumed.tensors(), {})

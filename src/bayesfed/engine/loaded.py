@@ -31,8 +31,9 @@ from bayesfed.engine.training import train as train_run
 from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import compatibility, run_file
+from bayesfed.runs import run_file, spec
 from bayesfed.runs import run_folder as runfolder
+from bayesfed.runs.described import Run, resolved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,50 +44,38 @@ BATCH = 250  # images at once: activations that stay in a CPU's cache
 HOST = Compute(torch.device("cpu"))
 
 
-def train(run: Mapping[str, Any], out: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
-          device: str = "auto", precision: str = "auto", executor: str = "auto",
+def train(run: Run | Mapping[str, Any] | AnyPath, out: AnyPath, *, checkpoint: AnyPath | None = None,
+          data: AnyPath | None = None, device: str = "auto", precision: str = "auto", executor: str = "auto",
           weights: AnyPath = plugins.WEIGHTS, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
-    """Train a run, given as the mapping of a run file, into the folder `out`, and load it.
+    """Train a run into the folder `out`, and load it.
 
-    The same as `bayesfed train`, with its options: it goes on from a checkpoint, and leaves a finished run alone. A bundled
-    dataset (digits and its kin) is fetched where it is missing; the error for another one names the command. Raises
-    InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT or SIGHUP.
+    `run`: a `bayesfed.Run`, the mapping of a run file, or the path of one. The rest is as with `bayesfed train`: a stopped
+    run goes on from its checkpoint, and a finished one is loaded. `data`: the folder with datasets; default: the run's, or
+    `data`. A bundled dataset (digits and its kin) is fetched where it is missing; the error for another one names the
+    command. Raises InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT
+    or SIGHUP.
     """
-    if not isinstance(run, Mapping):
-        raise InputError(f"run: expected a mapping, as yaml.safe_load gives of a run file's text, found {run!r}")
-    folder, data = run_folder(out, "out"), Path(data)
+    folder = run_folder(out, "out")
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
-    resolved = run_file.resolve(plain(run), data)
-    compatibility.check_counts(resolved)
+    data = Path(data if data is not None else run.data if isinstance(run, Run) else plugins.DATA)
+    shares = None if partitions is None else Path(partitions)
+    place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares)
     with Process() as process:
-        shares = None if partitions is None else Path(partitions)
-        place = Place(
-            folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares
-        )
-        train_run(resolved, place, process)
+        train_run(resolved(run, data), place, process)
     return load_run(folder, checkpoint=where, data=data, weights=weights, partitions=partitions)
 
 
 def run_folder(given: object, name: str) -> Path:
-    """The run's folder as it was given; raises InputError for what is no path."""
+    """Return the run's folder as it was given; raises InputError for what is no path."""
     if not isinstance(given, str | os.PathLike) or not str(given):
         raise InputError(f"{name}: expected the run's folder, found {'an empty text' if given == '' else repr(given)}")
     return Path(given)
 
 
-def plain(value: Any) -> Any:
-    """A run file's mapping with Python's own numbers and texts in the place of numpy's, at any depth."""
-    if isinstance(value, Mapping):
-        return {plain(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-
-
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
              weights: AnyPath = plugins.WEIGHTS, parts: AnyPath | None = None,
              trust: bool = False, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
-    """The finished run in `folder`, its record verified.
+    """Load the finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
@@ -113,8 +102,11 @@ class TrainedModel:
     source: Source
     run: LoadedRun
 
+    def __repr__(self) -> str:
+        return f"TrainedModel({self.name!r} of {str(self.run.folder)!r})"
+
     def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """What the network takes, float32 (N, C, side, side), from images as the dataset has them: uint8 (N, C, H, W).
+        """Prepare images for the network, float32 (N, C, side, side), from what the dataset has: uint8 (N, C, H, W).
 
         Raises InputError for anything else.
         """
@@ -130,7 +122,9 @@ class TrainedModel:
 
     @torch.no_grad()
     def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """Log class probabilities (N, classes) of images as the dataset has them; raises InputError as `prepare` does."""
+        """Predict log class probabilities (N, classes) of images as the dataset has them; raise InputError as
+        `prepare` does.
+        """
         pieces = [images[start : start + BATCH] for start in range(0, max(len(images), 1), BATCH)]
         return torch.cat([self.network(self.prepare(piece)).log_softmax(-1) for piece in pieces])
 
@@ -156,7 +150,7 @@ class LoadedRun:
         return f"LoadedRun({str(self.folder)!r})"
 
     @cached_property
-    def run(self) -> run_file.Run:
+    def run(self) -> spec.Run:
         """The run file; raises InputError where the run's own parts are not where it says."""
         mapping = files.read_yaml(self.folder / "run.yaml")
         return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
@@ -175,8 +169,8 @@ class LoadedRun:
 
     @property
     def checkpoint(self) -> Path:
-        """Where its tensors are; raises InputError where there is no such file."""
-        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *workflow_checkpoint(self.folder)]
+        """The file with its tensors; raises InputError if there is none."""
+        places = [self.given] if self.given else [self.folder / checkpoints.FILE, *checkpoints.of_workflow(self.folder)]
         for path in places:
             if path.is_file():
                 return path
@@ -197,7 +191,8 @@ class LoadedRun:
         return self._named("the server", [one for predictor in predictors for one in self._trained(node, predictor)])
 
     def client(self, client: int) -> dict[str, TrainedModel]:
-        """A client's networks as it left them in the last round that it took part in, by the names of its predictors.
+        """Return a client's networks as it left them in the last round that it took part in, by the names of its
+        predictors.
 
         Only those that it keeps between rounds, since no other one outlives a run: nothing for FedAvg.
         """
@@ -213,11 +208,11 @@ class LoadedRun:
         )
 
     def _named(self, owner: str, found: list[TrainedModel]) -> Networks:
-        """Networks by the names of their predictors."""
+        """Order networks by the names of their predictors."""
         return Networks(f"{owner} of this run of {self.summary['method']}", {one.name: one for one in found})
 
     def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
+        """Return images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
 
         `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
         """
@@ -227,7 +222,7 @@ class LoadedRun:
             raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
         self.take_parts()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
-        store.ready(source, self.data)
+        store.fetch_or_check(source, self.data)
         images, labels = self._native(source, split)
         if client is None:
             return images, labels
@@ -236,19 +231,21 @@ class LoadedRun:
         return images[own], labels[own]
 
     def _check(self, client: object) -> None:
-        """Raises InputError for what is no client's number."""
+        """Raise InputError for what is no client's number."""
         if not isinstance(client, int | np.integer) or not 0 <= client < self.run.partition.clients:
             raise InputError(f"client {client!r}: this run has clients 0 to {self.run.partition.clients - 1}")
 
     def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Images and labels of a split as the run has it, which takes it from both where its partition deals from both."""
+        """Return images and labels of a split as the run has it, which takes it from both where its partition deals
+        from both.
+        """
         found = {}
         for one in SPLITS:
             with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
                 found[one] = arrays["images"], arrays["labels"].astype(np.int64)
-        spec = self.run.partition
-        if not self.run.multi_task and SCHEMES[spec.scheme].pooled:
-            shares = partition.load(source.name, spec, self.run.budget.seed, self.data, self.partitions)
+        how = self.run.partition
+        if not self.run.multi_task and SCHEMES[how.scheme].pooled:
+            shares = partition.load(source.name, how, self.run.budget.seed, self.data, self.partitions)
             (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
             images = partition.dealt(train_images, test_images, shares)
             labels = partition.dealt(train_labels, test_labels, shares)
@@ -257,7 +254,7 @@ class LoadedRun:
 
     @cached_property
     def _progress(self) -> Progress:
-        """What the checkpoint holds."""
+        """The content of the checkpoint."""
         return checkpoints.load(self.checkpoint, self.summary["key"], HOST.device)[0]
 
     @cached_property
@@ -267,7 +264,7 @@ class LoadedRun:
         of = Federation(self.run, [], None, HOST)
         constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
         begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
-        return Federation(self.run, [], None, HOST, weights=begun) if begun else of
+        return Federation(self.run, [], None, HOST, pretrained=begun) if begun else of
 
     @cached_property
     def _federation(self) -> Federation:
@@ -275,7 +272,7 @@ class LoadedRun:
         self.take_parts()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
         # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
-        trained = replace(self.run, weights=(), tasks=run_file.Tasks())
+        trained = replace(self.run, weights=(), tasks=spec.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
     def take_parts(self) -> None:
@@ -296,13 +293,13 @@ class LoadedRun:
             )
 
     def _source(self, task: int) -> Source:
-        """A dataset with its mean and standard deviation, which take its images where they are not given."""
+        """Return a dataset with its mean and standard deviation, which take its images where they are not given."""
         self.take_parts()
         source = self.run.sources[task]
         return source if source.mean else store.load(source.name, self.data, self.run.images).source
 
     def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
-        """The network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
+        """Return the network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""
         if predictor.theta is None or predictor.theta.is_meta:
             return []
         name = {node.model: GLOBAL, node.received: GLOBAL, node.local_model: LOCAL}.get(predictor.model)
@@ -335,17 +332,10 @@ class Networks(dict[str, TrainedModel]):
 
 
 class Kept(State):
-    """What a client kept. A tensor that it did not keep is one of no device, and so is what is computed from it."""
+    """The state that a client kept.
+
+    A tensor that it did not keep is one of no device, and so is what is computed from it.
+    """
 
     def __missing__(self, name: str) -> Tensor:
         return torch.empty(0, device="meta")
-
-
-def workflow_checkpoint(folder: Path) -> list[Path]:
-    """The checkpoint that the workflow keeps for a run folder, beside the tree of run folders."""
-    folder = folder.resolve()
-    return [
-        above.parent / "checkpoints" / f"{folder.relative_to(above)}.safetensors"
-        for above in folder.parents
-        if above.name == "runs"
-    ]

@@ -1,4 +1,4 @@
-"""What a method gave, held against the contract (`bayesfed.methods.base`): one of a user's own may give anything."""
+"""Checks of what a method gives against the contract (`bayesfed.methods.base`): one of a user's own may give anything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def state(method: Method, part: str, given: object) -> State:
 
 
 def phases(method: Method, given: object) -> Sequence[Phase]:
-    """A client's phases; raises InputError for anything else, and for mini-batches of another size than the run's."""
+    """Check a client's phases; raise InputError for anything else, and for mini-batches of another size than the
+    run's.
+    """
     if not (isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given)):
         raise refused(method, "phases", given, "a list of phases")
     for size in filter(None, (one.batch_size for one in given)):
@@ -56,7 +58,7 @@ def phases(method: Method, given: object) -> Sequence[Phase]:
 
 
 def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
-    """What `aggregate` gave to log; raises InputError where that is not what the contract says."""
+    """Check what `aggregate` gave to log; raise InputError where that is not what the contract says."""
     if isinstance(given, Mapping) and all(isinstance(one, Tensor) and not one.ndim for one in given.values()):
         for name in given:
             check_name(method, name)
@@ -65,8 +67,9 @@ def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
 
 
 def unlike(updates: Sequence[Update], shapes: Mapping[str, Sequence[int]]) -> str:
-    """Which tensor of a client is of another shape than the server's of that name was, or than the first client's is, in
-    words; "" where none is."""
+    """Say which tensor of a client is of another shape than the server's of that name was, or than the first client's
+    is, in words; "" where none is.
+    """
     expected = dict(shapes)
     for update in updates:
         for name, tensor in update.values.items():
@@ -79,7 +82,7 @@ def unlike(updates: Sequence[Update], shapes: Mapping[str, Sequence[int]]) -> st
 
 
 def server_predictors(method: Method, given: object) -> Sequence[Predictor]:
-    """What the server predicts with; raises InputError where nothing of it stands for the method."""
+    """Check what the server predicts with; raise InputError if nothing of it stands for the method."""
     found = predictors(method, "server_predictors", given)
     if found and GLOBAL not in [predictor.name for predictor in found]:
         names = ", ".join(f"'{predictor.name}'" for predictor in found)
@@ -90,7 +93,7 @@ def server_predictors(method: Method, given: object) -> Sequence[Predictor]:
 
 
 def client_predictors(method: Method, given: object) -> Sequence[Predictor]:
-    """What a client predicts with; raises InputError for one that has the name of the server's."""
+    """Check what a client predicts with; raise InputError for one that has the name of the server's."""
     found = predictors(method, "client_predictors", given)
     if GLOBAL in [predictor.name for predictor in found]:
         raise InputError(
@@ -100,7 +103,7 @@ def client_predictors(method: Method, given: object) -> Sequence[Predictor]:
 
 
 def predictors(method: Method, part: str, given: object) -> Sequence[Predictor]:
-    """A list of predictors; raises InputError for anything else."""
+    """Check a list of predictors; raise InputError for anything else."""
     if not (isinstance(given, Sequence) and all(isinstance(one, Predictor) for one in given)):
         raise refused(method, part, given, "a list of predictors, [] where there are none")
     names = [predictor.name for predictor in given]
@@ -136,7 +139,9 @@ def check_shape(method: Method, name: str, given: Tensor, n: int, classes: int) 
 
 
 def off_one(log_probabilities: Tensor) -> Tensor:
-    """How far the probabilities (n, classes) of an image are from adding up to 1 at most, a tensor (); 0 for NaN."""
+    """Return how far the probabilities (n, classes) of an image are from adding up to 1 at most, a tensor (); 0 for
+    NaN.
+    """
     return (log_probabilities.exp().sum(-1) - 1).abs().nan_to_num(0.0).amax()
 
 
@@ -157,7 +162,7 @@ def check_predictions(method: Method, any_predictor: bool, off: Sequence[tuple[s
 
 
 def refused(method: Method, part: str, given: object, expected: str) -> InputError:
-    """The error for what is not as the contract says."""
+    """Return the error for what is not as the contract says."""
     found = " ".join(repr(given).split())
     return InputError(f"method '{method.name}': {part} gave {found:.80}; expected {expected}")
 

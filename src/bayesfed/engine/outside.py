@@ -26,7 +26,7 @@ class Watch:
         self.closely = self.midway = False
 
     def modules(self, *clients: int) -> list[ModuleNetwork]:
-        """The networks of clients that are modules."""
+        """Return the networks of clients that are modules."""
         found = [network for client in clients for network in self.networks[client].values()]
         return [network for network in found if isinstance(network, ModuleNetwork)]
 
@@ -57,7 +57,7 @@ class Watch:
             self.look_at_modules(client)
 
     def look(self, what: str = "a round") -> reachable.Held:
-        """What is held by now; raises InputError where that is not what was held before."""
+        """Return what is held by now; raise InputError if that is not what was held before."""
         now = reachable.held(self.roots)
         if self.before and (path := now.changed(self.before)):
             raise kept(self.method.name, what, path)
@@ -74,7 +74,7 @@ class Watch:
 
 
 def kept(method: str, what: str, path: str) -> InputError:
-    """The error for what a method's part has changed."""
+    """Return the error for what a method's part has changed."""
     return InputError(
         f"method '{method}': {what} changed {path}, which no checkpoint keeps, and clients and runs side by side share; put it "
         "into a tensor of the state (init_server, init_client or start), and draw by c.noise"
@@ -82,7 +82,7 @@ def kept(method: str, what: str, path: str) -> InputError:
 
 
 def shared_generators() -> dict[str, object]:
-    """The states of the generators that a process shares, by owner."""
+    """Return the states of the generators that a process shares, by owner."""
     of_numpy = np.random.get_state(legacy=False)
     found: dict[str, object] = {
         "Python": random.getstate(),

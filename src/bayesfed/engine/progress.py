@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar in a terminal, plain lines in a log."""
+"""Progress of a run, for people: a bar in a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bayesfed.engine.federation import round_half_up
 from bayesfed.engine.rounds import Progress
+from bayesfed.engine.shards import round_half_up
 from bayesfed.methods.node import GLOBAL
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 LINE_SECONDS = 5  # between lines where there is no terminal
 
@@ -22,6 +22,7 @@ class Reporter:
 
     def __init__(self, run: Run, log: Path, done: int) -> None:
         """`done` rounds are finished already."""
+        self.budget = run.budget
         self.rounds = run.budget.rounds
         self.title = f"{run.method} on {'+'.join(run.datasets)}, {run.partition.label}, seed {run.budget.seed}"
         self.leak = run.build_method().leak()
@@ -55,12 +56,12 @@ class Reporter:
         self.log.close()
 
     def client_done(self) -> None:
-        """A client has been trained."""
+        """Show that a client has been trained."""
         if self.bar is not None:
             self.bar.update(min(1 / self.per_round, self.rounds - self.bar.n))
 
     def round_done(self, progress: Progress) -> None:
-        """A round is over: show the accuracy of the server's model, or the mean over the clients."""
+        """Show that a round is over, with the accuracy of the server's model, or the mean over the clients."""
         rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))
         server = [
             row.value for row in rows if (row.client, row.metric, row.model) == ("global", "test_accuracy", GLOBAL)
@@ -72,13 +73,13 @@ class Reporter:
         if self.bar is not None:
             self.bar.n = progress.round
             self.bar.set_postfix_str(text)
-        last = progress.over(self.rounds)
+        last = progress.over(self.budget)
         self.write(line, quiet=self.bar is not None or (time.monotonic() - self.told < LINE_SECONDS and not last))
         if progress.diverged:
             self.write(f"{progress.diverged}; the run ends here")
 
     def write(self, line: str, quiet: bool = False) -> None:
-        """A line to the log, and to standard error unless quiet."""
+        """Write a line to the log, and to standard error unless quiet."""
         self.log.write(line + "\n")
         self.log.flush()
         if not quiet:

@@ -1,4 +1,4 @@
-"""What a result depends on beside its run: code, versions, machine, precision, data."""
+"""Facts that a result depends on beside its run: code, versions, machine, precision, data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from bayesfed.core import helper_modules
 from bayesfed.data import partition
 from bayesfed.data.catalogue import source
 from bayesfed.engine import device
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 
 def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partitions: Path | None) -> dict[str, Any]:
-    """What a result depends on beside its key, as `bayesfed verify` compares it, and provenance.json has it; there without
-    helpers where there are none."""
+    """Return what a result depends on beside its key, as `bayesfed verify` compares it, and provenance.json has it;
+    there without helpers where there are none.
+    """
     return {
         **by,
         "precision": precision,
@@ -33,7 +34,7 @@ def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partition
 
 
 def machine(on: str, executor: str) -> dict[str, Any]:
-    """What of these facts may change when a run is resumed."""
+    """Return those of these facts that may change when a run is resumed."""
     return {
         "code": code_hash(),
         "versions": versions(),
@@ -45,7 +46,7 @@ def machine(on: str, executor: str) -> dict[str, Any]:
 
 
 def partition_fingerprint(run: Run, data: Path, partitions: Path | None) -> str | None:
-    """sha256 of the cached partition's arrays; None where every client holds a whole dataset."""
+    """Return the sha256 of the cached partition's arrays; None where every client holds a whole dataset."""
     if run.multi_task:
         return None
     shares = partition.load(run.datasets[0], run.partition, run.budget.seed, data, partitions)
@@ -54,7 +55,7 @@ def partition_fingerprint(run: Run, data: Path, partitions: Path | None) -> str 
 
 @functools.cache
 def code_hash() -> str:
-    """sha256 over the package's source files, by path, as they were when it was first asked for."""
+    """Return the sha256 over the package's source files, by path, as they were when it was first asked for."""
     root = Path(bayesfed.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -63,7 +64,7 @@ def code_hash() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions that can change a result."""
+    """Return the versions that can change a result."""
     found = {
         "bayesfed": bayesfed.__version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""Whether what is done twice from the same state gives the same."""
+"""Comparison of what is done twice from the same state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ ROUNDING = 0.01
 
 
 def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor], since: Mapping[str, Tensor]) -> str | None:
-    """The first tensor that is not the same in two states that came from `since`; None where all are. NaN equals NaN."""
+    """Return the first tensor that is not the same in two states that came from `since`; None where all are.
+
+    NaN equals NaN.
+    """
     for name in [*one, *(other.keys() - one.keys())]:
         if name not in one or name not in other or not alike(one[name], other[name], since.get(name)):
             return name
@@ -20,7 +23,7 @@ def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor], since: Map
 
 
 def alike(one: Tensor, other: Tensor, since: Tensor | None) -> bool:
-    """Whether two tensors that were `since`, or nothing, are the same."""
+    """Return whether two tensors that were `since`, or nothing, are the same."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     if torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all()):
@@ -32,5 +35,7 @@ def alike(one: Tensor, other: Tensor, since: Tensor | None) -> bool:
 
 
 def chosen(count: int, last: bool) -> bool:
-    """Whether to look again at what may have begun since: the first time, the second, the fourth and so on, and the last."""
+    """Return whether to look again at what may have begun since: the first time, the second, the fourth and so on, and
+    the last.
+    """
     return last or not count & (count - 1)

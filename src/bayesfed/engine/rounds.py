@@ -22,13 +22,17 @@ from bayesfed.engine.trial import Trial
 from bayesfed.methods.method import Update
 from bayesfed.methods.node import Node, State
 from bayesfed.runs.run_folder import Row
+from bayesfed.runs.spec import Budget
+from bayesfed.runs.summary import COMMUNICATION, validation_curve
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a run first held a value that is not finite, or predicted one; `client` is a number from 0 or "server"."""
+    """The place of the first value of a run that is not finite, held or predicted; `client` is a number from 0 or
+    "server".
+    """
 
     round: int
     client: str
@@ -41,7 +45,7 @@ class Divergence:
 
 @dataclass
 class Progress:
-    """What a run has after a whole number of rounds: all that a checkpoint must hold.
+    """The state of a run after a whole number of rounds: all that a checkpoint must hold.
 
     A run that has diverged is over, whatever rounds are left.
     """
@@ -53,12 +57,16 @@ class Progress:
     diverged: Divergence | None = None
     labelled: Labelled = field(default_factory=dict)  # in active learning; else all images are
 
-    def over(self, rounds: int) -> bool:
-        """Whether a run of so many rounds ends here."""
-        return self.round == rounds or self.diverged is not None
+    def over(self, budget: Budget) -> bool:
+        """Return whether the run ends here."""
+        return (
+            self.round == budget.rounds
+            or self.diverged is not None
+            or out_of_patience(self.history, self.round - 1, budget.patience)
+        )
 
     def tensors(self) -> State:
-        """Every tensor by owner and name: server/<name>, client/<number>/<name>, labelled/<number>."""
+        """Return every tensor by owner and name: server/<name>, client/<number>/<name>, labelled/<number>."""
         found = {f"server/{name}": tensor for name, tensor in self.server.items()}
         for client, state in self.clients.items():
             found |= {f"client/{client}/{name}": tensor for name, tensor in state.items()}
@@ -67,7 +75,7 @@ class Progress:
 
 
 def begin(federation: Federation) -> Progress:
-    """A run before its first round."""
+    """Begin a run: return its state before the first round."""
     method = federation.method
     method_checks.check_parameters(method)
 
@@ -82,7 +90,9 @@ def begin(federation: Federation) -> Progress:
 
 @dataclass
 class Visit:
-    """What is left of a client's round: what it sent, what was measured, what it keeps, which of its tensors are finite."""
+    """The outcome of one client's round: its update, what was measured, what it keeps, which of its tensors are
+    finite.
+    """
 
     update: Update
     readings: list[Reading]
@@ -97,6 +107,8 @@ class Round:
         """`first`: whether it is the first that the process plays."""
         federation.label(progress.labelled)
         self.federation, self.before, self.number = federation, progress.clients, progress.round + 1
+        if out_of_patience(progress.history, progress.round, federation.run.budget.patience):
+            federation.rounds = self.number
         self.server = federation.node(SERVER, self.number)
         self.server.state = copy(progress.server, federation.compute.device)
         self.participants = federation.participants(self.number)
@@ -110,17 +122,20 @@ class Round:
         # client's own model stay with it. A client that keeps parameters keeps what they go with.
         self.travelling = list(federation.statistics(SERVER, own=False))
         self.keeps: dict[int, list[str]] = {}
+        self.bytes: dict[str, dict[int, int]] = {"down": {}, "up": {}}  # by client
         self.watch = watch
         self.trial = Trial(federation, self.order()[0]) if first else None
 
     def images(self) -> dict[int, int]:
-        """How many images each client trains on in this round, in all its epochs or mini-batches."""
+        """Return how many images each client trains on in this round, in all its epochs or mini-batches."""
         budget = self.federation.run.budget
         size, batches = budget.batch_size, budget.local_batches
         return {k: n * self.epochs[k] or batches * min(size, n) for k, n in self.n.items()}
 
     def order(self) -> list[int]:
-        """The clients, most work first, lest one core, or lane, still has a large client when the others are done."""
+        """Order the clients, most work first, lest one core, or worker, still has a large client when the others are
+        done.
+        """
         operations = {
             k: sum(network.operations for network in self.federation.networks[k].values()) for k in self.participants
         }
@@ -128,12 +143,12 @@ class Round:
         return sorted(self.participants, key=lambda k: -images[k] * operations[k])
 
     def begin(self, client: int) -> Job:
-        """A client that has the server's message, ready to train."""
+        """Make a client ready to train, with the server's message."""
         job = self.begun(client)
         return self.trial.begun(job, lambda: self.begun(client)) if self.trial else job
 
     def begun(self, client: int) -> Job:
-        """The same before any trial."""
+        """Do the same without any trial."""
         federation, method = self.federation, self.federation.method
         c = federation.node(client, self.number, self.epochs[client])
         before = self.before.get(client)
@@ -144,6 +159,7 @@ class Round:
         self.keeps[client] = [*c.state, *(self.travelling if c.state else [])]
         c.arrived = copy({name: self.server[name] for name in self.travelling}, c.n.device)
         message = method_checks.state(method, "message", method.message(self.server, client))
+        self.bytes["down"][client] = self.size(message)
         c.state |= method_checks.state(method, "start", method.start(c, message))
         c.state |= copy(c.arrived, c.n.device)
         c.state |= federation.rate(self.number)
@@ -151,10 +167,11 @@ class Round:
         return Job(c, method_checks.phases(method, method.phases(c)), [hook for hook in hooks if hook])
 
     def end(self, job: Job) -> Visit:
-        """What is left of a client that has trained."""
+        """Return the outcome of a client that has trained."""
         c = job.node
         self.watch.look_midway(c.client)
         sent = self.trial.twice("finish", c, self.finish) if self.trial else self.finish(c)
+        self.bytes["up"][c.client] = self.size(sent)
         update = Update(c.client, self.n[c.client], self.q[c.client], copy(sent, c.n.device))
         finite = finiteness({**c.state, **update.values})
         readings = self.evaluation.of_client(c)
@@ -163,13 +180,19 @@ class Round:
         update.statistics = copy({name: c[name] for name in self.travelling}, c.n.device)
         return Visit(update, readings, kept, finite)
 
+    def size(self, sent: State) -> int:
+        """Return the bytes that travel one way: tensors that the method does not call `free`, and BatchNorm statistics."""
+        tensors = [tensor for name, tensor in sent.items() if name not in self.federation.method.free]
+        tensors += [self.server[name] for name in self.travelling]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
     def finish(self, c: Node) -> State:
-        """What a client sends."""
+        """Return what a client sends."""
         method = self.federation.method
         return method_checks.state(method, "finish", method.finish(c))
 
     def aggregate(self, updates: Sequence[Update]) -> list[Reading]:
-        """Let the server learn from the clients; gives what the method logs of it."""
+        """Let the server learn from the clients; return what the method logs."""
         method, server = self.federation.method, self.server
         shapes = {name: tensor.shape for name, tensor in server.state.items()}
         try:
@@ -198,15 +221,17 @@ class Trainer:
         self.samples = 0  # training images of the last round, times epochs
 
     def play(self, progress: Progress) -> Progress:
-        """The progress after one more round."""
+        """Play one more round; return the progress after it."""
         self.played += 1
-        number, rounds = progress.round + 1, self.federation.run.budget.rounds
-        with self.watch.watching("a round", closely=chosen(self.played, number == rounds)):
-            return self.round(Round(self.federation, progress, self.watch, first=self.played == 1), progress)
+        now = Round(self.federation, progress, self.watch, first=self.played == 1)
+        with self.watch.watching("a round", closely=chosen(self.played, now.number == self.federation.rounds)):
+            return self.round(now, progress)
 
     def round(self, now: Round, progress: Progress) -> Progress:
-        """The progress after this round. A GPU is waited for at its end, before only for a recording and for values that the
-        host must see."""
+        """Play this round; return the progress after it.
+
+        The host waits for a GPU at the round's end; before, only for a recording and for values that it must see.
+        """
         federation, method = self.federation, self.federation.method
         server, evaluation, device = now.server, now.evaluation, federation.compute.device
         drawn = server.generator.get_state()
@@ -235,6 +260,9 @@ class Trainer:
             readings.append(Reading("global", "server", LABELLED, count))
         if active_learning.due(federation, now.number):
             labelled = active_learning.more(federation, labelled, server, evaluation)
+        for way, each in now.bytes.items():
+            count = torch.tensor(float(sum(each.values())), dtype=torch.float64, device=device)
+            readings.append(Reading("global", COMMUNICATION, f"bytes_{way}", count))
         diverged = divergence(now.number, finite | evaluation.finiteness())
         kept = progress.clients | {client: visit.kept for client, visit in came.items()}
         history = progress.history + rows(now.number, readings)
@@ -242,9 +270,17 @@ class Trainer:
 
 
 def mean_over_clients(tensors: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
-    """sum_k q_k tensor_k / sum_k q_k, rounded where they are whole numbers, such as a count of mini-batches."""
+    """Return sum_k q_k tensor_k / sum_k q_k, rounded where they are whole numbers, such as a count of mini-batches."""
     mean = weighted_mean(torch.stack(list(q)), torch.stack(list(tensors)))
     return (mean if tensors[0].is_floating_point() else mean.round()).to(tensors[0].dtype)
+
+
+def out_of_patience(history: Sequence[Row], number: int, patience: int) -> bool:
+    """Return whether round `number` is the `patience`-th in a row without a better validation accuracy."""
+    if not patience:
+        return False
+    curve = {r: value for r, value in validation_curve(history).items() if r <= number}
+    return bool(curve) and number - max(curve, key=lambda r: (curve[r], -r)) >= patience
 
 
 def finiteness(state: State) -> State:
@@ -253,13 +289,13 @@ def finiteness(state: State) -> State:
     return {name: tensor.isfinite().all() for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
 
 
-def divergence(round: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:
-    """The first tensor (owner, name) that is not finite, if there is one."""
+def divergence(round_number: int, finite: dict[tuple[str, str], Tensor]) -> Divergence | None:
+    """Return the first tensor (owner, name) that is not finite, if there is one."""
     flags = torch.stack(list(finite.values())).tolist() if finite else []
     broken = [where for where, flag in zip(finite, flags, strict=True) if not flag]
-    return Divergence(round, *broken[0]) if broken else None
+    return Divergence(round_number, *broken[0]) if broken else None
 
 
 def copy(state: State, device: torch.device) -> State:
-    """The state on a device with tensors of its own, so that training in place leaves the original alone."""
+    """Copy the state to a device, with tensors of its own, so that training in place leaves the original alone."""
     return {name: tensor.to(device, copy=True, non_blocking=True) for name, tensor in state.items()}

@@ -21,12 +21,17 @@ from bayesfed.engine.provenance import code_hash
 from bayesfed.engine.signals import Stopped
 from bayesfed.engine.training import KEY, Place, refuse_other_key, train
 from bayesfed.runs import run_file as runfile
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 
 class Process:
-    """What runs that are trained one after another in a process share: a GPU, leased once, the last run's datasets, and what
-    has been said of helpers."""
+    """A process that trains runs one after another, which share a GPU, leased once, the last run's datasets, and the
+    warnings about helpers.
+    """
+
+    def __init__(self, waits: bool = True) -> None:
+        """Wait for a run that another process holds if `waits`; otherwise leave it to that."""
+        self.waits = waits
 
     def __enter__(self) -> Process:
         code_hash()  # of the sources that run from now on: they may change while a process trains one run after another
@@ -53,7 +58,7 @@ class Process:
             self.told |= new
 
     def load(self, run: Run, data: Path) -> list[store.Dataset]:
-        """The run's datasets: those of the last run, where it saw the same."""
+        """Load the run's datasets, or take those of the last run if it saw the same."""
         seen = (run.sources, [prepare.identity(one) for one in run.sources], run.parts, data)
         if seen != self.seen:
             self.seen, self.datasets = None, []  # not both in memory
@@ -80,17 +85,22 @@ def train_all(run_files: Iterable[Path], data: Path, place_of: Callable[[Run], P
             if path in failed:
                 continue
             try:
-                run = runfile.load(path, data)
-                if re.fullmatch(KEY, path.stem):
-                    refuse_other_key(run, path.stem, str(path))
-                train(run, place_of(run), process)
+                train_file(path, data, place_of, process)
             except Stopped:
                 raise
             except (Exception, SystemExit) as error:
                 failed[path] = tell(path, error)
             finally:
-                give_back()
+                free_gpu_memory()
     return failed
+
+
+def train_file(path: Path, data: Path, place_of: Callable[[Run], Place], process: Process) -> None:
+    """Train the run of a run file, as `train` does; one that is named after a key must be that run."""
+    run = runfile.load(path, data)
+    if re.fullmatch(KEY, path.stem):
+        refuse_other_key(run, path.stem, str(path))
+    train(run, place_of(run), process)
 
 
 def tell(path: Path, error: BaseException) -> int:
@@ -103,7 +113,7 @@ def tell(path: Path, error: BaseException) -> int:
     return code
 
 
-def give_back() -> None:
+def free_gpu_memory() -> None:
     """Free what a run's recorded steps have kept of a GPU's memory, which other jobs share."""
     if torch.cuda.is_initialized():
         gc.collect()

@@ -15,7 +15,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop; finished rounds are in its checkpoint."""
+    """A signal asked the run to stop, or its time is over; finished rounds are in its checkpoint."""
 
 
 class Stop:

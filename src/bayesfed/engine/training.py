@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import re
 import sys
 import threading
@@ -27,11 +28,12 @@ from bayesfed.engine.provenance import facts, machine
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.engine.signals import Stop, Stopped
 from bayesfed.methods.node import GLOBAL
-from bayesfed.models import pretrained as weights
+from bayesfed.models import pretrained
 from bayesfed.models.pretrained import SCRATCH
 from bayesfed.runs import run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
-from bayesfed.runs.run_file import Run, difference
+from bayesfed.runs.run_file import difference
+from bayesfed.runs.spec import Run
 from bayesfed.runs.summary import summarise
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ KEY = "[0-9a-f]{12}"  # of a run, in names of files and folders
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a run's files are, and how it is to be computed."""
+    """The places of a run's files, and how it is to be computed."""
 
     out: Path
     checkpoint: Path
@@ -55,31 +57,36 @@ class Place:
     executor: str = "auto"  # another than the device's own one is for debugging
     weights: Path = plugins.WEIGHTS  # with the files of pretrained weights that run files name
     partitions: Path | None = None  # where they are, unless in the data folder
+    until: float = math.inf  # of time.monotonic(): from then on it stops after a round, with its checkpoint
 
 
 def train(run: Run, place: Place, process: Process) -> None:
     """Train a run, or go on with it, until its folder is done; a finished run is left alone.
 
     A run ends early after a round in which a tensor of a client or of the server stopped being finite; its summary
-    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP.
+    says which. Raises InputError for wrong input or another run's folder, Stopped on SIGTERM, SIGINT or SIGHUP and when its
+    time is over, files.Held where another process holds the run and this one does not wait.
     """
     refuse_places(place)
     process.warn(run)
-    if finished(run, place):
+    if skip_finished(run, place):
         return
-    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run"):
-        if not finished(run, place):  # by whoever held it
+    with files.locked(place.out / ".lock", f"{place.out}: another process holds this run", process.waits):
+        if not skip_finished(run, place):  # by whoever held it
             refuse_other_files(run, place)
             process.lease(place)
             train_locked(run, place, process)
             process.warn(run)  # of those that were imported as late
 
 
-def finished(run: Run, place: Place) -> bool:
-    """Whether the run's folder is done, which is told. Raises InputError for another run's folder."""
+def skip_finished(run: Run, place: Place) -> bool:
+    """Return whether the run is finished; if so, say so and delete its older checkpoint.
+
+    Raises InputError for another run's folder.
+    """
     refuse_other_run(run, place.out)
     if done := (place.out / run_folder.SUMMARY).exists():
-        checkpoint.done(place.checkpoint, run.key)
+        checkpoint.delete_older(place.checkpoint, run.key)
         other = helper_modules.changed(run_folder.provenance(place.out).get("helpers", {}))
         told = f", with another {' and '.join(other)} than now" if other else ""
         print(f"{place.out}: done already{told}", file=sys.stderr)
@@ -127,7 +134,7 @@ def refuse_other_files(run: Run, place: Place) -> None:
 
 
 def written(run: Run) -> dict[str, Any]:
-    """A run file with all defaults, as it is read again."""
+    """Return a run file with all defaults, as it is read again."""
     return json.loads(json.dumps(run.to_dict()))  # type: ignore[no-any-return]
 
 
@@ -148,16 +155,16 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     if on == "cuda" and executor == DEFAULT["cpu"]:
         raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
-    record = checkpoint.Record(run.key, device.choose_precision(place.precision, on), executor, run=written(run))
+    header = checkpoint.Header(run.key, device.choose_precision(place.precision, on), executor, run=written(run))
     progress: Progress | None = None
     if stored := checkpoint.found(place.checkpoint):
-        progress, record = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
-        if record.sessions and record.sessions[-1]["by"]["device"] != on:
-            device.choose_precision(record.precision, on)  # a CPU lacks one that a GPU has
-            record.executor = executor
+        progress, header = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
+        if header.sessions and header.sessions[-1]["by"]["device"] != on:
+            device.choose_precision(header.precision, on)  # a CPU lacks one that a GPU has
+            header.executor = executor
         for option, asked, begun in (
-            ("precision", place.precision, record.precision),
-            ("executor", place.executor, record.executor),
+            ("precision", place.precision, header.precision),
+            ("executor", place.executor, header.executor),
         ):
             if asked not in ("auto", begun):
                 raise InputError(
@@ -165,32 +172,33 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
                     f"{' and '.join(map(str, stored))}"
                 )
     federation = None
-    if progress is None or not progress.over(run.budget.rounds):
-        compute = device.compute(on, record.precision, place.gpu_slots)
+    if progress is None or not progress.over(run.budget):
+        compute = device.configure(on, header.precision, place.gpu_slots)
         federation = assemble(run, place, compute, process.load(run, place.data))
     else:
-        own_partition(run, place)  # the results name it
+        build_partition(run, place)  # the results name it
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
         if federation is not None:
             progress = rounds(
-                federation, progress or begin(federation), place, record, machine(on, record.executor), report
+                federation, progress or begin(federation), place, header, machine(on, header.executor), report
             )
         assert progress is not None
-        write_results(run, place, on, progress, record)
-        checkpoint.done(place.checkpoint, run.key)
+        write_results(run, place, on, progress, header)
+        checkpoint.delete_older(place.checkpoint, run.key)
         report.write(f"checkpoint: {place.checkpoint}")
 
 
 def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
-    """The run's federation from its datasets, the files that its networks start from, and the cached partition, which is
-    made where it is missing."""
-    pretrained = {key: weights.find(place.weights, name) for key, name in run.weights}
+    """Build the run's federation from its datasets, the files that its networks start from, and the cached partition,
+    which is made if it is missing.
+    """
+    started = {key: pretrained.find(place.weights, name) for key, name in run.weights}
     foreign = [store.load_foreign(name, place.data, run.images, datasets[0].source) for name in run.tasks.foreign]
-    return Federation(run, datasets, own_partition(run, place), compute, foreign, pretrained)
+    return Federation(run, datasets, build_partition(run, place), compute, foreign, started)
 
 
-def own_partition(run: Run, place: Place) -> partition.Partition | None:
-    """The run's cached partition, made where it is missing; None where every client holds a whole dataset."""
+def build_partition(run: Run, place: Place) -> partition.Partition | None:
+    """Make the run's cached partition if it is missing, and load it; None if every client holds a whole dataset."""
     if run.multi_task:
         return None
     cell = (run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)
@@ -198,7 +206,7 @@ def own_partition(run: Run, place: Place) -> partition.Partition | None:
     return partition.load(*cell)
 
 
-def rounds(federation: Federation, progress: Progress, place: Place, record: checkpoint.Record,
+def rounds(federation: Federation, progress: Progress, place: Place, header: checkpoint.Header,
            by: dict[str, Any], report: Reporter) -> Progress:  # fmt: skip
     """Play the rounds that are left, with a checkpoint now and then, at the end, and when a signal comes."""
     total = federation.run.budget.rounds
@@ -207,26 +215,29 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     def save() -> None:
         nonlocal kept
         with saving:
-            checkpoint.save(place.checkpoint, progress, record)
+            checkpoint.save(place.checkpoint, progress, header)
             kept = progress.round
 
-    def leave() -> str:
+    def leave(why: str = "by a signal") -> str:
         save()
-        return f"stopped by a signal after round {progress.round} of {total}; run it again to go on"
+        return f"stopped {why} after round {progress.round} of {total}; run it again to go on"
 
     stop = Stop(leave)
     federation.check = stop.check
-    trainer = Trainer(federation, record.executor, report.client_done, report.write)
+    trainer = Trainer(federation, header.executor, report.client_done, report.write)
     saved, wait = time.monotonic(), float(CHECKPOINT_SECONDS)
     heard = threading.current_thread() is threading.main_thread()  # signals reach no other thread
     with stop if heard else contextlib.nullcontext():
         try:
-            while not progress.over(total):
+            while not progress.over(federation.run.budget):
                 started = time.monotonic()
                 progress = trainer.play(progress)
-                record.add(by, time.monotonic() - started, trainer.samples)
+                header.add(by, time.monotonic() - started, trainer.samples)
                 report.round_done(progress)
-                if progress.over(total) or time.monotonic() - saved > wait:
+                over = progress.over(federation.run.budget)
+                if not over and time.monotonic() >= place.until:
+                    raise Stopped(leave("as its time is over"))
+                if over or time.monotonic() - saved > wait:
                     started = time.monotonic()
                     save()
                     saved = time.monotonic()
@@ -243,29 +254,29 @@ def rounds(federation: Federation, progress: Progress, place: Place, record: che
     return progress
 
 
-def write_results(run: Run, place: Place, on: str, progress: Progress, record: checkpoint.Record) -> None:
+def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
     """Write the files of a finished run, the summary last."""
-    header = "round,client,model,metric,value\n"
+    columns = "round,client,model,metric,value\n"
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
-    files.write_text(place.out / "metrics.csv", header + "".join(lines))
+    files.write_text(place.out / "metrics.csv", columns + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method = run.build_method()
-    by = record.sessions[-1]["by"] if record.sessions else machine(on, record.executor)
+    by = header.sessions[-1]["by"] if header.sessions else machine(on, header.executor)
     provenance = {
         "key": run.key,
         "method_revision": method.revision,
         "engine_revision": ENGINE_REVISION,
-        "executor": record.executor,  # where sessions of an earlier version do not say it
-        **facts(run, place.data, by, record.precision, place.partitions),
+        "executor": header.executor,  # where sessions of an earlier version do not say it
+        **facts(run, place.data, by, header.precision, place.partitions),
         "weights": {key: dict(run.weights).get(key, SCRATCH) for key in (GLOBAL, *run.other_models)},
         "partition": run.partition_file,
-        "train_seconds": round(record.seconds, 3),
-        "samples_per_second": round(record.samples / record.seconds, 1) if record.seconds else None,
+        "train_seconds": round(header.seconds, 3),
+        "samples_per_second": round(header.samples / header.seconds, 1) if header.seconds else None,
     }
     if not provenance["helpers"]:
         del provenance["helpers"]
-    if len(record.sessions) > 1:
-        provenance["sessions"] = record.sessions
+    if len(header.sessions) > 1:
+        provenance["sessions"] = header.sessions
     if leak := method.leak():
         provenance["leak"] = leak
     if own := run.own_parts:
@@ -277,17 +288,17 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, record: c
         "method": run.method,
         "dataset": list(run.datasets),
         "seed": budget.seed,
-        "rounds": budget.rounds,
+        "rounds": budget.rounds if progress.diverged else progress.round,
         "local_epochs": budget.local_epochs,
         "batch_size": budget.batch_size,
-        "train_seconds": round(record.seconds, 3),
+        "train_seconds": round(header.seconds, 3),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
     } | summarise(progress.history, test_images(run, place), progress.round)
     run_folder.seal(place.out, summary)
 
 
 def test_images(run: Run, place: Place) -> list[int]:
-    """How many test images each client has."""
+    """Return how many test images each client has."""
     if run.multi_task:
         return [one.count("test") for one in run.sources]
     shares = partition.load(run.datasets[0], run.partition, run.budget.seed, place.data, place.partitions)

@@ -1,5 +1,4 @@
-"""What is tried in the first round that a process plays: whether a method gives the same again, and whether its steps do
-anything.
+"""Trials in the first round that a process plays: does a method give the same again, and do its steps do anything?
 
 What is kept elsewhere is found by `outside`. A generator made anew, from the system's own randomness, leaves no trace there:
 so parts of a user's own method are called twice, once on a copy of the node. Tests hold ours to it.
@@ -39,7 +38,7 @@ class Trial:
         self.still: dict[tuple[int, str], bool] = {}  # by node and step: whether it has changed no tensor so far
 
     def begun(self, job: Job, again: Callable[[], Job]) -> Job:
-        """The job of a client that has begun, and may begin again."""
+        """Return the job of a client that has begun, once it was begun again and compared."""
         if job.node.client not in self.tried:
             return job
         if self.own:
@@ -47,7 +46,7 @@ class Trial:
         return self.watched(job)
 
     def twice(self, part: str, node: Node, call: Callable[[Node], Given]) -> Given:
-        """What a part gives of a node, and has given of a copy of it."""
+        """Call a part on a node and on a copy of it, compare, and return what it gives."""
         if not self.own or node.client not in self.tried:
             return call(node)
         twin = copy.copy(node)
@@ -60,7 +59,7 @@ class Trial:
         return given
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> Mapping[str, Tensor]:
-        """What `aggregate` gives."""
+        """Call `aggregate`, and compare it with a second call if that is affordable."""
         small = sum(each.nbytes for update in updates for each in update.values.values()) <= MEMORY
 
         def call(node: Node) -> Mapping[str, Tensor]:
@@ -79,7 +78,9 @@ class Trial:
             )
 
     def watched(self, job: Job) -> Job:
-        """The job, which notes at the end of each phase whether its steps have changed a tensor of the method's."""
+        """Return the job, which notes at the end of each phase whether its steps have changed a tensor of the
+        method's.
+        """
         node = job.node
         engines = {RATE, *(name for names in node.statistics.values() for name in names)}
         names = [name for name in node.state if name not in engines]
@@ -102,17 +103,17 @@ class Trial:
             phases=[replace(one, end=noting(one)) if one.epochs or one.batches else one for one in job.phases],
         )
 
-    def found(self, round: int) -> Iterator[str]:
-        """What is to be told of the round."""
+    def found(self, round_number: int) -> Iterator[str]:
+        """Yield what is to be told of the round."""
         for (client, step), still in self.still.items():
             whose = "the server" if client == SERVER else f"client {client}"
             if still:
                 yield (
-                    f"method '{self.method.name}': {step} left every tensor of {whose} as it was in all of round {round}; a step "
+                    f"method '{self.method.name}': {step} left every tensor of {whose} as it was in all of round {round_number}; a step "
                     "works in place, as c['theta'].sub_(...)"
                 )
 
 
 def copied(state: Mapping[str, Tensor]) -> State:
-    """The state with tensors of its own."""
+    """Return the state with tensors of its own."""
     return {name: tensor.clone() for name, tensor in state.items()}

@@ -1,4 +1,5 @@
-"""Whether a stored run is what the code gives today: its first rounds are trained again and set beside the record.
+"""A check that a stored run is what the code gives today: its first rounds are trained again and compared with the
+record.
 
 They are trained twice: straight, and stopped midway and resumed by another process, which must give the same. What a method
 keeps outside its tensors is not there then, wherever it is.
@@ -31,7 +32,7 @@ from bayesfed.engine.session import Process
 from bayesfed.engine.training import Place, assemble, written
 from bayesfed.runs import run_file, run_folder
 from bayesfed.runs.revision import ENGINE_REVISION
-from bayesfed.runs.run_file import Run
+from bayesfed.runs.spec import Run
 
 CLOSE = 0.02  # of an accuracy: so far may what rounds otherwise lead in a few rounds, whatever the run
 TWINS, TIMES = 3, 2  # beyond it, TIMES as far as TWINS runs from initial parameters a rounding away are from each other
@@ -47,32 +48,37 @@ class Apart:
     where: str = ""
 
 
-Kind = tuple[bool, str, str]  # of accuracies that are alike: the server's or the clients', the model, the metric
+AccuracyKind = tuple[
+    bool, str, str
+]  # of accuracies that are alike: the server's or the clients', the model, the metric
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one run, in words which of its rounds. `same`: of so many `values`, how many have the recorded
-    digits; `more` is measured now and was not then. `found`: how far accuracies are off, by their kind, and `twins` the same
-    between runs that begin a rounding apart, where that was asked. `differs`: what was otherwise when the record was
-    made. `resumed`: what another process gave otherwise that resumed the run midway, in words; "" where that was nothing."""
+    """The outcome for one run; `rounds`: in words, which of its rounds.
+
+    `same`: of so many `values`, how many have the recorded digits; `more` is measured now and was not then. `found`:
+    how far accuracies are off, by their kind, and `twins` the same between runs that begin a rounding apart, where
+    that was asked. `differs`: what was otherwise when the record was made. `resumed`: what another process gave
+    otherwise that resumed the run midway, in words; "" where that was nothing.
+    """
 
     rounds: str
     values: int
     same: int
     more: int
-    found: Mapping[Kind, Apart]
+    found: Mapping[AccuracyKind, Apart]
     differs: tuple[str, ...]
-    twins: Mapping[Kind, Apart] | None = None
+    twins: Mapping[AccuracyKind, Apart] | None = None
     resumed: str = ""
 
     @property
     def rounded(self) -> bool:
-        """Whether something differs that may round otherwise, and no accuracy of the record is missing."""
+        """True if something differs that may round otherwise, and no accuracy of the record is missing."""
         return any(name in ROUNDING for name in self.differs) and all(one.far < math.inf for one in self.found.values())
 
-    def bound(self, kind: Kind) -> float:
-        """How far accuracies of that kind may be off."""
+    def bound(self, kind: AccuracyKind) -> float:
+        """Return how far accuracies of that kind may be off."""
         return max(CLOSE, TIMES * self.twins[kind].far if self.twins else 0.0)
 
     @property
@@ -86,7 +92,7 @@ class Verdict:
 
     @property
     def recorded(self) -> bool:
-        """Whether what was trained straight is the record, or as good as it."""
+        """True if what was trained straight is the record, or as good as it."""
         return self.same == self.values or (self.rounded and self.close)
 
     def __str__(self) -> str:
@@ -131,21 +137,22 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     if "sessions" in then and then["device"] != ended_on and "executor" not in then["sessions"][0]["by"]:
         then["executor"] = DEFAULT[then["device"]]  # sessions of an earlier version have the last one's alone
     executor = then["executor"] if as_then else DEFAULT[on]
-    compute, datasets = device.compute(on, precision), process.load(run, data)
+    compute, datasets = device.configure(on, precision), process.load(run, data)
     middle = min(rounds, run.budget.rounds) // 2
 
     def again(start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta,
               stored: Path | None = None) -> tuple[Values, Progress]:  # fmt: skip
-        """The values of the first rounds, and of those up to the first that has any, from initial parameters made by
-        `start`; with the checkpoint of the middle in the file `stored`."""
+        """Return the values of the first rounds, and of those up to the first that has any, from initial parameters
+        made by `start`; with the checkpoint of the middle in the file `stored`.
+        """
         federation = assemble(run, place, compute, datasets)
         federation.start = start
         trainer, progress = Trainer(federation, executor), begin(federation)
-        while (progress.round < rounds or not progress.history) and not progress.over(run.budget.rounds):
+        while (progress.round < rounds or not progress.history) and not progress.over(run.budget):
             progress = trainer.play(progress)
             if stored and progress.round == middle:
-                record = checkpoint.Record(run.key, precision, executor, run=written(run))
-                checkpoint.save(stored, progress, record)
+                header = checkpoint.Header(run.key, precision, executor, run=written(run))
+                checkpoint.save(stored, progress, header)
         return halfway.values_of(progress), progress
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -165,7 +172,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
         resumed = halfway.otherwise(task, progress, middle) if stored.exists() and progress.round > middle else ""
     now = facts(run, data, machine(on, executor), precision, partitions)
     differs = tuple(name for name, value in now.items() if value != then.get(name))
-    last = max((int(round) for round, *_ in values), default=0)
+    last = max((int(number) for number, *_ in values), default=0)
     words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
     verdict = replace(compare(words, recorded(folder / "metrics.csv", last), values, differs), resumed=resumed)
     if verdict.rounded and not verdict.close:
@@ -176,7 +183,9 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
 
 
 def moved(unit: float, twin: int, theta: np.ndarray) -> np.ndarray:
-    """theta (P,) with each entry a relative `unit` up or down at random: one of the runs that rounding could have given."""
+    """Move each entry of theta (P,) a relative `unit` up or down at random: one of the runs that rounding could have
+    given.
+    """
     signs = np.random.default_rng(twin).choice([-1, 1], len(theta))
     return (theta * (1 + unit * signs)).astype(theta.dtype)
 
@@ -198,31 +207,31 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
 
 
 def recorded(path: Path, rounds: int) -> Values:
-    """The values of the first rounds as they stand in metrics.csv."""
+    """Read the values of the first rounds in metrics.csv."""
     with path.open(newline="", encoding="utf-8") as file:
         return {tuple(row[:4]): row[4] for row in list(csv.reader(file))[1:] if int(row[0]) <= rounds}
 
 
-def apart(then: Values, now: Values) -> dict[Kind, Apart]:
-    """How far the accuracies of `then` are off, by kind."""
-    found: dict[Kind, Apart] = {}
+def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:
+    """Return how far the accuracies of `then` are off, by kind."""
+    found: dict[AccuracyKind, Apart] = {}
     for key, value in then.items():
-        round, client, model, metric = key
+        number, client, model, metric = key
         if metric.endswith("accuracy"):
             far = abs(float(value) - float(now[key])) if key in now else math.inf
             kind = client == "global", model, metric
-            one = Apart(far, f"round {round}, {client}, {model}, {metric}")
+            one = Apart(far, f"round {number}, {client}, {model}, {metric}")
             found[kind] = max(found.get(kind, one), one, key=lambda one: one.far)
     return found
 
 
-def widest(found: Sequence[Mapping[Kind, Apart]]) -> dict[Kind, Apart]:
-    """The largest of several, kind by kind."""
+def widest(found: Sequence[Mapping[AccuracyKind, Apart]]) -> dict[AccuracyKind, Apart]:
+    """Return the largest of several, kind by kind."""
     return {kind: max((one[kind] for one in found), key=lambda one: one.far) for kind in found[0]}
 
 
 def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) -> Verdict:
-    """The verdict on what was trained again. A value of the record that is not measured now is not the same."""
+    """Return the verdict on what was trained again. A value of the record that is not measured now is not the same."""
     same = sum(now.get(key) == value for key, value in then.items())
     return Verdict(rounds, len(then), same, len(now.keys() - then.keys()), apart(then, now), differs)
 

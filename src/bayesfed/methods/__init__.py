@@ -1,4 +1,7 @@
-"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.core.plugins`)."""
+"""The methods, one file each: every module here that defines METHOD, and those of a user's own (`bayesfed.core.plugins`).
+
+`bayesfed.methods.HBFL` is the class of a method by its name in Python, `HBFL(temperature=1e-4)` a choice of its options.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, cast
 
 from bayesfed.core import options, plugins
+from bayesfed.core.errors import nearest
 from bayesfed.methods.method import Method
 
 
@@ -26,7 +30,7 @@ def ours() -> dict[str, type[Method]]:
 
 
 def fault(name: str, method: Any) -> str:
-    """What keeps this from being a method; "" where nothing does."""
+    """Say what keeps this from being a method; "" if nothing does."""
     if not (isinstance(method, type) and issubclass(method, Method)):
         return "expected a class derived from bayesfed.methods.base.Method"
     missing = [name for name in ("name", "label", "revision") if not hasattr(method, name)]
@@ -50,7 +54,9 @@ def fault(name: str, method: Any) -> str:
 
 
 def meant(method: type[Method], part: str) -> str:
-    """The attribute of a class whose name is nearly that of a part, as the end of an error; "" where there is none."""
+    """Return the attribute of a class whose name is nearly that of a part, as the end of an error; "" where there is
+    none.
+    """
     own = [name for name in vars(method) if not hasattr(Method, name)]
     close = difflib.get_close_matches(part, own, n=1, cutoff=0.8)
     return f"; is `{close[0]}` meant to be it?" if close else ""
@@ -60,11 +66,40 @@ registry = plugins.Modules("methods", "method", ours, "METHOD", fault)
 
 
 def names() -> list[str]:
-    """The names of all methods of this package, sorted."""
+    """Return the names of all methods of this package, sorted."""
     return sorted(ours())
 
 
 def get(name: object) -> type[Method]:
-    """The method of that name; raises InputError with the nearest name."""
+    """Return the method of that name; raises InputError with the nearest name."""
     method: type[Method] = registry.part(name, "method.name").value()
     return method
+
+
+class MethodClass(Protocol):
+    """The class of a method, as a run's choice of it is written."""
+
+    def __call__(self, **options: Any) -> Method:
+        """Return the method with these options; raises InputError as a run file does."""
+
+    def describe(self) -> None:
+        """Print what the method is, and its options with defaults and bounds."""
+
+
+def classes() -> dict[str, type[Method]]:
+    """Return the class of every method by its name in Python, ours and a user's own."""
+    own = [part.value() for part in registry.own().values()]
+    return {method.__name__: method for method in [*own, *ours().values()]}
+
+
+def __getattr__(name: str) -> MethodClass:
+    """Return a method's class, found when it is first asked for: methods are read from files that import this module."""
+    if name[0].isupper():
+        if found := classes().get(name):
+            return cast(MethodClass, found)
+        raise AttributeError(f"no method's class is named '{name}'; {nearest(name, classes())}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *classes()})

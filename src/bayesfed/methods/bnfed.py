@@ -67,12 +67,12 @@ class Layers:
 
     @staticmethod
     def of(node: Node) -> Layers:
-        """Those of the model that travels."""
+        """Return the sizes of the model that travels."""
         sizes = [len(part) for part in node.split(node.initial())]
         return Layers(sizes[0] // sizes[1], sizes[1], sizes[3])
 
     def neurons(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden neurons of a vector, (H, inputs + 1 + classes), and the biases of the outputs (classes,)."""
+        """Return the hidden neurons of a vector, (H, inputs + 1 + classes), and the biases of the outputs (classes,)."""
         hidden = self.hidden
         weights, biases, out, last = theta.split([hidden * self.inputs, hidden, hidden * self.classes, self.classes])
         return torch.cat([weights.view(hidden, -1), biases[:, None], out.view(-1, hidden).t()], dim=1), last
@@ -83,11 +83,11 @@ class Layers:
         return weights, biases.squeeze(1), out.t()
 
     def theta(self, neurons: Tensor, last: Tensor) -> Tensor:
-        """The vector of a network of these neurons."""
+        """Return the vector of a network of these neurons."""
         return torch.cat([*(part.flatten() for part in self.parts(neurons)), last])
 
     def logits(self, neurons: Tensor, last: Tensor, x: Tensor) -> Tensor:
-        """Those (B, classes) of a network of any number of neurons, for images (B, C, side, side)."""
+        """Return the logits (B, classes) of a network of any number of neurons, for images (B, C, side, side)."""
         weights, biases, out = self.parts(neurons)
         return (x.flatten(1).to(weights.dtype) @ weights.t() + biases).relu() @ out.t() + last
 
@@ -179,7 +179,7 @@ class BNFed(Method):
         return {"atoms": torch.tensor(float(len(atoms)), device=last.device)}
 
     def by_paper(self, server: Node, updates: Sequence[Update], neurons: Tensor, lasts: Tensor) -> Matching:
-        """The matching of the clients' neurons (J, H, F); biases of the outputs (J, classes) are averaged."""
+        """Return the matching of the clients' neurons (J, H, F); biases of the outputs (J, classes) are averaged."""
         last = weighted_mean(shares(updates), lasts)
 
         def matching(sigma: float, sigma_0: float, gamma: float) -> Matched:
@@ -189,11 +189,11 @@ class BNFed(Method):
         return matching
 
     def by_code(self, server: Node, updates: Sequence[Update], neurons: Tensor, lasts: Tensor) -> Matching:
-        """That of the public code, from the places that its clients had, if they had any."""
+        """Return the matching of the public code, from the places that its clients had, if they had any."""
         inputs, v = Layers.of(server).inputs, neurons.double()
         images = stacked(updates, "images").double()
         share = images / images.sum(0).clamp(min=1)
-        weights = torch.cat([share.new_ones(len(share), inputs + 1), share], 1)
+        relative = torch.cat([share.new_ones(len(share), inputs + 1), share], 1)  # precisions times sigma
         mu = torch.zeros_like(v[0, 0])
         mu[inputs] = BIAS
         first = server.round == 1
@@ -203,14 +203,14 @@ class BNFed(Method):
             order += server.noise(images.new_empty(len(images))).argsort().tolist()
 
         def matching(sigma: float, sigma_0: float, gamma: float) -> Matched:
-            atoms, places = Precise(v, weights / sigma, mu, 1 / sigma_0, gamma).match(begun, order)
+            atoms, places = Precise(v, relative / sigma, mu, 1 / sigma_0, gamma).match(begun, order)
             last = (BIAS / sigma_0 + (share * lasts / sigma).sum(0)) / (1 / sigma_0 + share.sum(0) / sigma)
             return atoms, last, places
 
         return matching
 
     def predictor(self, server: Node) -> Predictor:
-        """The network of all atoms."""
+        """Return the network of all atoms."""
         layers, atoms, last = Layers.of(server), server["atoms"], server["last"]
         return Predictor(GLOBAL, lambda x: layers.logits(atoms, last, x).log_softmax(-1))
 

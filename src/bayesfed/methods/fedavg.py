@@ -14,9 +14,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.method import Method, Update, average, shares
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, Adam, ce_gradient, clip
@@ -58,7 +57,7 @@ class FedAvg(Method):
         return {"theta": theta} | (self.optimizer.start("theta", theta) if fresh else {})
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
-        """Of CE(f(x; theta), y), the batch mean."""
+        """Return the gradient of CE(f(x; theta), y), the batch mean."""
         return ce_gradient(c, "theta", batch)
 
     def step(self, c: Learner, batch: Batch) -> None:
@@ -68,12 +67,11 @@ class FedAvg(Method):
         return {"theta": c["theta"]}
 
     def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
-        """The weight of each client in the average (K,): q_k."""
+        """Return the weight of each client in the average (K,): q_k."""
         return shares(updates)
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        theta = weighted_mean(self.weights(server, updates), stacked(updates, "theta"))
-        server["theta"] = theta.to(server["theta"].dtype)
+        server["theta"] = average(updates, "theta", self.weights(server, updates))
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

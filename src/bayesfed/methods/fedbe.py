@@ -86,12 +86,14 @@ class Distillation:
         return SGD(self.lr, self.options.server_momentum, self.options.server_weight_decay)
 
     def at(self, what: str) -> str:
-        """The name of what the round needs in the server's state."""
+        """Return the name of what the round needs in the server's state."""
         return f"{self.name}.{what}"
 
     def gather(self, server: Node, before: Tensor, updates: Sequence[Update]) -> None:
-        """The ensemble: the mean that the state holds by now, the clients' models, whose round began at `before` (P,), and
-        samples around them; of their statistics all but the mean's, which the engine has yet to average."""
+        """Put the ensemble into the state: the mean that it holds by now, the clients' models, whose round began at
+        `before` (P,), and samples around them; of their statistics all but the mean's, which the engine has yet to
+        average.
+        """
         thetas = stacked(updates, self.name)
         cut = [server.split(theta, self.network) for theta in (before, *thetas)]
         parts = [(start, torch.stack(ends)) for start, *ends in zip(*cut, strict=True)]
@@ -106,7 +108,7 @@ class Distillation:
                 server[self.at(f"ensemble.{name}")] = torch.stack([*ends, *draws])
 
     def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
-        """The clients' weights in each sample (S, K): gamma, or q."""
+        """Return the clients' weights in each sample (S, K): gamma, or q."""
         q = shares(updates).expand(self.options.samples, -1)
         if self.options.distribution != "dirichlet":
             return q
@@ -115,7 +117,7 @@ class Distillation:
         return exponential / exponential.sum(1, keepdim=True)
 
     def draw(self, server: Node, start: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
-        """Of a tensor of w^(i), where the clients, of `weights` (K,), began at `start` and came to `ends` (K, ...)."""
+        """Draw a tensor of w^(i), where the clients, of `weights` (K,), began at `start` and came to `ends` (K, ...)."""
         if self.options.distribution == "directions":
             return self.along_directions(server, start, ends)
         deltas = ends - start
@@ -126,7 +128,7 @@ class Distillation:
         return start + self.options.step * moved.to(start.dtype)
 
     def along_directions(self, server: Node, start: Tensor, ends: Tensor) -> Tensor:
-        """The draw of the public code, in which all clients count alike."""
+        """Draw as the public code does, in which all clients count alike."""
         deltas = ends - start
         norms = deltas.reshape(len(deltas), -1).norm(dim=1).view(-1, *[1] * start.dim())
         d = deltas / norms.clamp(min=1e-12)
@@ -135,18 +137,18 @@ class Distillation:
         return start + self.options.step * norms.mean() * (d.mean(0) + noise)
 
     def statistics(self, server: Learner) -> State:
-        """Those of the ensemble's models, by their names in the server's state."""
+        """Return the statistics of the ensemble's models, by their names in the server's state."""
         begin = self.at("ensemble.")
         return {name.removeprefix(begin): each for name, each in server.state.items() if name.startswith(begin)}
 
     def members(self, server: Learner) -> list[tuple[Learner, Tensor]]:
-        """The models (P,) of the ensemble, each behind the server with its statistics."""
+        """Return the models (P,) of the ensemble, each behind the server with its statistics."""
         statistics, thetas = self.statistics(server), server[self.at("ensemble")]
         owns = [{name: each[i] for name, each in statistics.items()} for i in range(len(thetas))]
         return [(server.having(own), theta) for own, theta in zip(owns, thetas, strict=True)]
 
     def phases(self, server: Node) -> list[Phase]:
-        """One pass that writes the ensemble's predictions down, and the training."""
+        """Return one phase that writes the ensemble's predictions down, and the training."""
         theta, o = server[self.name], self.options
         for name, each in self.statistics(server).items():
             server[self.at(f"ensemble.{name}")] = torch.cat([server[name][None], each])
@@ -161,11 +163,11 @@ class Distillation:
         ]
 
     def logits(self, server: Learner, theta: Tensor, x: Tensor) -> Tensor:
-        """f(x; theta)."""
+        """Return f(x; theta)."""
         return server.models[self.network](server, theta, x)
 
     def teach(self, server: Learner, batch: Batch) -> None:
-        """log p of the batch's images."""
+        """Write down log p of the batch's images."""
         assert batch.index is not None
         with torch.no_grad():
             p = torch.stack([self.logits(*member, batch.x).softmax(-1) for member in self.members(server)]).mean(0)
@@ -173,7 +175,7 @@ class Distillation:
             server[self.at("targets")][batch.index] = F.log_softmax((p.log() / self.options.sharpen).clamp(min=low), -1)
 
     def distil(self, server: Learner, batch: Batch) -> None:
-        """A step towards p."""
+        """Do a step towards p."""
         assert batch.index is not None
         (theta,) = leaves(server[self.name])
         logits, targets = self.logits(server, theta, batch.x), server[self.at("targets")][batch.index]
@@ -186,7 +188,7 @@ class Distillation:
         swa.add_(due / averaged.clamp(min=1) * (server[self.name] - swa))
 
     def settle(self, server: Node) -> None:
-        """The average is the model; what only this round needed goes."""
+        """Make the average the model, and drop what only this round needed."""
         theta, averaged = server[self.name], server[self.at("averaged")]
         theta.copy_(torch.where(averaged > 0, server[self.at("swa")], theta))
         for name in [name for name in server.state if name.startswith(self.at(""))]:

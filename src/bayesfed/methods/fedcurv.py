@@ -23,10 +23,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.methods.method import Ground, Update, shares, stacked
+from bayesfed.methods.method import Ground, Update, average, stacked
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.steps import Squares, gradient_and_squares, no_squares
 
@@ -78,7 +77,7 @@ class FedCurv(FedAvg):
         return super().gradient(c, batch) + penalty
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """I += |b|/n g^2 at the trained theta, g that of CE alone."""
+        """Add |b|/n g^2 to I at the trained theta, g being the gradient of CE alone."""
         _, squares = gradient_and_squares(c, "theta", batch, self.options.squares)
         c["fisher"].add_(batch.size / c.n * squares)
 
@@ -98,8 +97,7 @@ class FedCurv(FedAvg):
             for name in ("u", "v"):
                 server[name] = server[name] + stacked(updates, f"d{name}").sum(0)
         else:
-            q = shares(updates)
-            server["u"] = weighted_mean(q, stacked(updates, "fisher")).to(server["u"].dtype)
+            server["u"] = average(updates, "fisher")
         return {"fisher_mean": server["u"].mean()}
 
 

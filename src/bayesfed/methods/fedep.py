@@ -73,7 +73,7 @@ class FedEP(Method):
         self.sgd = SGD(options.lr, options.momentum, 0.0)
 
     def first(self, node: Node, n: Tensor) -> State:
-        """The natural parameters of so many images, and their momentum."""
+        """Return the natural parameters of so many images, and their momentum."""
         o, theta = self.options, node.initial().double()
         precision = torch.full_like(theta, 1) * (o.weight_decay * o.scale * n)
         natural = torch.stack([precision * theta, precision])
@@ -109,20 +109,22 @@ class FedEP(Method):
         return [local, *([measured] if self.options.covariance == "laplace" else [])]
 
     def collect(self, c: Node) -> None:
+        """Take the end of an epoch as a sample."""
         moved = c["theta"] - c["origin"]
         c["sum"].add_(moved)
         c["squares"].addcmul_(moved, moved)
         c["samples"].add_(1)
 
     def average(self, c: Node) -> None:
+        """Set mu to the mean of the samples."""
         c["mu"].copy_(c["origin"] + c["sum"] / c["samples"])
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """The Fisher information of n_k CE at mu, which is the mean over the model's own labels."""
+        """Add to the Fisher information of n_k CE at mu, which is the mean over the model's own labels."""
         c["fisher"].add_(gauss_newton(c, c["mu"], batch))
 
     def precision(self, c: Node) -> Tensor:
-        """Lambda_new (P,), in float64."""
+        """Return Lambda_new (P,), in float64."""
         o, prior = self.options, c["cavity"][1] + self.options.weight_decay * c.n
         if o.covariance == "mcmc":
             mean, count = c["sum"].double() / c["samples"], c["samples"].double()

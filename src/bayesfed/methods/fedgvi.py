@@ -84,7 +84,7 @@ class FedGVI(Method):
         return state | {"cavity.m": cavity_m.to(m.dtype), "cavity.variance": cavity.reciprocal().to(m.dtype)}
 
     def gradient(self, c: Learner, theta: Tensor, batch: Batch) -> Tensor:
-        """Of the mean L over the batch: that of -log p_y, times p_y^delta for each image."""
+        """Return that of the mean L over the batch: that of -log p_y, times p_y^delta for each image."""
         (theta,) = leaves(theta)
         logits = c.model(theta, batch.x)
         p = logits.detach().log_softmax(-1).gather(1, batch.y[:, None])

@@ -47,7 +47,7 @@ class FedLap(FedAvg):
         weight_decay: float = option(0.0, low=0)
 
     def rho(self, c: Node) -> float:
-        """The damping of a client's duals."""
+        """Return the damping of a client's duals."""
         return self.options.damping or 1 / c.clients
 
     def init_server(self, server: Node) -> State:
@@ -65,7 +65,7 @@ class FedLap(FedAvg):
         return super().start(c, first) | {"theta_0": message["theta"].clone()}
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
-        """Of the client's objective over n_k."""
+        """Return that of the client's objective over n_k."""
         pull = c["theta"] - c["theta_0"]
         if self.options.proximal == "norm":
             pull = pull / (2 * pull.norm().clamp(min=1e-12))

@@ -79,11 +79,11 @@ class FedLapCov(FedLap):
         }
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
-        """Of the client's objective over n_k."""
+        """Return that of the client's objective over n_k."""
         return FedAvg.gradient(self, c, batch) + (c["quadratic"] * c["theta"] - c["linear"]) / c.n
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """H_k, summed over the client's images."""
+        """Add to H_k, a sum over the client's images."""
         for _ in range(self.options.draws):
             c["H"].add_(gauss_newton(c, c["theta"], batch), alpha=1 / self.options.draws)
 

@@ -50,7 +50,7 @@ class FedPA(FedAvg):
         return {"theta": theta, "v": torch.zeros_like(theta)}
 
     def sampling(self, c: Node) -> bool:
-        """Whether clients sample their posterior in this round."""
+        """Return whether clients sample their posterior in this round."""
         return c.round > self.options.start * c.rounds + 1e-9  # 0.29 of 100 is 28.999...
 
     def start(self, c: Node, message: State) -> State:
@@ -62,7 +62,7 @@ class FedPA(FedAvg):
         return state | zeros | {"samples": theta.new_zeros((c.epochs - self.burn_in(c), len(theta)))}
 
     def burn_in(self, c: Node) -> int:
-        """The epochs before the first sample; a straggler's last epoch always gives one."""
+        """Return the epochs before the first sample; a straggler's last epoch always gives one."""
         return min(self.options.burn_in, c.epochs - 1)
 
     def phases(self, c: Node) -> Sequence[Phase]:
@@ -74,13 +74,13 @@ class FedPA(FedAvg):
         ]
 
     def note(self, c: Learner, batch: Batch) -> None:
-        """A step, and the sum of the epoch's iterates."""
+        """Do a step, and add to the sum of the epoch's iterates."""
         self.step(c, batch)
         c["sum"].add_(c["theta"])
         c["steps"].add_(1)
 
     def take_sample(self, c: Node) -> None:
-        """The epoch's mean is the next sample: it moves in behind, and all others forward."""
+        """Make the epoch's mean the next sample: it moves in behind, and all others forward."""
         c["samples"].copy_(torch.cat([c["samples"][1:], (c["sum"] / c["steps"])[None]]))
         c["sum"].zero_()
         c["steps"].zero_()

@@ -22,10 +22,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.bayes.sampling import langevin
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.method import Method, Update, average
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient, cross_entropy, grad, leaves, loss_gradient
@@ -100,7 +99,7 @@ class FedPPD(Method):
         self.sgd.step(c, w=g)
 
     def both(self, c: Learner, batch: Batch) -> None:
-        """A mini-batch of Algorithm 4."""
+        """Do a mini-batch of Algorithm 4."""
         self.teach(c, batch)
         self.distil(c, batch)
 
@@ -108,7 +107,7 @@ class FedPPD(Method):
         c["alpha"].mul_(self.options.lr_decay)
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """The mean cross-entropy of the teacher over the client's images, gathered."""
+        """Gather the mean cross-entropy of the teacher over the client's images."""
         with torch.no_grad():
             ce = batch.mean(cross_entropy(c.model(c["theta"], batch.x), batch.y))
         c["loss"].add_(batch.size / c.n * ce)
@@ -125,10 +124,8 @@ class FedPPD(Method):
         return {"theta": c["map" if self.options.teacher == "map" else "theta"], "w": c["w"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = shares(updates)
         for name in ("theta", "w"):
-            mean = weighted_mean(q, stacked(updates, name))
-            server[name] = mean.to(server[name].dtype)
+            server[name] = average(updates, name)
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

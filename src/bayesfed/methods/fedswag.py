@@ -91,7 +91,7 @@ class FedSWAG(FedAvg):
         return {"sigma_mean": sigma.mean()}
 
     def columns(self, update: Update, moved: Tensor) -> Tensor:
-        """A client's rows of C (R + 1, P), with the mean m of all (P,); of a single deviation the divisor is 1."""
+        """Return a client's rows of C (R + 1, P), with the mean m of all (P,); of a single deviation the divisor is 1."""
         D, apart = update["D"].double(), update["moved"].double() - moved
         return update.q.sqrt() * torch.cat([D / max(len(D) - 1, 1) ** 0.5, apart[None]])
 

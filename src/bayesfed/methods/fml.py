@@ -19,9 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.method import Method, Update, average, shares
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, Adam, grad, leaves, loss_gradient
@@ -33,6 +32,7 @@ class FML(Method):
     name = "fml"
     label = "FML"
     revision = 1
+    personal = True
     local_models = True
 
     @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class FML(Method):
         return state
 
     def gradients(self, batch: Batch, meme: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of L_meme and L_local at both models' logits (B, classes) on the same batch."""
+        """Return the gradients of L_meme and L_local at both models' logits (B, classes) on the same batch."""
         alpha, beta = self.options.alpha, self.options.beta
         at_meme = loss_gradient(batch, meme, ce=beta, kl=1 - beta, teacher=local)
         at_local = loss_gradient(batch, local, ce=alpha, kl=1 - alpha, teacher=meme)
@@ -103,8 +103,7 @@ class FML(Method):
         q = shares(updates)
         if self.options.average == "uniform":
             q = torch.ones_like(q)
-        theta = weighted_mean(q, stacked(updates, "theta"))
-        server["theta"] = theta.to(server["theta"].dtype)
+        server["theta"] = average(updates, "theta", q)
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

@@ -102,7 +102,7 @@ class FOLA(Method):
         return {"mu": mu, "omega": self.no_precision(mu)}
 
     def no_precision(self, mu: Tensor) -> Tensor:
-        """Omega = 0 for a vector like mu (P,)."""
+        """Return Omega = 0 for a vector like mu (P,)."""
         return torch.zeros_like(mu)
 
     def start(self, c: Node, message: State) -> State:
@@ -117,19 +117,19 @@ class FOLA(Method):
         }
 
     def gather(self, c: Learner, batch: Batch, squares: Tensor) -> None:
-        """Omega_n += |b|/n_n g^2, or the mean of the g_i^2 in its place, and the passes over the data so far."""
+        """Add |b|/n_n g^2 to Omega_n, or the mean of the g_i^2 in its place, and the passes over the data so far."""
         share = batch.size / c.n
         c["omega"].add_(share * squares)
         c["passes"].add_(share)
 
     def gathered(self, c: Learner, batch: Batch) -> Tensor:
-        """The gradient of CE, whose squares go into Omega_n."""
+        """Return the gradient of CE, once its squares are added to Omega_n."""
         g, squares = gradient_and_squares(c, "theta", batch, self.options.squares)
         self.gather(c, batch, squares)
         return g
 
     def pull(self, c: Learner) -> Tensor:
-        """The prior's gradient: lambda (Omega_S/r) (theta - mu_S)."""
+        """Return the prior's gradient: lambda (Omega_S/r) (theta - mu_S)."""
         return c["stiffness"] * (c["theta"] - c["mu"])
 
     def step(self, c: Learner, batch: Batch) -> None:
@@ -138,7 +138,7 @@ class FOLA(Method):
         self.sgd.step(c, theta=clip(g, self.options.clip))
 
     def measure(self, c: Learner, batch: Batch) -> None:
-        """A mini-batch of the offline pass."""
+        """Do a mini-batch of the offline pass."""
         self.gathered(c, batch)
 
     def phases(self, c: Node) -> Sequence[Phase]:
@@ -171,7 +171,7 @@ class FOLA(Method):
         return diagnostics
 
     def average(self, pi: Tensor, thetas: Tensor, omegas: Tensor) -> tuple[Tensor, Tensor]:
-        """mu_S and Omega_S in float64, from weights (K,), and theta and Omega of each client."""
+        """Return mu_S and Omega_S in float64, from weights (K,), and theta and Omega of each client."""
         epsilon, omega = self.options.epsilon, weighted_mean(pi, omegas)
         if self.options.aggregation == "fedavg":
             return weighted_mean(pi, thetas), omega
@@ -180,7 +180,7 @@ class FOLA(Method):
         return weighted_mean(pi, omegas.double() * thetas) / (omega + epsilon), omega
 
     def diagnostics(self, omega: Tensor) -> dict[str, Tensor]:
-        """How large Omega_S is, and the share of it that epsilon outweighs."""
+        """Return how large Omega_S is, and the share of it that epsilon outweighs."""
         return {"omega_mean": omega.mean(), "omega_below_epsilon": (omega < self.options.epsilon).double().mean()}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
@@ -198,7 +198,9 @@ class FOLA(Method):
 
 
 def similarity(one: Tensor, other: Tensor) -> Tensor:
-    """The cosine of two precisions as vectors, each with its minimum taken off and divided by its maximum (Figure 11)."""
+    """Return the cosine of two precisions as vectors, each with its minimum taken off and divided by its maximum
+    (Figure 11).
+    """
     one, other = (each - each.min() for each in (one, other))
     one, other = (each.div_(each.max().clamp(min=1e-300)) for each in (one, other))
     return torch.nn.functional.cosine_similarity(one, other, dim=0)

@@ -26,7 +26,7 @@ from torch import Tensor
 from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
 from bayesfed.methods.fola_full import FOLAFull, Hessian, curvatures
-from bayesfed.methods.method import Ground, Update, shares, stacked
+from bayesfed.methods.method import Ground, Update, average, shares, stacked
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient, clip
@@ -71,15 +71,15 @@ class FOLAErrors(FOLAFull):
         return super().init_server(server) | {"average": server.initial()}
 
     def forgets(self, c: Node) -> bool:
-        """Whether this is the last round."""
+        """Return whether this is the last round."""
         return c.round == c.rounds
 
     def beside(self, c: Node) -> bool:
-        """Whether clients train a model without a prior, too, in this round."""
+        """Return whether clients train a model without a prior, too, in this round."""
         return c.round <= self.options.aggregated or self.forgets(c)
 
     def compares(self, server: Node) -> bool:
-        """Whether Omega* is there for the first time after this round."""
+        """Return whether Omega* is there for the first time after this round."""
         return server.round == server.rounds - (not self.at_optimum)
 
     def start(self, c: Node, message: State) -> State:
@@ -91,7 +91,7 @@ class FOLAErrors(FOLAFull):
         return state
 
     def both(self, c: Learner, batch: Batch) -> None:
-        """FOLA's step of theta, and FedAvg's of its own model."""
+        """Do FOLA's step of theta, and FedAvg's of its own model."""
         self.step(c, batch)
         self.sgd.step(c, plain=clip(ce_gradient(c, "plain", batch), self.options.clip))
 
@@ -112,7 +112,7 @@ class FOLAErrors(FOLAFull):
 
     @torch.no_grad()
     def hessian(self, c: Node) -> Tensor:
-        """H_n (P, P), at the server's model."""
+        """Return H_n (P, P), at the server's model."""
         x, _ = c.images()
         return Hessian(x, curvatures(c, c["mu"], x)).whole()
 
@@ -121,8 +121,7 @@ class FOLAErrors(FOLAFull):
         found = super().aggregate(server, updates)
         pi = shares(updates)
         if server.round <= self.options.aggregated:
-            plain = stacked(updates, "plain")
-            server["average"] = weighted_mean(pi, plain).to(plain.dtype)
+            server["average"] = average(updates, "plain")
         if server.round == self.options.aggregated:
             server["early"] = server["mu"].clone()
         if not self.forgets(server):
@@ -135,7 +134,7 @@ class FOLAErrors(FOLAFull):
         return found | (self.forgetting(updates, optimum, precision) if self.forgets(server) else {})
 
     def forgetting(self, updates: Sequence[Update], optimum: Tensor, precision: Tensor) -> dict[str, Tensor]:
-        """LF of both kinds of clients after each epoch."""
+        """Return LF of both kinds of clients after each epoch."""
         found = {}
         for epoch in range(self.options.epochs):
             for at, kind in enumerate(KINDS):
@@ -144,7 +143,7 @@ class FOLAErrors(FOLAFull):
         return found
 
     def aggregated(self, server: Node) -> dict[str, Tensor]:
-        """The server's models whose AE is taken, by name."""
+        """Return the server's models whose AE is taken, by name."""
         return {
             "optimal": server.state.get("optimum", server["mu"]),
             "FOLA": server["early"],
@@ -171,7 +170,7 @@ class FOLAErrors(FOLAFull):
 
 
 def distance(theta: Tensor, mu: Tensor, omega: Tensor) -> Tensor:
-    """D(theta) (), in float64, for theta and mu (P,) and a precision (P, P) or its diagonal (P,)."""
+    """Return D(theta) (), in float64, for theta and mu (P,) and a precision (P, P) or its diagonal (P,)."""
     away = (theta - mu).double()
     return 0.5 * away @ (omega.double() @ away if omega.dim() == 2 else omega.double() * away)
 

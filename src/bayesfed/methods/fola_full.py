@@ -70,7 +70,7 @@ class FOLAFull(FOLA):
         return state
 
     def gather(self, c: Learner, batch: Batch, squares: Tensor) -> None:
-        """A_i += diag(p) - p p^T for the images i of the mini-batch."""
+        """Add diag(p) - p p^T to A_i for the images i of the mini-batch."""
         assert batch.index is not None
         curvature, place = curvatures(c, c["theta"], batch.x), batch.index
         if batch.weight is not None:
@@ -84,11 +84,11 @@ class FOLAFull(FOLA):
         return [*others, replace(last, indexed=True, end=self.take_hessian if self.full else self.take_eigenvalues)]
 
     def take_hessian(self, c: Node) -> None:
-        """Omega_n += the round's Hessian."""
+        """Add the round's Hessian to Omega_n."""
         c["omega"].add_(Hessian(c.images()[0], c["curvature"]).whole())
 
     def take_eigenvalues(self, c: Node) -> None:
-        """Omega_n += the eigenvalues of the round's Hessian, of which rounding leaves some just below 0."""
+        """Add to Omega_n the eigenvalues of the round's Hessian, of which rounding leaves some just below 0."""
         c["omega"].add_(Hessian(c.images()[0], c["curvature"]).eigenvalues().clamp(min=0))
 
     def pull(self, c: Learner) -> Tensor:
@@ -114,7 +114,7 @@ class FOLAFull(FOLA):
 
 
 def curvatures(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
-    """A_i = diag(p) - p p^T (n, C C) of images x (n, ...) at theta."""
+    """Return A_i = diag(p) - p p^T (n, C C) of images x (n, ...) at theta."""
     p = c.model(theta, x).softmax(-1)
     return (p.diag_embed() - p[:, :, None] * p[:, None]).flatten(1)
 
@@ -147,7 +147,7 @@ class Hessian:
         self.core[j, :, i] = blocks
 
     def whole(self) -> Tensor:
-        """H (P, P)."""
+        """Return H (P, P)."""
         features, classes = self.core.shape[1], torch.arange(self.classes, device=self.place.device)
         rows = classes[:, None] * features + self.place
         rows = torch.cat([rows[:, :-1].flatten(), rows[:, -1]])
@@ -156,8 +156,9 @@ class Hessian:
         return blocks.flatten(0, 1).flatten(1)[rows][:, rows] * scale[:, None] * scale
 
     def eigenvalues(self) -> Tensor:
-        """Of H, (P,), ascending and in float64: those of the core for r_f z_f with r_f^2 = sum of scale_d^2 over place(d) =
-        f, and zeros."""
+        """Return the eigenvalues of H, (P,), ascending and in float64: those of the core for r_f z_f with r_f^2 = sum
+        of scale_d^2 over place(d) = f, and zeros.
+        """
         squares = torch.zeros(self.core.shape[1], dtype=torch.float64, device=self.scale.device)
         r = squares.index_add(0, self.place, self.scale.double().square()).sqrt()
         core = (self.core * r[:, None, None] * r).flatten(0, 1).flatten(1)
@@ -165,13 +166,15 @@ class Hessian:
         return torch.cat([found, found.new_zeros(self.classes * len(self.place) - len(found))]).sort().values
 
 
-def second_moments(x: Tensor, weights: Tensor) -> Tensor:
-    """sum_i w_ij x_i x_i^T for every j: (J, F, F) from x (n, F) and weights (n, J), in tiles of its upper triangle."""
-    found = x.new_zeros(weights.shape[1], x.shape[1], x.shape[1])
-    for some, w in zip(x.split(IMAGES), weights.split(IMAGES), strict=True):
+def second_moments(x: Tensor, factors: Tensor) -> Tensor:
+    """Return sum_i w_ij x_i x_i^T for every j: (J, F, F) from x (n, F) and factors (n, J), in tiles of its upper
+    triangle.
+    """
+    found = x.new_zeros(factors.shape[1], x.shape[1], x.shape[1])
+    for some, w in zip(x.split(IMAGES), factors.split(IMAGES), strict=True):
         for at in range(0, x.shape[1], TILE):
             tile = (w[:, :, None] * some[:, None, at : at + TILE]).flatten(1)
-            found[:, at : at + TILE, at:] += (tile.T @ some[:, at:]).unflatten(0, (weights.shape[1], -1))
+            found[:, at : at + TILE, at:] += (tile.T @ some[:, at:]).unflatten(0, (factors.shape[1], -1))
     return found.triu_().add_(found.triu(1).mT)
 
 

@@ -89,7 +89,7 @@ class Gaussian(Method):
         return ""
 
     def drawn(self, node: Node) -> Tensor:
-        """Which parameters (P,) have a distribution: weights alone of the last layers, each a weight and a bias."""
+        """Return which parameters (P,) have a distribution: of the last layers, pairs of weight and bias, the weights."""
         theta, layers = node.initial(), self.options.layers
         if layers:
             parts = node.split(theta)
@@ -122,7 +122,7 @@ class Gaussian(Method):
         return state
 
     def sigma(self, c: Learner, state: State) -> Tensor:
-        """The standard deviations (P,) of q_k; 0 for what has none."""
+        """Return the standard deviations (P,) of q_k; 0 for what has none."""
         w = self.options.weight_decay
         variance = 1 / (c.n * (state["mu.h"] + w)) if self.by_ivon else state["s"].exp()
         return variance.sqrt() * state["drawn"]
@@ -138,7 +138,7 @@ class Gaussian(Method):
             self.sgd.step(c, mu=g_mu, s=g_s)
 
     def gradients(self, c: Learner, g: Tensor, eps: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of L in mu and s from g, that of CE at mu + sigma eps:
+        """Return those of L in mu and s from g, that of CE at mu + sigma eps:
 
         dL/dmu = g + mu/(sigma_0^2 n),    dL/ds = (sigma g eps + (sigma^2/sigma_0^2 - 1)/n)/2
         """
@@ -166,7 +166,7 @@ class Gaussian(Method):
         return [softmax_of("local", c.model, c["mu"]), *(self.personal(c, weight) for weight in self.options.personal)]
 
     def personal(self, c: Node, weight: float) -> Predictor:
-        """By the mean of the barycentre of q_k, of that weight, and the Gaussian that was received, of weight 1."""
+        """Predict with the mean of the barycentre of q_k, of that weight, and the one received, of weight 1."""
         rule: Rule = "rkl" if self.options.rule == "rkl" else "wb"
         mus = torch.stack([c["mu"], c["received.mu"]])
         sigmas = torch.stack([self.sigma(c, c.state), c["received.sigma"]])

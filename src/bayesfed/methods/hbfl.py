@@ -49,6 +49,7 @@ class HBFL(Method):
     name = "hbfl"
     label = "HBFL"
     revision = 1
+    personal = True
     local_models = True
     logs: ClassVar = {
         "log_precision_spread": "largest difference of log precision between two clients, over all parameters; 0 where all"
@@ -111,7 +112,7 @@ class HBFL(Method):
         return self.options.evaluate == "epoch"
 
     def fresh_rho(self, mu: Tensor) -> Tensor:
-        """rho_0 for every entry."""
+        """Return rho_0 for every entry."""
         return torch.full_like(mu, self.options.rho_start)
 
     def init_server(self, server: Node) -> State:
@@ -145,7 +146,8 @@ class HBFL(Method):
         return state
 
     def gradient_meme(self, c: Learner, g: Tensor, eps: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient of eq. 4.1, up to a factor, in mu and rho, from g, that of the mean CE at theta = mu + sigma eps:
+        """Return the gradient of eq. 4.1, up to a factor, in mu and rho, from g, that of the mean CE at theta = mu +
+        sigma eps:
 
         dL/dmu = g,    dL/drho = (g eps - T/n_k / sigma) sigmoid(rho)
         """

@@ -33,6 +33,7 @@ class HeurFedAMP(Method):
     name = "heurfedamp"
     label = "HeurFedAMP"
     revision = 1
+    personal = True
 
     @dataclass(frozen=True)
     class Options:
@@ -54,7 +55,7 @@ class HeurFedAMP(Method):
         return {"w": c.initial()}
 
     def weights(self, W: Tensor, i: int) -> Tensor:
-        """xi_i1, ..., xi_iN from all models W (N, P): (N,), float64."""
+        """Return xi_i1, ..., xi_iN from all models W (N, P): (N,), float64."""
         norms, products = W.norm(dim=1), W @ W[i]
         cosines = products / (norms * norms[i]).clamp(min=1e-12)
         scores = (self.options.scale * cosines).double()

@@ -21,6 +21,7 @@ class Independent(Method):
     name = "independent"
     label = "Independent"
     revision = 1
+    personal = True
     local_models = True
 
     @dataclass(frozen=True)

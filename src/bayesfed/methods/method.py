@@ -1,4 +1,4 @@
-"""What a method is: the contract between an algorithm and the engine that runs it.
+"""The definition of a method: the contract between an algorithm and the engine that runs it.
 
 A method is written for one client at a time, with the paper's symbols as named tensors. The engine decides where
 and how its steps run: one after another, side by side, or recorded once and replayed. For that a step
@@ -23,14 +23,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bayesfed.bayes.gaussian import weighted_mean
+from bayesfed.core.options import not_default, plain, read
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor
 
 
 @dataclass
 class Update:
-    """What a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j n_j, and the
-    statistics of normalisation of the models that travel, which the engine averages once the method has aggregated.
+    """The update that a client sent: its named tensors, its number n of training images, its weight q = n_k / sum_j
+    n_j, and the statistics of normalisation of the models that travel, which the engine averages once the method has
+    aggregated.
 
     The sum is over the updates of this round: over those who took part, not over all clients, so that the q of a round
     add up to 1. q is a tensor () in float64 beside the values.
@@ -52,7 +55,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Ground:
-    """What is known of a run's ground before it is trained, for `Method.unfit`.
+    """Facts about a run that are known before training, from which `Method.unfit` decides.
 
     sizes: numbers of parameters of the weights and biases of the network that travels, in order; none where convolutions
     alone do. pixels: values of an image. batches: local mini-batches, 0 where local epochs are counted. participation: the
@@ -73,11 +76,21 @@ class Ground:
 
     @property
     def by_image(self) -> bool:
-        """Whether each image has a gradient of its own in training, by the network that travels."""
+        """True if each image has a gradient of its own in training, by the network that travels."""
         return bool(self.sizes) and not (self.batchwise or self.random)
 
 
-class Method:
+class ByOptions(type):
+    """Lets the class of a method be called with options as keywords, `HBFL(temperature=1e-4)`, checked as in a run file."""
+
+    def __call__(cls, given: Any = None, /, **values: Any) -> Any:
+        """Return the method with an instance of its `Options`, as the engine gives, or with these values of them."""
+        if given is None:
+            given = read(cls.Options, plain(values), "method")  # type: ignore[attr-defined]
+        return super().__call__(given)
+
+
+class Method(metaclass=ByOptions):
     """A federated method. Subclasses give `name`, `label`, `revision`, `Options` and the parts of a round.
 
     What lives how long: the server's state, all of it, from round to round, with whatever `aggregate` and
@@ -93,6 +106,8 @@ class Method:
     revision: ClassVar[int]
     # True where every client trains a model of its own beside the one that travels.
     local_models: ClassVar[bool] = False
+    # True where what the method is for is a model a client, and not one for all.
+    personal: ClassVar[bool] = False
     # Further networks that travel, beside `global`: a run file names one for each, under `models`.
     networks: ClassVar[tuple[str, ...]] = ()
     # True where the equations hold for one learning rate a round, so that no schedule may change it within.
@@ -103,6 +118,8 @@ class Method:
     unaugmented: ClassVar[bool] = False
     # What `aggregate` gives to log, name to meaning, for the report; of a name of several words the first may stand for all.
     logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Names in messages that need not travel, such as what a client could compute itself: not counted as communication.
+    free: ClassVar[tuple[str, ...]] = ()
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
     draws_by_image: ClassVar[bool] = False
 
@@ -113,39 +130,50 @@ class Method:
     def __init__(self, options: Any) -> None:
         self.options = options
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in not_default(self.options).items())
+        return f"{type(self).__name__}({given})"
+
+    @classmethod
+    def describe(cls) -> None:
+        """Print what the method is, by its equations and their source, and its options with defaults and bounds."""
+        from bayesfed.methods import description
+
+        print(description.of(cls))
+
     def outputs(self, classes: int) -> int:
-        """How many outputs the networks have for images of so many classes: another number where they are no logits."""
+        """Return the number of the networks' outputs for so many classes: another number if they are no logits."""
         return classes
 
     def unfit(self, ground: Ground) -> str:
-        """What keeps the method from such a run, after the key of the run file to change; "" where nothing does."""
+        """Say what keeps the method from such a run, after the key of the run file to change; "" if nothing does."""
         return ""
 
     def server_images(self) -> int:
-        """How many training images the server needs for itself; they leave the clients' shards."""
+        """Return the number of training images that the server needs for itself; they leave the clients' shards."""
         return 0
 
     def leak(self) -> str:
-        """What the method learns from labels of test images, in words; "" for nothing, which it should be.
+        """Say what the method learns from labels of test images; "" for nothing, which it should be.
 
         Only who says so is given any. The run's log and provenance repeat it: its accuracy is not that on unseen images.
         """
         return ""
 
     def evaluate_each_epoch(self) -> bool:
-        """Whether clients are tested after every local epoch, not only at the end of a round."""
+        """Return whether clients are tested after every local epoch, not only at the end of a round."""
         return False
 
     def init_server(self, server: Node) -> State:
-        """What the server starts with."""
+        """Return the server's state before the first round."""
         return {}
 
     def init_client(self, c: Node) -> State:
-        """What a client keeps between rounds, as it stands before the first; called when it first takes part."""
+        """Return what a client keeps between rounds, before its first round; called when it first takes part."""
         return {}
 
     def message(self, server: Node, client: int) -> State:
-        """What the server sends to a client; by default all it has.
+        """Return what the server sends to a client; by default all it has.
 
         Any named tensors, other ones for each client if need be. The client must not change them in place: they may be
         the server's own, so `start` clones what will be trained. Nothing is drawn here, since clients come in any order.
@@ -153,26 +181,26 @@ class Method:
         return server.state
 
     def start(self, c: Node, message: State) -> State:
-        """A client begins a round: the tensors it works on. A name that it keeps is overwritten."""
+        """Begin a client's round: return the tensors it works on. A name that it keeps is overwritten."""
         return {}
 
     def step(self, c: Learner, batch: Batch) -> None:
-        """One mini-batch, in place."""
+        """Do one mini-batch, in place."""
         raise AssertionError(f"{type(self).__name__} defines neither step nor phases")
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        """The phases of a client's round; by default its local epochs, or mini-batches, of `step`."""
+        """Return the phases of a client's round; by default its local epochs, or mini-batches, of `step`."""
         return [c.local(self.step)]
 
     def finish(self, c: Node) -> State:
-        """What a client sends back: any named tensors, of shapes of its own; the engine copies them.
+        """Return what a client sends back: any named tensors, of shapes of its own; the engine copies them.
 
         Changes of what it keeps belong here, too, in place.
         """
         return {}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        """The server's step on its state; gives diagnostics to log, name to value ().
+        """Do the server's step on its state; return diagnostics to log, name to value ().
 
         `updates`: those of this round's participants, at least one, in the order of the clients; `server.clients` is
         the number of all clients.
@@ -180,30 +208,47 @@ class Method:
         return {}
 
     def server_phases(self, server: Node) -> Sequence[Phase]:
-        """Training of the server's own after aggregation, on the images of `server_images`."""
+        """Return phases of the server's own training after aggregation, on the images of `server_images`."""
         return []
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
-        """What a client predicts with after local training, before aggregation."""
+        """Return what a client predicts with after local training, before aggregation."""
         return []
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        """What the server predicts with at the end of a round; the model that stands for the method is called `global`."""
+        """Return what the server predicts with at a round's end; the model that stands for the method is called
+        `global`.
+        """
         return []
 
 
 def shares(updates: Sequence[Update]) -> Tensor:
-    """The weights q of the updates: (K,), float64."""
+    """Return the weights q of the updates: (K,), float64."""
     return torch.stack([update.q for update in updates])
 
 
 def stacked(updates: Sequence[Update], name: str) -> Tensor:
-    """What each client sent under a name: (K, ...)."""
+    """Return what each client sent under a name: (K, ...)."""
     return torch.stack([update[name] for update in updates])
 
 
+def average(updates: Sequence[Update], name: str, weights: Tensor | None = None) -> Tensor:
+    """Return sum_k w_k v_k / sum_k w_k of what clients sent under a name, w (K,) being q by default.
+
+    Computed in float64; of the shape and type of what was sent.
+    """
+    values = stacked(updates, name)
+    return weighted_mean(shares(updates) if weights is None else weights, values).to(values.dtype)
+
+
+def move_towards_average(server: Node, updates: Sequence[Update], name: str, beta: float, weights: Tensor) -> None:
+    """Set the server's v to (1 - beta) v + beta sum_k w_k v_k / sum_k w_k, computed in float64; w (K,)."""
+    mean = weighted_mean(weights, stacked(updates, name))
+    server[name] = ((1 - beta) * server[name].double() + beta * mean).to(server[name].dtype)
+
+
 def some(server: Node, updates: Sequence[Update], count: int) -> list[Update]:
-    """`count` of the updates, drawn at random and in order; all of them for 0 and where there are no more."""
+    """Draw `count` of the updates, in order; all of them for 0 and if there are no more."""
     if not 0 < count < len(updates):
         return list(updates)
     draws = server.noise(updates[0].q.new_empty(len(updates)))

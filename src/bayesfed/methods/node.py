@@ -37,19 +37,19 @@ class Batch:
     index: Tensor | None = None
 
     def mean(self, per_image: Tensor) -> Tensor:
-        """The mean over the images of the batch of values (B,)."""
+        """Return the mean over the images of the batch of values (B,)."""
         return per_image.mean() if self.weight is None else (per_image * self.weight).sum()
 
     @property
     def size(self) -> Tensor:
-        """How many images the batch has, a tensor () of type float."""
+        """The number of images in the batch, a tensor () of type float."""
         if self.weight is None:
             return torch.full((), float(len(self.y)), device=self.y.device)
         return 1 / self.weight.amax()
 
 
 class Learner:
-    """What a mini-batch step sees of a node: its named tensors, its models, its noise.
+    """The part of a node that a mini-batch step sees: its named tensors, its models, its noise.
 
     `learner["mu"]` is a tensor of the state, to be changed in place. `n` is the number of the node's training images
     (a float tensor, as losses need it).
@@ -75,7 +75,7 @@ class Learner:
         raise InputError(f"a step changes its tensors in place: c['{name}'].copy_(...), not c['{name}'] = ...")
 
     def model(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Logits (B, classes), in the states' dtype, of the model that travels between server and clients.
+        """Return logits (B, classes), in the states' dtype, of the model that travels between server and clients.
 
         Where its gradient is wanted this is a training pass: dropout draws from the node's noise, batch normalisation
         takes the batch's statistics. Under `torch.no_grad`, as for a teacher or a predictor, it evaluates.
@@ -83,35 +83,38 @@ class Learner:
         return self.models[GLOBAL](self, theta, x)
 
     def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Logits (B, classes) of the client's own model; see `model`."""
+        """Return logits (B, classes) of the client's own model; see `model`."""
         return self.models[LOCAL](self, theta, x)
 
     def network(self, name: str) -> Logits:
-        """The model of that name among the method's `networks`, as a function of its parameter vector and images; see
-        `model`."""
+        """Return the model of that name among the method's `networks`, as a function of its parameter vector and
+        images; see `model`.
+        """
         return Bound(self, name)
 
     def having(self, statistics: State) -> Learner:
-        """The learner with these statistics of normalisation in the place of its own: to predict under `torch.no_grad` as
-        another node would, with the `statistics` of its `Update`."""
+        """Return the learner with these statistics of normalisation in the place of its own: to predict under
+        `torch.no_grad` as another node would, with the `statistics` of its `Update`.
+        """
         state = {**self.state, **statistics}
         return Learner(state=state, n=self.n, models=self.models, generator=self.generator, scaling=self.scaling)
 
     def rate(self, lr: float) -> float | Tensor:
-        """A learning rate as the run's schedule has it now: a number, or a tensor ()."""
+        """Return a learning rate as the run's schedule has it now: a number, or a tensor ()."""
         return lr * self.state[RATE] if RATE in self.state else lr
 
     def noise(self, like: Tensor) -> Tensor:
-        """Standard normal draws in the shape of `like` from the stream of this node and round."""
+        """Draw standard normal numbers in the shape of `like` from the stream of this node and round."""
         return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
 
     def weights(self, values: Tensor, normalisation: Tensor | float) -> Tensor:
-        """`values` (P,) where the model that travels has weights and biases, and `normalisation` where it has the scales and
-        shifts of batch normalisation and its like: what a Bayesian network has no distribution of."""
+        """Return `values` (P,) where the model that travels has weights and biases, and `normalisation` where it has
+        the scales and shifts of batch normalisation and its like: what a Bayesian network has no distribution of.
+        """
         return values if self.scaling is None else torch.where(self.scaling, normalisation, values)
 
     def learner(self) -> Learner:
-        """No more than a step may see, sharing the state."""
+        """Return no more than a step may see, sharing the state."""
         return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator, scaling=self.scaling)
 
 
@@ -137,7 +140,7 @@ class Node(Learner):
     counts from 1. `classes` are those of the node's task. `total` () is the number of all clients' training images.
     """
 
-    def __init__(self, *, client: int, clients: int, round: int, rounds: int, epochs: int,
+    def __init__(self, *, client: int, clients: int, round_number: int, rounds: int, epochs: int,
                  batches: int, n: Tensor, total: Tensor,
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
@@ -148,7 +151,7 @@ class Node(Learner):
         super().__init__(state={}, n=n, models=models, generator=generator, scaling=scaling)
         self.client = client
         self.clients = clients
-        self.round = round
+        self.round = round_number
         self.total = total
         self.rounds = rounds
         self.epochs, self.batches = epochs, batches
@@ -166,58 +169,61 @@ class Node(Learner):
         self.state[name] = value
 
     def accuracy(self, predictor: Predictor, on_test: bool = False) -> Tensor:
-        """Accuracy () on the node's own training images, without augmentation; or, for a method that admits to it by
-        `leak`, on its test images."""
+        """Measure accuracy () on the node's own training images, without augmentation; or, for a method that admits to
+        it by `leak`, on its test images.
+        """
         return self._accuracy(predictor, on_test)
 
     def images(self) -> tuple[Tensor, Tensor]:
-        """The node's own training images (n, C, side, side), normalised, without augmentation, and their labels (n,).
+        """Return the node's own training images (n, C, side, side), normalised, without augmentation, and their labels
+        (n,).
 
         For `start` and for predictors, which must ask for them only when they are used: a run that is loaded has none.
         """
         return self._images()
 
     def received(self, theta: Tensor, x: Tensor) -> Tensor:
-        """What `model` gives in evaluation with the statistics that came with the server's message, whatever training has
-        made of them: for predictions by the model as it was sent."""
+        """Return what `model` gives in evaluation with the statistics that came with the server's message, whatever
+        training has made of them: for predictions by the model as it was sent.
+        """
         with torch.no_grad():
             return self.having(self.arrived).model(theta, x)
 
     def initial(self, network: str = GLOBAL) -> Tensor:
-        """The initial parameters (P,) of a model that travels, the same for all."""
+        """Return the initial parameters (P,) of a model that travels, the same for all."""
         return self._initial(network)
 
     def local_initial(self) -> Tensor:
-        """Those of the client's own model; drawn anew for each round."""
+        """Return the initial parameters of the client's own model; drawn anew for each round."""
         return self._initial(LOCAL)
 
     def reseed(self, purpose: str) -> None:
-        """The engine's: set `noise` to the start of this round's stream for a purpose."""
+        """Set `noise` to the start of this round's stream for a purpose; for the engine."""
         self._seed(self.generator, purpose)
 
     def local(self, step: Callable[[Learner, Batch], None]) -> Phase:
-        """The phase that is a client's round of that step: its local epochs, or so many mini-batches."""
+        """Return the phase that is a client's round of that step: its local epochs, or so many mini-batches."""
         return Phase(step, epochs=self.epochs, batches=self.batches)
 
     @property
     def predicts(self) -> bool:
-        """Whether the model that travels is a whole network here; not so for a server that shares convolutions."""
+        """True if the model that travels is a whole network here; not so for a server that shares convolutions."""
         return GLOBAL in self.models
 
     def shared(self, theta: Tensor) -> Tensor:
-        """The entries of theta that are aggregated: all, or the convolutions in multi-task learning."""
+        """Return the entries of theta that are aggregated: all, or the convolutions in multi-task learning."""
         return theta[: self.shared_parameters]
 
     def own(self, theta: Tensor) -> Tensor:
-        """The entries of theta that never leave the client: none, or the layers behind the convolutions."""
+        """Return the entries of theta that never leave the client: none, or the layers behind the convolutions."""
         return theta[self.shared_parameters :]
 
     def split(self, theta: Tensor, network: str = GLOBAL) -> Sequence[Tensor]:
-        """A network's vector as views of its weights and biases, each flat, one after another."""
+        """Return a network's vector as views of its weights and biases, each flat, one after another."""
         return theta.split(list(self._sizes[network]))
 
     def splice(self, received: Tensor, own: Tensor) -> Tensor:
-        """The whole vector from the server's entries and the client's own."""
+        """Return the whole vector from the server's entries and the client's own."""
         return torch.cat([received, own])
 
 
@@ -246,7 +252,7 @@ class Phase:
     end: Callable[[Node], None] | None = None
 
     def train(self, c: Learner, batch: Batch) -> None:
-        """One mini-batch. Raises InputError for a step that returns something, which nothing would take."""
+        """Do one mini-batch. Raises InputError for a step that returns something, which nothing would take."""
         if (given := self.step(c, batch)) is not None:  # type: ignore[func-returns-value]
             name = getattr(self.step, "__qualname__", "a step")
             raise InputError(

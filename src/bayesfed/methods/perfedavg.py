@@ -31,10 +31,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.errors import InputError, out_of_memory, words
 from bayesfed.core.options import option
-from bayesfed.methods.method import Ground, Method, Update, shares, stacked
+from bayesfed.methods.method import Ground, Method, Update, average
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient, ce_gradient_at, cross_entropy, leaves
@@ -46,6 +45,7 @@ class PerFedAvg(Method):
     name = "perfedavg"
     label = "Per-FedAvg"
     revision = 1
+    personal = True
 
     @dataclass(frozen=True)
     class Options:
@@ -84,11 +84,11 @@ class PerFedAvg(Method):
         return state if self.options.order == "first" else state | {"v": torch.zeros_like(w)}
 
     def adapt(self, c: Learner, batch: Batch) -> None:
-        """phi = w - alpha g(w; D)."""
+        """Do phi = w - alpha g(w; D)."""
         c["phi"].sub_(c.rate(self.options.lr) * ce_gradient(c, "phi", batch))
 
     def step(self, c: Learner, batch: Batch) -> None:
-        """w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
+        """Do w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
         g, turn = ce_gradient(c, "theta", batch), c["turn"]
         c["w"].copy_(torch.where(turn == 0, c["theta"], c["w"]))
         length = (1 - turn) * c.rate(self.options.lr) + turn * c.rate(self.options.beta)
@@ -96,7 +96,7 @@ class PerFedAvg(Method):
         turn.copy_(1 - turn)
 
     def curved_step(self, c: Learner, batch: Batch) -> None:
-        """w' = w - alpha g(w; D), or v = g(w'; D'), or w <- w - beta (v - alpha H(w; D'') v).
+        """Do w' = w - alpha g(w; D), or v = g(w'; D'), or w <- w - beta (v - alpha H(w; D'') v).
 
         A step knows its turn as a tensor alone, so that each computes all of it, with v = 0 where it is not known yet.
         """
@@ -109,7 +109,7 @@ class PerFedAvg(Method):
         turn.copy_((turn + 1) % 3)
 
     def curved(self, c: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The gradient g and H v at theta; by `hf` g is that at theta + delta v."""
+        """Return the gradient g and H v at theta; by `hf` g is that at theta + delta v."""
         if self.options.order == "exact":
             return exactly(c, batch)
         away = self.options.delta * c["v"]
@@ -126,9 +126,7 @@ class PerFedAvg(Method):
         return {"w": torch.where(c["turn"] == 0, c["theta"], c["w"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = shares(updates)
-        w = weighted_mean(q, stacked(updates, "w"))
-        server["w"] = w.to(server["w"].dtype)
+        server["w"] = average(updates, "w")
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
@@ -139,7 +137,7 @@ class PerFedAvg(Method):
 
 
 def exactly(c: Learner, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The gradient g and the product H v at theta, by differentiating g^T v.
+    """Return the gradient g and the product H v at theta, by differentiating g^T v.
 
     Raises InputError where torch has no second derivative of something in the network.
     """

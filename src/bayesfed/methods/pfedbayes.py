@@ -35,10 +35,9 @@ from bayesfed.bayes.gaussian import (
     sample,
     softplus,
     through_softplus,
-    weighted_mean,
 )
 from bayesfed.core.options import option
-from bayesfed.methods.method import Ground, Method, Update, shares, some, stacked
+from bayesfed.methods.method import Ground, Method, Update, move_towards_average, shares, some, stacked
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_average, softmax_of
 from bayesfed.methods.steps import Adam, grad, leaves, loss_gradient
@@ -52,6 +51,7 @@ class PFedBayes(Method):
     name = "pfedbayes"
     label = "pFedBayes"
     revision = 1
+    personal = True
     logs: ClassVar = {
         "kl_mean": "KL divergence of a client's q from its copy of the global one as its round ends, mean over the clients",
         "sigma_mean": "mean of the server's sigma over all parameters",
@@ -86,8 +86,10 @@ class PFedBayes(Method):
         self.adam, self.adam_w = Adam(options.lr, 0.0), Adam(options.lr_w, 0.0)
 
     def first(self, node: Node) -> Tensor:
-        """The first mu (P,), the same for all. What starts as a constant stays one: scales, shifts, biases by Xavier's
-        draw."""
+        """Return the first mu (P,), the same for all.
+
+        What starts as a constant stays one: scales, shifts, biases by Xavier's draw.
+        """
         mu, spread = node.initial(), self.options.mu_spread
         if not spread:
             return mu
@@ -119,11 +121,11 @@ class PFedBayes(Method):
         }
 
     def noise(self, c: Learner, like: Tensor) -> Tensor:
-        """g, which is 0 for what is not drawn."""
+        """Draw g, which is 0 for what is not drawn."""
         return c.weights(self.options.noise_scale * c.noise(like), 0)
 
     def personal_step(self, c: Learner, batch: Batch) -> None:
-        """A step of (mu, rho) on Omega."""
+        """Do a step of (mu, rho) on Omega."""
         K, sigma = self.options.samples, softplus(c["rho"])
         weight = (c.n if self.options.loss == "paper" else batch.size) / K
         g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], softplus(c["rho_w"]))
@@ -149,13 +151,12 @@ class PFedBayes(Method):
         return {"mu_w": c["mu_w"], "rho_w": c["rho_w"], "kl": divergence}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        chosen, beta = some(server, updates, self.options.averaged), self.options.beta
+        chosen = some(server, updates, self.options.averaged)
         weights = shares(chosen)
         if self.options.weights == "equal":
             weights = torch.ones_like(weights)
         for name in ("mu_w", "rho_w"):
-            mean = weighted_mean(weights, stacked(chosen, name))
-            server[name] = ((1 - beta) * server[name].double() + beta * mean).to(server[name].dtype)
+            move_towards_average(server, chosen, name, self.options.beta, weights)
         divergence = stacked(updates, "kl").mean()
         return {"kl_mean": divergence, "sigma_mean": softplus(server["rho_w"]).mean()}
 

@@ -25,10 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
-from bayesfed.bayes.gp import Kernel, Landmarks, Weights, expected_sigmoid, gibbs, predictive, root
+from bayesfed.bayes.gp import Kernel, Landmarks, WeightPosterior, expected_sigmoid, gibbs, predictive, root
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, stacked
+from bayesfed.methods.method import Method, Update, average, shares
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.methods.steps import SGD, clip, grad, leaves
@@ -39,8 +38,10 @@ TOGETHER = 250  # images that are embedded at once
 
 
 def halves(means: Tensor) -> Tensor:
-    """Which of C points (C, D), two or more, are on one side: (C,) bool. The two that are farthest apart begin, then
-    2-means."""
+    """Halve C points (C, D), two or more; return which are on one side: (C,) bool.
+
+    The two that are farthest apart begin, then 2-means.
+    """
     distances = torch.cdist(means, means)
     ends = divmod(int(distances.argmax()), len(means))
     centres, side = means[list(ends)], torch.zeros(len(means), dtype=torch.bool)
@@ -56,8 +57,9 @@ def halves(means: Tensor) -> Tensor:
 
 
 def tree_of(z: Tensor, y: Tensor, classes: int) -> Tensor:
-    """The tree over the labels among y (n,), by their mean z (n, D): for each node, on which side each label is, 1 or -1, or
-    0 where it is not below that node. (labels - 1, classes)."""
+    """Build the tree over the labels among y (n,), by their mean z (n, D): for each node, on which side each label is,
+    1 or -1, or 0 where it is not below that node. (labels - 1, classes).
+    """
     members = F.one_hot(y, classes).double()
     counts = members.sum(0)
     means, nodes = (members.mT @ z.double() / counts[:, None].clamp(min=1)).cpu(), []
@@ -79,6 +81,7 @@ class PFedGP(Method):
     name = "pfedgp"
     label = "pFedGP"
     revision = 1
+    personal = True
     draws_by_image = True
 
     @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class PFedGP(Method):
 
     @torch.no_grad()
     def embedded(self, c: Node, theta: Tensor, x: Tensor) -> Tensor:
-        """z (n, D) of images (n, C, H, W), by the embedding as the client received it."""
+        """Return z (n, D) of images (n, C, H, W), by the embedding as the client received it."""
         return torch.cat([c.received(theta, part) for part in x.split(TOGETHER)])
 
     def start(self, c: Node, message: State) -> State:
@@ -143,8 +146,7 @@ class PFedGP(Method):
         return {"theta": c["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        thetas = stacked(updates, "theta")
-        server["theta"] = weighted_mean(thetas.new_ones(len(updates)), thetas).to(thetas.dtype)
+        server["theta"] = average(updates, "theta", torch.ones_like(shares(updates)))
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
@@ -167,22 +169,22 @@ class Classifier:
     tree: Tensor
     held: Tensor  # which labels the client has seen (classes,)
     landmarks: Landmarks
-    nodes: list[Weights]
+    nodes: list[WeightPosterior]
 
     @staticmethod
     def of(method: PFedGP, c: Node, z: Tensor, y: Tensor) -> Classifier:
-        """From the client's embedded training images z (n, D) and their labels y (n,)."""
+        """Make it from the client's embedded training images z (n, D) and their labels y (n,)."""
         landmarks, nodes = Landmarks.among(z, method.kernel, TOLERANCE, LANDMARKS), []
         features = landmarks.features(z)
         for node in c["tree"]:
             below = node[y] != 0
             seen, side = features[below], node[y[below]]
             omega = gibbs(seen, side, method.options.test_chains, method.options.steps, c.noise)
-            nodes.append(Weights.given(seen, side, omega))
+            nodes.append(WeightPosterior.given(seen, side, omega))
         return Classifier(c["tree"], y.bincount(minlength=c.classes) > 0, landmarks, nodes)
 
     def log_probabilities(self, z: Tensor) -> Tensor:
-        """Log probabilities (n, classes) of embedded images z (n, D)."""
+        """Return log probabilities (n, classes) of embedded images z (n, D)."""
         features, product = self.landmarks.features(z), self.held.to(z.dtype).repeat(len(z), 1)
         for node, weights in zip(self.tree, self.nodes, strict=True):
             p = expected_sigmoid(*weights.at(features, self.landmarks.kernel.outputscale)).mean(0)[:, None]

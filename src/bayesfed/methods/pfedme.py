@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, shares, some, stacked
+from bayesfed.methods.method import Method, Update, move_towards_average, shares, some
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import ce_gradient
@@ -34,6 +33,7 @@ class PFedMe(Method):
     name = "pfedme"
     label = "pFedMe"
     revision = 1
+    personal = True
 
     @dataclass(frozen=True)
     class Options:
@@ -68,10 +68,8 @@ class PFedMe(Method):
         return {"w": c["w"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        chosen, beta = some(server, updates, self.options.averaged), self.options.beta
-        q = shares(chosen)
-        mean = weighted_mean(q, stacked(chosen, "w"))
-        server["w"] = ((1 - beta) * server["w"].double() + beta * mean).to(server["w"].dtype)
+        chosen = some(server, updates, self.options.averaged)
+        move_towards_average(server, chosen, "w", self.options.beta, shares(chosen))
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

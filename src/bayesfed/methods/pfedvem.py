@@ -69,7 +69,7 @@ class PFedVEM(Method):
         return ""
 
     def parts(self, node: Node) -> tuple[Tensor, Tensor]:
-        """The first base (P - d,) and head (d,), the weight and bias of the last layer."""
+        """Return the first base (P - d,) and head (d,), the weight and bias of the last layer."""
         theta = node.initial()
         base, head = theta.split([len(theta) - (d := sum(map(len, node.split(theta)[-2:]))), d])
         return base, head
@@ -98,13 +98,13 @@ class PFedVEM(Method):
         return [heads, c.local(self.step)]
 
     def gradient(self, c: Learner, eps: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of the mean CE in the base and in the head mu + sigma eps."""
+        """Return that of the mean CE in the base and in the head mu + sigma eps."""
         theta = torch.cat([c["base"], c["mu"] + softplus(c["s"]) * eps])
         g = ce_gradient_at(c, theta, batch)
         return g[: len(c["base"])], g[len(c["base"]) :]
 
     def gather(self, c: Learner, batch: Batch) -> None:
-        """What a mini-batch has in the E-step's gradient in mu and sigma, but for the KL."""
+        """Add a mini-batch to the E-step's gradient in mu and sigma, without the KL."""
         for eps in c["eps"][0]:
             _, g = self.gradient(c, eps, batch)
             g = g * batch.size / self.options.draws
@@ -112,7 +112,7 @@ class PFedVEM(Method):
             c["g_sigma"].addcmul_(g, eps)
 
     def move(self, c: Node) -> None:
-        """A step of the head, whose next epoch has other draws."""
+        """Move the head by a step; its next epoch has other draws."""
         mu, sigma, rho = c["mu"], softplus(c["s"]), c["rho2"].sqrt()
         k_mu, k_sigma = kl_gradient(mu, sigma, c["mu_g"], rho)
         self.head.step(c, mu=c["g_mu"] + k_mu, s=through_softplus(c["g_sigma"] + k_sigma, c["s"]))
@@ -128,7 +128,7 @@ class PFedVEM(Method):
         return {"base": c["base"], "mu": c["mu"], "rho2": c["rho2"]}
 
     def chosen(self, server: Node, updates: Sequence[Update]) -> list[Update]:
-        """A: each with its own draw, in order."""
+        """Return A, each with its own draw, in order."""
         draws = server.noise(updates[0].q.new_empty(len(updates)))
         below = draws < torch.special.ndtri(torch.full_like(draws, self.options.aggregated))
         count = max(2, int(below.sum()))

@@ -1,4 +1,4 @@
-"""What is evaluated of a client or a server: maps from images to log class probabilities."""
+"""Predictors of a client or the server: maps from images to log class probabilities."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Predictor:
 
     @property
     def sampled(self) -> bool:
-        """Whether it is a second reading of a model, by samples of weights."""
+        """True if it is a second predictor of a model, by samples of weights."""
         return self.name.endswith(SAMPLED)
 
 
 def softmax_of(name: str, model: Logits, theta: Tensor) -> Predictor:
-    """The predictor softmax(f(x; theta)), evaluated on every set."""
+    """Return the predictor softmax(f(x; theta)), evaluated on every set."""
     return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1), model=model, theta=theta)
 
 
 def softmax_average(
     name: str, model: Logits, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
 ) -> Predictor:
-    """The predictor 1/S sum_s softmax(f(x; theta_s)) over S weight samples, drawn once, when it is first used.
+    """Return the predictor 1/S sum_s softmax(f(x; theta_s)) over S weight samples, drawn once, when it is first used.
 
     It is called `<name>_sampled`.
     """

@@ -21,9 +21,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, shares, stacked
+from bayesfed.methods.method import Method, Update, average, shares, stacked
 from bayesfed.methods.node import Batch, Learner, Node, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient
@@ -78,8 +77,7 @@ class SCAFFOLD(Method):
         w = shares(updates)
         if self.options.weights == "equal":
             w = torch.ones_like(w)
-        theta = weighted_mean(w, stacked(updates, "y"))
-        server["theta"] = theta.to(server["theta"].dtype)
+        server["theta"] = average(updates, "y", w)
         server["c"] = server["c"] + stacked(updates, "dc").sum(0) / server.clients
         return {"c_norm": server["c"].norm()}
 

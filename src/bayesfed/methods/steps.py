@@ -25,25 +25,27 @@ PIECE = 8192  # entries of a vector for one block of a GPU
 
 
 def leaves(*tensors: Tensor) -> list[Tensor]:
-    """The tensors as starting points of a gradient, sharing their memory."""
+    """Return the tensors as starting points of a gradient, sharing their memory."""
     return [tensor.detach().requires_grad_() for tensor in tensors]
 
 
 def grad(output: Tensor, *wrt: Tensor, at: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The gradients of a loss with respect to `leaves`: of the loss `output`, or of the one whose gradient at `output`,
-    the logits, is `at`. Straight by the network where there is nothing else between theta and its logits."""
+    """Return the gradients of a loss with respect to `leaves`: of the loss `output`, or of the one whose gradient at
+    `output`, the logits, is `at`. Straight by the network where there is nothing else between theta and its logits.
+    """
     if at is not None and len(wrt) == 1 and (g := gradient(output, wrt[0], at)) is not None:
         return (g,)
     return torch.autograd.grad(output.sum() if at is None and output.dim() else output, wrt, at)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """-log softmax(logits)[y] per image: logits (B, classes), y (B,), gives (B,)."""
+    """Return -log softmax(logits)[y] per image: logits (B, classes), y (B,), gives (B,)."""
     return F.cross_entropy(logits, y, reduction="none")
 
 
 def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(softmax(teacher/T) || softmax(student/T)) per image from logits (B, classes); no gradient to the teacher.
+    """Return KL(softmax(teacher/T) || softmax(student/T)) per image from logits (B, classes); no gradient to the
+    teacher.
 
     Summed over classes, so `batch.mean` of it is the batch mean of FML and HBFL eq. 4.2.
     """
@@ -53,12 +55,14 @@ def kl(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def ce_gradient(c: Learner, name: str, batch: Batch) -> Tensor:
-    """The gradient (P,) of batch.mean(CE(f(x; theta), y)) at theta, the vector of that name in the learner's state."""
+    """Return the gradient (P,) of batch.mean(CE(f(x; theta), y)) at theta, the vector of that name in the learner's
+    state.
+    """
     return ce_gradient_at(c, c[name], batch)
 
 
 def ce_gradient_at(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
-    """The gradient (P,) of batch.mean(CE(f(x; theta), y)) at any theta (P,)."""
+    """Return the gradient (P,) of batch.mean(CE(f(x; theta), y)) at any theta (P,)."""
     (theta,) = leaves(theta)
     logits = c.model(theta, batch.x)
     (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
@@ -66,8 +70,9 @@ def ce_gradient_at(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
 
 
 def gradient_and_squares(c: Learner, name: str, batch: Batch, squares: Squares) -> tuple[Tensor, Tensor]:
-    """`ce_gradient`, and the squares that a diagonal Fisher information gathers of it, (P,) both: those of its entries, or
-    the mean over the batch's images of the squares of each image's own gradient."""
+    """Return `ce_gradient`, and the squares that a diagonal Fisher information gathers of it, (P,) both: those of its
+    entries, or the mean over the batch's images of the squares of each image's own gradient.
+    """
     if squares == "batch":
         g = ce_gradient(c, name, batch)
         return g, g.square()
@@ -79,8 +84,10 @@ def gradient_and_squares(c: Learner, name: str, batch: Batch, squares: Squares) 
 
 
 def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The gradient and the sum over the images of the squares of what each has in it, of any network without statistics
-    and draws: each image gets a vector of its own. In theta's dtype, since vmap and autocast do not go together."""
+    """Return the gradient and the sum over the images of the squares of what each has in it, of any network without
+    statistics and draws: each image gets a vector of its own. In theta's dtype, since vmap and autocast do not go
+    together.
+    """
     (thetas,), images = leaves(theta.expand(len(batch.x), -1)), batch.x.to(theta.dtype)
     try:
         logits = torch.func.vmap(lambda theta, image: c.model(theta, image[None])[0])(thetas, images)
@@ -95,7 +102,7 @@ def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
-    """A draw (P,) whose mean is the diagonal of sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the batch's Gauss-Newton matrix.
+    """Draw (P,) with the mean diag sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the diagonal of the Gauss-Newton matrix.
 
     It is the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s), s a random sign for
     each class. No batch may be filled up: `Method.draws_by_image`.
@@ -109,7 +116,7 @@ def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
 
 
 def no_squares(squares: Squares, ground: Ground) -> str:
-    """Why there are no such squares, for `Method.unfit`; "" where there are."""
+    """Say why there are no such squares, for `Method.unfit`; "" if there are."""
     if squares == "batch" or ground.by_image:
         return ""
     return (
@@ -122,7 +129,8 @@ def loss_gradient(
     batch: Batch, logits: Tensor, *, ce: float = 1.0, kl: float = 0.0, teacher: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """The gradient at the logits z of batch.mean(ce CE(z, y) + kl KL(softmax(t/T) || softmax(z/T))), t the teacher's:
+    """Return the gradient at the logits z of batch.mean(ce CE(z, y) + kl KL(softmax(t/T) || softmax(z/T))), t the
+    teacher's:
 
         (ce (softmax(z) - onehot(y)) + kl/T (softmax(z/T) - softmax(t/T))) / B
 
@@ -142,12 +150,12 @@ def loss_gradient(
 
 
 def clip(g: Tensor, norm: float | None) -> Tensor:
-    """The gradient, scaled down to that length where it is longer, as torch's clip_grad_norm_ does; None leaves it."""
+    """Scale the gradient down to that length where it is longer, as torch's clip_grad_norm_ does; None leaves it."""
     return g if norm is None else g * (norm / (g.norm() + 1e-6)).clamp(max=1)
 
 
 def pieces(vectors: Iterable[Tensor]) -> list[Tensor]:
-    """The vectors as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
+    """Return the vectors as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
 
     One block works on up to 65536 entries of a tensor: a network of the papers' size would keep two blocks busy.
     """
@@ -164,7 +172,7 @@ class SGD:
     undecayed: tuple[str, ...] = ()  # vectors without weight decay
 
     def start(self, name: str, theta: Tensor) -> State:
-        """A fresh state for the vector `name`."""
+        """Return a fresh state for the vector `name`."""
         return {f"{name}.momentum": torch.zeros_like(theta)}
 
     @torch.no_grad()
@@ -191,7 +199,7 @@ class Adam:
     decoupled: bool = False
 
     def start(self, name: str, theta: Tensor) -> State:
-        """A fresh state for the vector `name`: both moments, and the count of steps."""
+        """Return a fresh state for the vector `name`: both moments, and the count of steps."""
         zeros = torch.zeros_like(theta)
         return {f"{name}.m": zeros, f"{name}.v": zeros.clone(), f"{name}.t": torch.zeros((), device=theta.device)}
 
@@ -232,12 +240,12 @@ class IVON:
     beta2: float = 0.99999
 
     def start(self, name: str, m: Tensor, h: float) -> State:
-        """A fresh state for the mean `name`: curvature, momentum, and the count of steps."""
+        """Return a fresh state for the mean `name`: curvature, momentum, and the count of steps."""
         count = torch.zeros((), dtype=m.dtype, device=m.device)
         return {f"{name}.h": torch.full_like(m, h), f"{name}.b": torch.zeros_like(m), f"{name}.t": count}
 
     def noise(self, c: Learner, name: str, size: Tensor, w: Tensor) -> Tensor:
-        """A draw of d (P,); `size` is lambda (), `w` a vector or a number."""
+        """Draw d (P,); `size` is lambda (), `w` a vector or a number."""
         return c.weights(c.noise(c[name]), 0) * (size * (c[f"{name}.h"] + w)).rsqrt()
 
     @torch.no_grad()
@@ -256,7 +264,7 @@ class IVON:
 def by_decay(
     gradients: dict[str, Tensor], decay: float, undecayed: tuple[str, ...]
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
-    """The gradients of vectors with that weight decay, then of those without, where there are such."""
+    """Yield the gradients of vectors with that weight decay, then of those without, where there are such."""
     for factor, wanted in ((decay, False), (0.0, True)):
         if vectors := {name: g for name, g in gradients.items() if (name in undecayed) is wanted}:
             yield factor, vectors

@@ -11,7 +11,7 @@ BINS = 15  # of reliability diagrams and calibration errors, of equal width over
 
 
 def accuracy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The fraction () of images (n, classes) whose most probable class is the label (n,); first class on ties."""
+    """Return the fraction () of images (n, classes) whose most probable class is the label (n,); first class on ties."""
     return (log_probabilities.argmax(-1) == labels).double().mean()
 
 
@@ -26,7 +26,7 @@ class Bins:
 
 
 def bins(log_probabilities: Tensor, labels: Tensor) -> Bins:
-    """The bins of (n, classes) against labels (n,): what a reliability diagram shows (Guo et al. 2017)."""
+    """Return the bins of (n, classes) against labels (n,): what a reliability diagram shows (Guo et al. 2017)."""
     confidence, predicted = log_probabilities.double().exp().max(-1)
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=confidence.device)[1:-1]
     # Bins as a matrix (BINS, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
@@ -35,7 +35,7 @@ def bins(log_probabilities: Tensor, labels: Tensor) -> Bins:
 
 
 def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """NLL, Brier score, ECE and MCE, each (), of (n, classes) against labels (n,), n at least 1.
+    """Return NLL, Brier score, ECE and MCE, each (), of (n, classes) against labels (n,), n at least 1.
 
     nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. Over `bins`:
     ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such gap over bins that are not empty (Guo et al. 2017).

@@ -15,12 +15,12 @@ MOST = 1000  # images of each kind in a resampling, where there are so many
 
 
 def entropy(log_probabilities: Tensor) -> Tensor:
-    """-sum_c p_c log p_c in nats (n,), float64, of log class probabilities (n, classes)."""
+    """Return -sum_c p_c log p_c in nats (n,), float64, of log class probabilities (n, classes)."""
     return torch.special.entr(log_probabilities.double().exp()).sum(-1)
 
 
 def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:
-    """The area () under the ROC curve of scores (n,) for the positive (n,) among the counted (n,) images.
+    """Return the area () under the ROC curve of scores (n,) for the positive (n,) among the counted (n,) images.
 
     The Mann-Whitney statistic: the fraction of pairs in which the positive has the higher score, ties counting half. NaN
     where either kind is missing, or a score is no number. Counts are whole numbers, so that a GPU repeats itself.
@@ -36,8 +36,9 @@ def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:
 
 
 def balanced(positive: Tensor, order: Tensor) -> Tensor:
-    """As many positive images as others, the first of each in a random order (n,), as a mask (n,): all that the rarer
-    kind has, but MOST of each at most."""
+    """Choose as many positive images as others, the first of each in a random order (n,), as a mask (n,): all that the
+    rarer kind has, but MOST of each at most.
+    """
     shuffled = positive[order]
     size = torch.minimum(positive.sum(), (~positive).sum()).clamp(max=MOST)
     place = torch.where(shuffled, shuffled.long().cumsum(0), (~shuffled).long().cumsum(0))
@@ -45,6 +46,6 @@ def balanced(positive: Tensor, order: Tensor) -> Tensor:
 
 
 def detection(scores: Tensor, positive: Tensor, orders: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and sample standard deviation, each (), of the AUROC over one balanced resampling for each order."""
+    """Return mean and sample standard deviation, each (), of the AUROC over one balanced resampling for each order."""
     found = torch.stack([auroc(scores, positive, balanced(positive, order)) for order in orders])
     return found.mean(), found.std()

@@ -30,8 +30,8 @@ CONVOLUTIONS = "convolutions"
 
 
 def vgg(classes: int, channels: int, batch_norm: bool) -> nn.Module:
-    """3x3 convolutions of 16, 32, 64, 128 and 128 channels, each with ReLU and a max-pooling behind it, then one linear
-    layer.
+    """Build 3x3 convolutions of 16, 32, 64, 128 and 128 channels, each with ReLU and a max-pooling behind it, then one
+    linear layer.
 
     For images of 32 x 32, of which one pixel is left.
     """
@@ -55,6 +55,7 @@ NETWORKS: dict[str, Builder] = {
     "fola_cnn": lambda classes, channels, size: Chain(
         (Conv(32, 5, 2), Conv(64, 5, 2), Linear(512), Linear(classes)), initial="xavier"
     ),
+    "mlp200": lambda classes, channels, size: (Linear(200), Linear(classes)),
     "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
     # pFedBayes: one hidden layer, and a small VGG, with batch normalisation or without, whose classifier is our reading.
     "pfedbayes_mlp": lambda classes, channels, size: (Linear(100), Linear(classes)),
@@ -98,7 +99,7 @@ NETWORKS: dict[str, Builder] = {
 
 
 def fault(name: str, builder: Any) -> str:
-    """What keeps this from being a network; "" where nothing does."""
+    """Say what keeps this from being a network; "" if nothing does."""
     if name == CONVOLUTIONS:
         return "this word means that only convolutions are shared; take another name"
     if isinstance(builder, nn.Module):
@@ -110,13 +111,14 @@ registry = plugins.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fa
 
 
 def check(name: object, key: str) -> str:
-    """`name` if a network has it; raises InputError that names the run file's `key` otherwise."""
+    """Return `name` if a network has it; raise InputError that names the run file's `key` otherwise."""
     registry.part(name, key)
     return str(name)
 
 
 def build(name: str, classes: int, channels: int, size: int, weights: Path | None = None) -> AnyNetwork:
-    """The network `name` for images of channels x size x size and that many classes; one object for each request.
+    """Return the network `name` for images of channels x size x size and that many classes; one object for each
+    request.
 
     `weights`: a file that it starts from. Raises InputError for an unknown name, for images that the network cannot take,
     and for weights that are not its own.
@@ -126,7 +128,7 @@ def build(name: str, classes: int, channels: int, size: int, weights: Path | Non
 
 @cache
 def built(name: str, builder: Builder, classes: int, channels: int, size: int, weights: Path | None) -> AnyNetwork:
-    """The network that a builder gives."""
+    """Build the network that a builder gives."""
     with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
         if weights is not None:
             builder = pretraining.pretrained(cast(ModuleBuilder, builder), weights)

@@ -28,24 +28,24 @@ if torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AM
 OWN_WAYS = {"cpu"}  # devices with ways of their own: oneDNN's order of memory, and maxima over corners
 # In bf16 oneDNN has, in its own order of memory, a fast gradient of weights only for so many output channels and multiples
 # of them. For others (LeNet5's six) it takes six times as long as in channels-last order, copies there not counted.
-LANES = 16
+CHANNELS = 16
 CUDNN = {torch.float32, torch.bfloat16}  # what its one call computes in
 REFUSED = set[tuple[object, ...]]()  # images and weights that it has no way for
 CONVOLUTION = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride 1, no padding, no dilation, not transposed, one group
 
 
 def for_onednn(x: Tensor) -> bool:
-    """Whether a pass over images x that is to be differentiated is faster in oneDNN's order of memory."""
+    """Return whether a pass over images x that is to be differentiated is faster in oneDNN's order of memory."""
     return x.device.type in OWN_WAYS and x.dtype in ONEDNN
 
 
 def in_one_call(x: Tensor) -> bool:
-    """Whether a pass over images x is faster with cuDNN's convolution, bias and ReLU in one."""
+    """Return whether a pass over images x is faster with cuDNN's convolution, bias and ReLU in one."""
     return x.device.type == "cuda" and x.dtype in CUDNN
 
 
 def with_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """ReLU(x * weight + bias), in cuDNN's one call where it has one for such images and weights."""
+    """Compute ReLU(x * weight + bias), in cuDNN's one call where it has one for such images and weights."""
     what = x.dtype, x.shape, x.stride(), weight.shape
     if what not in REFUSED:
         try:
@@ -58,17 +58,19 @@ def with_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def dense(x: Tensor) -> Tensor:
-    """x in PyTorch's order of memory."""
+    """Return x in PyTorch's order of memory."""
     return x.to_dense() if x.is_mkldnn else x
 
 
 def windows(size: int) -> tuple[list[int], list[int], list[int], list[int], bool]:
-    """Kernel, stride, padding, dilation and whether to round up, for windows of `size` x `size` side by side."""
+    """Return kernel, stride, padding, dilation and whether to round up, for windows of `size` x `size` side by side."""
     return [size, size], [size, size], [0, 0], [1, 1], False
 
 
 def maxima(x: Tensor, size: int) -> Tensor:
-    """The maxima (N, C, H // size, W // size) of x (N, C, H, W) over windows of that size; no gradient is wanted."""
+    """Return the maxima (N, C, H // size, W // size) of x (N, C, H, W) over windows of that size; no gradient is
+    wanted.
+    """
     if x.device.type not in OWN_WAYS or size != 2 or not x.is_contiguous(memory_format=torch.channels_last):
         return F.max_pool2d(x, size)
     *_, h, w = x.shape
@@ -78,7 +80,8 @@ def maxima(x: Tensor, size: int) -> Tensor:
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tensor] | None) -> Tensor:
-    """ReLU(max-pooling(x * weight + bias)) of x (N, C, H, W) and weights (out, C, k, k), over windows of `pool` x `pool`.
+    """Compute ReLU(max-pooling(x * weight + bias)) of x (N, C, H, W) and weights (out, C, k, k), over windows of
+    `pool` x `pool`.
 
     What `backward` needs is appended to `kept`: what tells where the maxima are (PyTorch's indices, or oneDNN's result and
     input), the input and the weight.
@@ -106,11 +109,13 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: int, kept: list[Tenso
 def backward(
     g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor], to_input: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The gradients of input x (where asked for), and of weight and bias, from that of the maxima, g. `kept` ends with what
-    `forward` kept before x and weight, which is taken off."""
+    """Return the gradients of input x (where asked for), and of weight and bias, from that of the maxima, g.
+
+    `kept` ends with what `forward` kept before x and weight, which is taken off.
+    """
     if x.is_mkldnn:
         g = unpooled(g, x, weight, pool, kept)
-        if slow := x.dtype == torch.bfloat16 and len(weight) % LANES != 0:
+        if slow := x.dtype == torch.bfloat16 and len(weight) % CHANNELS != 0:
             g, x = (dense(tensor).contiguous(memory_format=torch.channels_last) for tensor in (g, x))
         g_x, g_weight, g_bias = convolution_backward(g, x, weight, [len(weight)], *CONVOLUTION, [to_input, True, True])
         return g_x.to_mkldnn() if slow and to_input else g_x, (g_weight, g_bias)
@@ -123,8 +128,9 @@ def backward(
 def backward_by_image(
     g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor], to_input: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """As `backward`; behind the gradients of weight and bias, the sums over the images of the squares of what each has in
-    them."""
+    """Do as `backward`; return, behind the gradients of weight and bias, the sums over the images of the squares of
+    what each has in them.
+    """
     g = unpooled(g, x, weight, pool, kept)
     g_x = convolution_backward(g, x, weight, None, *CONVOLUTION, [True, False, False])[0] if to_input else g
     g, x, size = dense(g), dense(x), weight.shape[2]
@@ -137,7 +143,7 @@ def backward_by_image(
 
 
 def unpooled(g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor]) -> Tensor:
-    """The gradient of what is pooled from that of the maxima, g; takes off what `kept` has of them."""
+    """Return the gradient of what is pooled from that of the maxima, g; takes off what `kept` has of them."""
     if pool == 1:
         return g
     if x.is_mkldnn:

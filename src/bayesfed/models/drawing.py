@@ -53,7 +53,7 @@ class Drawing(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def dropout(self, whole: int, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """Entries, or channels of `whole` dimensions, are 0 with probability p, all else grows by 1/(1 - p)."""
+        """Set entries, or channels of `whole` dimensions, to 0 with probability p; all else grows by 1/(1 - p)."""
         if not training or p == 0:
             return x
         shape = x.shape[: x.dim() - whole] + (1,) * whole
@@ -63,8 +63,9 @@ class Drawing(TorchFunctionMode):
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                   is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:  # fmt: skip
-        """softmax(Q K' / sqrt(d) + mask) V (..., queries, d) with dropout of the softmax, for which the fused function takes
-        no generator. Without dropout that function itself."""
+        """Compute softmax(Q K' / sqrt(d) + mask) V (..., queries, d) with dropout of the softmax, for which the fused
+        function takes no generator. Without dropout that function itself.
+        """
         if dropout_p == 0:
             fused: Tensor = F.scaled_dot_product_attention(
                 query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -84,7 +85,9 @@ class Drawing(TorchFunctionMode):
 
 @functools.cache
 def body(composed: Any) -> Callable[..., Any]:
-    """A function of torch.nn.functional that does not ask whether a mode does its work, but runs: so what it calls asks."""
+    """Return a function of torch.nn.functional that does not ask whether a mode does its work, but runs: so what it
+    calls asks.
+    """
     module = {**composed.__globals__, "has_torch_function": lambda tensors: False}
     return types.FunctionType(composed.__code__, module, composed.__name__, composed.__defaults__)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 
 def xavier(module: nn.Module) -> nn.Module:
-    """The module, started anew."""
+    """Initialise the module."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_uniform_(layer.weight)
@@ -24,7 +24,7 @@ def xavier(module: nn.Module) -> nn.Module:
 
 
 def head(widths: list[int]) -> list[nn.Module]:
-    """Fully connected layers of these widths, from what they get to the classes, with dropout between them."""
+    """Build fully connected layers of these widths, from what they get to the classes, with dropout between them."""
     layers: list[nn.Module] = [nn.Flatten()]
     for wide, next_wide in pairwise(widths):
         layers += [nn.Linear(wide, next_wide), nn.ReLU(), nn.Dropout(0.5)]
@@ -32,7 +32,7 @@ def head(widths: list[int]) -> list[nn.Module]:
 
 
 def two_convolutions(classes: int, channels: int, size: int, maps: tuple[int, int], hidden: int) -> nn.Module:
-    """Two convolutions of 5x5 with so many maps, and a hidden layer: the teachers, and MNIST's student."""
+    """Build two convolutions of 5x5 with so many maps, and a hidden layer: the teachers, and MNIST's student."""
     side = ((size - 4) // 2 - 4) // 2
     return xavier(
         nn.Sequential(
@@ -44,22 +44,22 @@ def two_convolutions(classes: int, channels: int, size: int, maps: tuple[int, in
 
 
 def mnist_teacher(classes: int, channels: int, size: int) -> nn.Module:
-    """Convolutions with 10 and 20 maps, 50 hidden units."""
+    """Build convolutions with 10 and 20 maps, 50 hidden units."""
     return two_convolutions(classes, channels, size, (10, 20), 50)
 
 
 def mnist_student(classes: int, channels: int, size: int) -> nn.Module:
-    """Convolutions with 20 and 40 maps, 100 hidden units."""
+    """Build convolutions with 20 and 40 maps, 100 hidden units."""
     return two_convolutions(classes, channels, size, (20, 40), 100)
 
 
 def femnist_teacher(classes: int, channels: int, size: int) -> nn.Module:
-    """Convolutions with 32 and 64 maps, 128 hidden units."""
+    """Build convolutions with 32 and 64 maps, 128 hidden units."""
     return two_convolutions(classes, channels, size, (32, 64), 128)
 
 
 def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
-    """Three convolutions with 50, 100 and 200 maps, 1600 and 180 hidden units."""
+    """Build three convolutions with 50, 100 and 200 maps, 1600 and 180 hidden units."""
 
     def conv(inputs: int, maps: int, beyond: Literal["zeros", "replicate"] = "replicate") -> nn.Conv2d:
         return nn.Conv2d(inputs, maps, 5, padding="same", padding_mode=beyond)
@@ -76,7 +76,9 @@ def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
 
 
 def resnet(layers: int, classes: int) -> nn.Module:
-    """torchvision's ResNet, with ImageNet's stem: for CIFAR-100. From scratch, but for a run with `weights`, as the paper's.
+    """Build torchvision's ResNet, with ImageNet's stem: for CIFAR-100.
+
+    From scratch, but for a run with `weights`, as the paper's.
 
     Its last layer, which is new there too, starts like all of these networks; what stands before it, without weights, as
     torchvision starts it.

@@ -137,7 +137,7 @@ class ModuleNetwork:
         self._tried.add(count)
 
     def _built(self, seed: int) -> nn.Module:
-        """A new module in evaluation mode, initialised under a seed; layers that are lazy see first images."""
+        """Build a module in evaluation mode, initialised under a seed; layers that are lazy see first images."""
         torch.default_generator.manual_seed(seed)  # and not a GPU's too, which nothing here gives back
         module = self._build().eval()
         for key, value in trainable(module).items():
@@ -185,7 +185,7 @@ class ModuleNetwork:
         self.batchwise = not alike(logits[:-1], run(changed, True)[0][:-1])
 
     def _copy(self, like: Tensor, training: bool) -> nn.Module:
-        """This thread's own module for tensors like that one: a call changes it for a while."""
+        """Return this thread's own module for tensors like that one: a call changes it for a while."""
         copies = self._mine.__dict__
         key = f"{like.device} {like.dtype} {training}"
         if key not in copies:
@@ -194,7 +194,7 @@ class ModuleNetwork:
         return copies[key][0]  # type: ignore[no-any-return]
 
     def _made(self, device: torch.device, dtype: torch.dtype, training: bool) -> nn.Module:
-        """A module that nothing has passed through yet."""
+        """Make a module that nothing has passed through yet."""
         made = copy.deepcopy(self._skeleton).to(device, dtype).train(training)
         if self._last_linear is not None:
             layer = made.get_submodule(self._last_linear)
@@ -202,22 +202,23 @@ class ModuleNetwork:
         return made
 
     def kept(self) -> str | None:
-        """The attribute of this thread's modules that passes have changed, if there is one: all that may change is in the
-        statistics."""
+        """Return the attribute of this thread's modules that passes have changed, if there is one: all that may change
+        is in the statistics.
+        """
         for module, make in list(self._mine.__dict__.values()):
             if path := reachable.held({"self": module}).changed(reachable.held({"self": make()})):
                 return path
         return None
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
-        """The module's own initialisation, under a seed that is drawn: float32 (parameters,), on the host."""
+        """Draw the module's own initialisation, under a seed that is drawn: float32 (parameters,), on the host."""
         with BUILDING, torch.random.fork_rng(devices=[]):
             module = self._built(int(generator.integers(2**63)))
         return vector(trainable(module).values()).float().numpy()
 
     def logits(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor],
                generator: torch.Generator) -> Tensor:  # fmt: skip
-        """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
+        """Return logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
 
         Products run in the images' dtype, by torch.autocast, but for those of the linear layer that is called last: see
         `at_least_fp32`. `statistics` are changed in place where gradients are enabled, which
@@ -227,7 +228,7 @@ class ModuleNetwork:
 
     def _pass(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor], generator: torch.Generator,
               training: bool) -> Tensor:  # fmt: skip
-        """As `logits`, in training or in evaluation."""
+        """Do as `logits`, in training or in evaluation."""
         if layout_for(images.device, images.dtype) is torch.contiguous_format:
             images = channels_first(images)
         elif images.shape[1] == 1:
@@ -243,7 +244,7 @@ class ModuleNetwork:
             return functional_call(self._copy(theta, training), tensors, (images,))  # type: ignore[no-any-return]
 
     def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
-        """An ordinary module with these parameters and statistics, in evaluation mode, on the host in fp32."""
+        """Return an ordinary module with these parameters and statistics, in evaluation mode, on the host in fp32."""
         with BUILDING, torch.random.fork_rng(devices=[]):
             module = self._built(0)
             for key, value in module.named_buffers():
@@ -254,8 +255,9 @@ class ModuleNetwork:
 
 @contextlib.contextmanager
 def naming(name: str, shape: tuple[int, ...], batch: str = "") -> Iterator[None]:
-    """Whatever a user's code raises inside becomes an InputError that names the network and the user's line, but for memory
-    that ran out; what shapes raise that do not fit, UnfitImages, where it is not put down to the size of a `batch`."""
+    """Turn what a user's code raises inside into an InputError that names the network and the user's line; memory that
+    ran out stays. Shapes that do not fit become UnfitImages, unless the size of a `batch` may be the reason.
+    """
     try:
         yield
     except Exception as error:
@@ -272,12 +274,12 @@ def naming(name: str, shape: tuple[int, ...], batch: str = "") -> Iterator[None]
 
 
 def elsewhere() -> tuple[object, ...]:
-    """The states of the generators that all threads share: torch's, Python's and numpy's."""
+    """Return the states of the generators that all threads share: torch's, Python's and numpy's."""
     return bytes(torch.get_rng_state().numpy()), random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 def are_probabilities(outputs: Tensor) -> bool:
-    """Whether outputs (batch, classes) are none below 0, and of sum 1 for each image."""
+    """Return whether outputs (batch, classes) are none below 0, and of sum 1 for each image."""
     return bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 0.01).all())  # near: some keep them off 0
 
 
@@ -290,23 +292,23 @@ def refuse_dtype(dtype: torch.dtype, whose: str) -> None:
 
 
 def alike(one: Tensor, other: Tensor) -> bool:
-    """Whether logits are the same but for rounding."""
+    """Return whether logits are the same but for rounding."""
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that want a gradient, by name."""
+    """Return the parameters that want a gradient, by name."""
     return {key: value for key, value in module.named_parameters() if value.requires_grad}
 
 
 def vector(parameters: Iterable[Tensor]) -> Tensor:
-    """All values as one vector."""
+    """Return all values as one vector."""
     return torch.cat([value.detach().flatten() for value in parameters])
 
 
 @contextlib.contextmanager
 def linear_layers(module: nn.Module) -> Iterator[list[str]]:
-    """The names of the linear layers that a pass inside calls, as they are called."""
+    """Collect the names of the linear layers that a pass inside calls, as they are called."""
     called: list[str] = []
     hooks = [
         part.register_forward_hook(lambda *_, name=name: called.append(name))
@@ -319,7 +321,7 @@ def linear_layers(module: nn.Module) -> Iterator[list[str]]:
 
 
 def uncast(device: str, forward: Callable[..., Tensor], *given: Any, **named: Any) -> Tensor:
-    """A layer's forward pass on a device without autocast."""
+    """Run a layer's forward pass on a device without autocast."""
 
     def wide(value: Any) -> Any:
         floats = isinstance(value, Tensor) and value.is_floating_point()
@@ -330,7 +332,7 @@ def uncast(device: str, forward: Callable[..., Tensor], *given: Any, **named: An
 
 
 def changing(module: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """The buffers that a training pass changes, as they are before it."""
+    """Return the buffers that a training pass changes, as they are before it."""
     before = {key: value.clone() for key, value in module.named_buffers()}
     trained = copy.deepcopy(module).train()
     trained(images)

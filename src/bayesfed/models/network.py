@@ -4,6 +4,8 @@ Its gradient is written out, layer by layer, in place of autograd's: fewer and s
 convolutions are faster channels last, the weights of a vector are put into that order all at once, and the gradient back.
 On a CPU the activations of a few images lie in columns, an image in each, where a product is faster so; for convolutions
 see `convolution`.
+
+Longer than 350 lines: the passes forward, back and with squares share one layout of memory, chosen for speed.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class Pass(torch.autograd.Function):
 
 
 def again_differentiable(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of theta and the images, where they are wanted, from that at the logits g, as autograd computes them."""
+    """Return the gradients of theta and the images, where they are wanted, from that at the logits g, as autograd
+    computes them.
+    """
     given, _ = (ctx.theta, ctx.images), ctx.saved_tensors  # to ask for these is an error where theta has moved since
     wanted = [tensor for tensor in given if tensor.requires_grad]
     found = iter(torch.autograd.grad(ctx.network.plain(*given), wanted, g, create_graph=True))
@@ -81,20 +85,23 @@ def again_differentiable(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | N
 
 
 def gradient(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor | None:
-    """The gradient of theta from that at the logits g, without autograd's engine, where the logits are just what a
-    network gives for theta; else None."""
+    """Return the gradient of theta from that at the logits g, without autograd's engine, where the logits are just
+    what a network gives for theta; else None.
+    """
     found = straight_back(logits, theta, g)
     return None if found is None else found[0]
 
 
 def with_squares(logits: Tensor, theta: Tensor, g: Tensor) -> tuple[Tensor, Tensor] | None:
-    """`gradient`, and the sum over the images of the squares of what each has in it, (parameters,) both."""
+    """Return `gradient`, and the sum over the images of the squares of what each has in it, (parameters,) both."""
     found = straight_back(logits, theta, g, squared=True)
     return None if found is None else (found[0], found[1])
 
 
 def straight_back(logits: Tensor, theta: Tensor, g: Tensor, squared: bool = False) -> list[Tensor] | None:
-    """What `Network.backward` gives of theta, in its dtype; None where there is something else before the logits."""
+    """Return what `Network.backward` gives of theta, in its dtype; None where there is something else before the
+    logits.
+    """
     made = logits.grad_fn
     if getattr(made, "theta", None) is not theta or made.needs_input_grad[2]:  # type: ignore[union-attr]
         return None
@@ -156,8 +163,8 @@ class Network:
     scaling: ClassVar[np.ndarray] = np.zeros(0, dtype=bool)
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
-        """PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases; or Xavier's,
-        U(-b, b) with b = sqrt(6 / (fan_in + fan_out)) for weights, and 0 for biases.
+        """Draw PyTorch's default initialisation, U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases; or
+        Xavier's, U(-b, b) with b = sqrt(6 / (fan_in + fan_out)) for weights, and 0 for biases.
 
         Drawn on the host in float32, shape (parameters,), so that every device starts from the same values.
         """
@@ -173,7 +180,7 @@ class Network:
         return np.concatenate(parts).astype(np.float32)
 
     def __call__(self, theta: Tensor, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
+        """Return logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
 
         They can be differentiated with respect to both. A second derivative (`create_graph`) costs another pass.
         """
@@ -183,11 +190,11 @@ class Network:
 
     def logits(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor],
                generator: torch.Generator) -> Tensor:  # fmt: skip
-        """`network(theta, images)`; a chain has no statistics and draws nothing."""
+        """Return `network(theta, images)`; a chain has no statistics and draws nothing."""
         return self(theta, images)
 
     def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
-        """An ordinary module with these parameters, on the host in fp32; a chain has no statistics."""
+        """Return an ordinary module with these parameters, on the host in fp32; a chain has no statistics."""
         modules: list[nn.Module] = []
         for depth, (layer, shape) in enumerate(zip(self.layers, self.shapes[::2], strict=True)):
             modules += [nn.ReLU()] if depth else []
@@ -203,11 +210,15 @@ class Network:
         return made
 
     def layout_for(self, images: Tensor) -> torch.memory_format | None:
-        """The order of memory for its convolutions' images; None where there are none, or what comes is as good."""
+        """Return the order of memory for its convolutions' images; None where there are none, or what comes is as
+        good.
+        """
         return layout_for(images.device, images.dtype) if self.convolution_parameters else None
 
     def order(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where in theta the entries of the vector in channels-last order come from, and the way back: (parameters,)."""
+        """Return where in theta the entries of the vector in channels-last order come from, and the way back:
+        (parameters,).
+        """
         if device not in self.orders:
             order = []
             for part, shape in zip(torch.arange(self.parameters).split(self.sizes), self.channel_shapes, strict=True):
@@ -217,13 +228,16 @@ class Network:
         return self.orders[device]
 
     def parts(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """Every weight and bias of a vector (parameters,), layer by layer, as views."""
+        """Return every weight and bias of a vector (parameters,), layer by layer, as views."""
         parts = torch.split_with_sizes(vector, self.sizes)
         return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
 
     def forward(self, theta: Tensor, images: Tensor, kept: list[Tensor] | None = None) -> Tensor:
-        """The logits. What `backward` needs is appended to `kept`: for each layer where the maxima are that its pooling
-        took, its input and its weight."""
+        """Return the logits.
+
+        What `backward` needs is appended to `kept`: for each layer where the maxima are that its pooling took, its
+        input and its weight.
+        """
         layout = self.layout_for(images)
         if gathered := layout is torch.channels_last:
             theta = theta.index_select(0, self.order(theta.device)[0])
@@ -247,7 +261,9 @@ class Network:
                 if kept is not None:
                     kept += [x, weight]
                 if depth < last:
-                    x = torch._addmm_activation(bias, x, weight.t(), out=room(x, layer.out))  # ReLU in the same kernel
+                    x = torch._addmm_activation(
+                        bias, x, weight.t(), out=columns_for(x, layer.out)
+                    )  # ReLU in the same kernel
                 else:
                     wide = at_least_fp32(x.dtype)
                     weight, bias = head.to(wide).split_with_sizes(self.sizes[-2:])
@@ -255,8 +271,9 @@ class Network:
         return x
 
     def plain(self, theta: Tensor, images: Tensor) -> Tensor:
-        """The logits by operations that autograd differentiates any number of times, and that a CPU's steps can be recorded
-        with."""
+        """Compute the logits by operations that autograd differentiates any number of times, and that a CPU's steps
+        can be recorded with.
+        """
         dtype, wide, last = images.dtype, at_least_fp32(images.dtype), len(self.layers) - 1
         x, parts = images, self.parts(theta.to(dtype))
         head = (parts if wide == dtype else self.parts(theta.to(wide)))[-2:]
@@ -273,8 +290,10 @@ class Network:
     def backward(
         self, g: Tensor, kept: list[Tensor], to_images: bool, squared: bool = False
     ) -> tuple[list[Tensor], Tensor | None]:
-        """The gradients of theta and, where asked for, of the images, from those of the logits g (batch, classes); in the
-        images' dtype. `squared`: behind theta's, the sum over the images of the squares of what each has in it."""
+        """Return the gradients of theta and, where asked for, of the images, from those of the logits g (batch,
+        classes); in the images' dtype. `squared`: behind theta's, the sum over the images of the squares of what each
+        has in it.
+        """
         gathered, onednn = self.layout_for(kept[-1]) is torch.channels_last, kept[0].is_mkldnn
         g = g.to(kept[-1].dtype)
         found = [g.new_empty(self.parameters) for _ in range(1 + squared)]
@@ -315,7 +334,7 @@ class Network:
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
-    """What a network's last layer computes logits in, where all before it computes in `dtype`.
+    """Return the dtype in which a network's last layer computes logits, if all before it computes in `dtype`.
 
     Training may move the logits of all classes alike, and on clients that lack most classes Adam does, by hundreds. The
     softmax does not see that; but near 200 bf16 has whole numbers alone, and what tells classes apart would be rounded off.
@@ -325,18 +344,21 @@ def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 
 def layout_for(device: torch.device, dtype: torch.dtype) -> torch.memory_format | None:
-    """The order of memory in which convolutions of images are fastest on a GPU; None on a CPU: see `convolution`."""
+    """Return the order of memory in which convolutions of images are fastest on a GPU; None on a CPU: see
+    `convolution`.
+    """
     return gpu_layout(dtype) if device.type == "cuda" else None
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """Images in that order of memory; grey ones, which are contiguous in either, by their strides too, lest they are taken
-    for the other."""
+    """Put images in that order of memory; grey ones, which are contiguous in either, by their strides too, lest they
+    are taken for the other.
+    """
     return images.flatten(1).view(images.shape)
 
 
 def gpu_layout(dtype: torch.dtype) -> torch.memory_format:
-    """The order of memory in which a GPU's convolutions are fastest, by what they compute in.
+    """Return the order of memory in which a GPU's convolutions are fastest, by what they compute in.
 
     Tensor cores, which plain fp32 has none of, want channels last; in plain fp32 cuDNN copies most such images to the other
     order and back. A step of CNN2 on an H200, channels last and first: 615 and 536 us in fp32, 421 and 449 in TF32, 347 and
@@ -347,25 +369,28 @@ def gpu_layout(dtype: torch.dtype) -> torch.memory_format:
 
 
 def in_columns(x: Tensor) -> bool:
-    """Whether products with x are faster where each image is a column of memory: not in bf16, nor on a GPU."""
+    """Return whether products with x are faster where each image is a column of memory: not in bf16, nor on a GPU."""
     return x.device.type == "cpu" and x.dtype != torch.bfloat16
 
 
 def flattened(x: Tensor) -> Tensor:
-    """Images (batch, C, H, W) as (batch, C H W): a view where that is possible, else a copy, in columns where that is
-    faster."""
+    """Flatten images (batch, C, H, W) to (batch, C H W): a view where that is possible, else a copy, in columns where
+    that is faster.
+    """
     return x.permute(1, 2, 3, 0).flatten(0, 2).t() if in_columns(x) else x.flatten(1)
 
 
-def room(x: Tensor, width: int) -> Tensor | None:
-    """Memory (batch, width) for what a layer makes of x (batch, features): in columns where that is faster, else None."""
+def columns_for(x: Tensor, width: int) -> Tensor | None:
+    """Return memory (batch, width) for what a layer makes of x (batch, features): in columns where that is faster,
+    else None.
+    """
     if in_columns(x) and (len(x) <= FEW or x.stride(0) == 1):
         return x.new_empty(width, len(x)).t()
     return None
 
 
 def smallest_size(layers: tuple[Conv | Linear, ...]) -> int:
-    """The smallest image side that leaves the last convolution at least one pixel."""
+    """Return the smallest image side that leaves the last convolution at least one pixel."""
     side = 1
     for layer in reversed(layers):
         if isinstance(layer, Conv):

@@ -27,7 +27,7 @@ Build = Callable[[int, int, int], nn.Module]
 
 
 def check(name: object, key: str) -> str:
-    """`name` where a file of weights can be called so; raises InputError that names the run file's `key` otherwise."""
+    """Return `name` if a file of weights can be called so; raise InputError that names the run file's `key` otherwise."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(
             f"{key}: expected a file's name that ends in 8 or more digits of its SHA-256, like resnet18-f37072fd.pth or "
@@ -37,7 +37,9 @@ def check(name: object, key: str) -> str:
 
 
 def find(folder: Path, name: str) -> Path:
-    """The file of that name in a folder, its checksum verified; raises InputError where it is missing, or another."""
+    """Find the file of that name in a folder and verify its checksum; raise InputError where it is missing, or
+    another.
+    """
     path, wanted = folder / name, NAME.fullmatch(name)
     assert wanted is not None
     if not path.is_file():
@@ -53,7 +55,7 @@ def find(folder: Path, name: str) -> Path:
 
 
 def read(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file by name, on the host; raises InputError where it holds anything else."""
+    """Read the tensors of a file by name, on the host; raise InputError where it holds anything else."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -66,7 +68,7 @@ def read(path: Path) -> Mapping[str, Tensor]:
 
 
 def pretrained(build: Build, path: Path) -> Build:
-    """A function that builds the same network with the weights of a file.
+    """Return a function that builds the same network with the weights of a file.
 
     The head, the layer that gives the logits, stays as it is initialised where the file's has another number of classes.
     What is built raises InputError where the file is not one of this network.

@@ -14,7 +14,7 @@ Tree = Mapping[str, Any]  # what a YAML file holds
 
 
 def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]:
-    """The points of an experiment: its cases crossed with its axes, as a config changes them.
+    """Return the points of an experiment: its cases crossed with its axes, as a config changes them.
 
     Raises InputError for an axis that the experiment does not have, and for a case that names one that it has.
     """
@@ -31,9 +31,33 @@ def grid(experiment: Tree, change: Tree, where: str) -> Iterator[dict[str, Any]]
             yield {**case, **dict(zip(axes, values, strict=True))}
 
 
+CELL_KEYS = ("alpha", "model", "stragglers", "rounds", "local_epochs", "batch_size", "seed")  # of every cell
+
+
+def short(axis: str, experiment: Tree) -> str:
+    """Return the name of an axis in tables, figures and claims: `alpha` for `partition.alpha`, `model` for
+    `models.global`.
+
+    The full name for keys of other blocks, for a method's option that is called as a key of every cell (`method.alpha`),
+    and for those that the experiment lists under `full_names`.
+    """
+    if axis == "models.global":
+        return "model"
+    block, _, key = axis.partition(".")
+    taken = axis in experiment.get("full_names", []) or (block == "method" and key in CELL_KEYS)
+    return key if key and block in ("partition", "method") and not taken else axis
+
+
+def shortened(point: Tree, experiment: Tree) -> dict[str, Any]:
+    """Return a point of an experiment by the short names of its axes."""
+    return {short(axis, experiment): value for axis, value in point.items()}
+
+
 def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
-    """A paper's run at a point, and the hyperparameters of the point's method: what `given` says of such points, rule after
-    rule, over what holds for all."""
+    """Return a paper's run at a point, and the hyperparameters of the point's method.
+
+    They are what `given` says of such points, rule after rule, over what holds for all.
+    """
     run: Tree = spec["run"]
     options: dict[str, Any] = {}
     for rule in spec.get("given", []):
@@ -55,8 +79,10 @@ def merged(run: Tree, change: Tree) -> dict[str, Any]:
 
 
 def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:
-    """The one of a paper's points (by `frozen`) that a config's is, or the only one that it is a part of, such as a case
-    without the local epochs that the paper gives it; None where there is none."""
+    """Return the one of a paper's points (by `frozen`) that a config's is; None if there is none.
+
+    It may be the only one that the config's is a part of, such as a case without the local epochs that the paper gives it.
+    """
     if frozen(point) in printed:
         return printed[frozen(point)]
     wider = [one for one in printed.values() if frozen({axis: one.get(axis) for axis in point}) == frozen(point)]
@@ -64,7 +90,7 @@ def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:
 
 
 def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
-    """The part of a point with values that no point of the paper's has; all of it where each value is in one."""
+    """Return the part of a point with values that no point of the paper's has; all of it where each value is in one."""
     printed = list(grid(experiment, {}, where))
     new = {
         axis: value
@@ -79,20 +105,20 @@ def put(mapping: dict[str, Any], place: Sequence[str], value: Any) -> None:
     if len(place) == 1:
         mapping[place[0]] = value
     else:
-        mapping[place[0]] = {**check_mapping(mapping.get(place[0], {}), place[0]), place[1]: value}
+        mapping[place[0]] = {**check_mapping(mapping.get(place[0], {}), place[0]), ".".join(place[1:]): value}
 
 
 def listed(value: Any) -> list[Any]:
-    """A list as it is, and anything else as a list of one."""
+    """Return a list as it is, and anything else as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def at(point: Tree) -> str:
-    """A point of a grid in words."""
+    """Return a point of a grid in words, by short names."""
     return ", ".join(f"{axis} {value}" for axis, value in point.items())
 
 
 def frozen(point: Tree) -> str:
-    """A point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
+    """Return a point of a grid as one text, whatever the order of its keys and the way its numbers are written."""
     plain = {key: float(value) if isinstance(value, int | float) else value for key, value in point.items()}
     return json.dumps(plain, sort_keys=True)

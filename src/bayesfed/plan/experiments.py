@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 from bayesfed.core import files
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.core.options import check_keys, check_mapping, flat
-from bayesfed.papers.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, unprinted
+from bayesfed.papers.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, shortened, unprinted
 from bayesfed.plan.unused_keys import plain, taken
 
 if TYPE_CHECKING:
     from bayesfed.methods.method import Method
-    from bayesfed.runs.run_file import Run
+    from bayesfed.runs.spec import Run
 
-OF_PLAN = ("axes", "cases", "seeds", "departs")  # what an experiment has beside keys of a run file
+OF_PLAN = ("axes", "cases", "seeds", "departs", "full_names")  # what an experiment has beside keys of a run file
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
-NAMED = {"dataset": ("dataset",), "method": ("method", "name"), "model": ("models", "global")}  # axes, and their keys
 ELSEWHERE = {  # no keys of a config's `run`
     "method": "a method's options stand under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
     "seed": "seeds stand under `seeds`",
 }
-PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes that every cell has a place for
+PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes, by short names, that every cell has a place for
 
 
 def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterator[tuple[dict[str, Any], Run]]:
@@ -40,7 +39,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
     from bayesfed.runs import compatibility
 
     for name, experiment in spec["experiments"].items():
-        change: Tree = config.get("experiments", {}).get(name) or {}
+        change: Tree = config.get("experiments", {}).get(name, {})
         where = f"config.experiments.{name}"
         check_keys(change, CHANGES, where)
         if change.get("skip"):
@@ -50,7 +49,8 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
         every = {frozen(point): point for point in grid(experiment, {}, where)}
         shipped = is_shipped(paper, name, spec)
         for point in grid(experiment, change, where):
-            with naming(paper, name, point):
+            named = shortened(point, experiment)
+            with naming(paper, name, named):
                 mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
                 printed = printed_point(point, every)
                 theirs = plain(run_mapping(spec, {}, experiment, printed or point)[0]) | {"dataset": asked}
@@ -66,30 +66,28 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
             changes += [experiment["departs"]] if "departs" in experiment else []
             if printed is None:
-                changes.append(f"{at(unprinted(point, experiment, where))} (not in the paper)")
+                changes.append(f"{at(shortened(unprinted(point, experiment, where), experiment))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
-                run = resolved(paper, name, point, mapping | {"seed": seed}, plain(config.get("run", {})))
+                run = resolved(paper, name, named, mapping | {"seed": seed}, plain(config.get("run", {})))
                 if counted:
-                    with naming(paper, name, point):
+                    with naming(paper, name, named):
                         compatibility.check_counts(run)
-                printed_run = (
-                    run if mapping == theirs else resolved(paper, name, printed or point, theirs | {"seed": seed})
-                )
+                printed_run = run if mapping == theirs else resolved(paper, name, named, theirs | {"seed": seed})
                 told = changes + differences(run, printed_run)
-                cell = cell_of(paper, name, spec, point, asked, run, told)
+                cell = cell_of(paper, name, spec, named, asked, run, told)
                 told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
                 yield cell | told_foreign, run
 
 
 def foreign_of(mapping: Tree) -> list[str]:
-    """The foreign datasets that a run file names in its tasks."""
+    """Return the foreign datasets that a run file names in its tasks."""
     tasks = mapping.get("tasks")
     found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
     return found if isinstance(found, list) else []
 
 
 def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
-    """The seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
+    """Return the seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
     found = taken(change.get("seeds", experiment.get("seeds", config.get("seeds"))))
     if found is None:
         raise InputError("config.seeds: this key is missing")
@@ -97,7 +95,7 @@ def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
 
 
 def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tree = types.MappingProxyType({})) -> Run:
-    """The run of a mapping; raises InputError as `naming` says, and of a key that a config's `run` (`budget`) gives so."""
+    """Return the run of a mapping; raise InputError as `naming` says, or for a key that a config's `run` gives so."""
     with naming(paper, experiment, point):
         try:
             return run_of(json.dumps(mapping))
@@ -111,7 +109,7 @@ def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tr
 
 @functools.cache
 def run_of(text: str) -> Run:
-    """The run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
+    """Return the run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
     shipped."""
     from bayesfed.runs import run_file
 
@@ -120,7 +118,7 @@ def run_of(text: str) -> Run:
 
 @contextlib.contextmanager
 def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
-    """An InputError inside says which point of which experiment it is about."""
+    """Return an InputError inside says which point of which experiment it is about."""
     try:
         yield
     except InputError as error:
@@ -143,7 +141,7 @@ def differences(run: Run, printed: Run) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as people write it."""
+    """Return a value as people write it."""
     return f"{value:g}" if isinstance(value, float) else " ".join(map(str, listed(value)))
 
 
@@ -163,15 +161,16 @@ def digest(paper: str, name: str, spec: Tree) -> str:
     experiment, runs = spec["experiments"][name], []
     for point in grid(experiment, {}, name):
         mapping, asked = run_mapping(spec, {}, experiment, point)
-        run = resolved(paper, name, point, mapping | {"dataset": asked, "seed": 0})
-        runs.append(json.dumps([point, run.to_dict(defaults=False)], sort_keys=True))
+        named = shortened(point, experiment)
+        run = resolved(paper, name, named, mapping | {"dataset": asked, "seed": 0})
+        runs.append(json.dumps([named, run.to_dict(defaults=False)], sort_keys=True))
     return files.digest("\n".join(sorted(runs)), [])
 
 
 def run_mapping(
     spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
 ) -> tuple[dict[str, Any], Any]:
-    """The run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
+    """Return the run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
 
     What holds for all experiments of the paper, as the config changes it; over that what the experiment says, and over that
     `change`, what the config says of the experiment.
@@ -191,18 +190,13 @@ def run_mapping(
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")
     mapping["method"] = {**spec["methods"][label], **options, **config.get("methods", {}).get(label, {})}
     method = methods.get(plain(mapping["method"]["name"]))
-    check_change(budget, (), method, "config.run")
-    check_change(change, point, method, "run")
-    if "dataset" in point:
-        mapping["dataset"] = point["dataset"]
-    if "model" in point:
-        given_so = check_mapping(mapping.get("models", {}), "models")
-        others = {key: value for key, value in given_so.items() if key in method.networks}
-        mapping["models"] = {"global": point["model"]} | others
+    check_change(budget, (), "config.run")
+    check_change(change, point, "run")
     for axis, value in point.items():
-        if axis not in NAMED:
-            put(mapping, place_of(axis, method), value)  # type: ignore[arg-type]
-    for axis, known in (("dataset", "dataset" in mapping), ("model", "models" in mapping)):
+        check_axis(axis, method)  # type: ignore[arg-type]
+        if axis != "method":
+            put(mapping, axis.split("."), value)
+    for axis, known in (("dataset", "dataset" in mapping), ("models.global", "models" in mapping)):
         if not known:
             raise InputError(f"{axis}: no case and no axis names one")
     had = {"global", *method.networks, *(["local"] if method.local_models else [])}
@@ -212,57 +206,52 @@ def run_mapping(
     return mapping, plain(mapping["dataset"])
 
 
-def check_change(run: Tree, axes: Iterable[str], method: type[Method], where: str) -> None:
+def check_change(run: Tree, axes: Iterable[str], where: str) -> None:
     """Refuse keys under a config's `run` that have another place, or that one of these axes decides."""
     for key, stand in ELSEWHERE.items():
         if key in run:
             raise InputError(f"{where}.{key}: {stand}")
     for axis in axes:
-        *blocks, key = NAMED.get(axis) or place_of(axis, method)  # type: ignore[arg-type]
+        *blocks, key = axis.split(".")
         block = run
         for name in blocks:
             block = block.get(name) or {}
         if key in block:
-            name = ".".join([where, *blocks, key])
             raise InputError(
-                f"{name}: the experiment has an axis '{axis}'; give other values under its `axes` or `cases`"
+                f"{where}.{axis}: the experiment has an axis '{axis}'; give other values under its `axes` or `cases`"
             )
 
 
-@functools.cache
-def place_of(axis: str, method: type[Method]) -> tuple[str, ...]:
-    """Where a run file has the key that an axis names: `lr` of the method, `clients` of the partition, `rounds`.
+def check_axis(axis: str, method: type[Method]) -> None:
+    """Refuse an axis that is not the full name of a key in run files of this method; the error has the nearest one."""
+    if axis in ELSEWHERE and axis != "method":
+        raise InputError(f"axis '{axis}': {ELSEWHERE[axis]}")
+    if axis not in (valid := axes_of(method)):  # type: ignore[arg-type]
+        raise InputError(f"{axis}: unknown key; {nearest(axis, valid)}")
 
-    What has one name in two places is the partition's; `method.alpha` means the other. Raises InputError with the
-    nearest name.
-    """
+
+@functools.cache
+def axes_of(method: type[Method]) -> tuple[str, ...]:
+    """Return the full names of all keys that may be an axis: `rounds`, `partition.alpha`, `method.lr`."""
     from bayesfed.data.prepare import Seen
     from bayesfed.data.schemes import PartitionSpec
-    from bayesfed.runs.run_file import Active, Budget, Tasks
     from bayesfed.runs.schedule import Schedule
+    from bayesfed.runs.spec import Active, Budget, Tasks
 
-    places: dict[str, tuple[str, ...]]
-    places = {field.name: ("method", field.name) for field in dataclasses.fields(method.Options)}
-    places |= {field.name: (field.name,) for field in dataclasses.fields(Budget) if field.name != "seed"}
-    places |= {field.name: ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
-    places |= {f"images.{field.name}": ("images", field.name) for field in dataclasses.fields(Seen)}
-    places |= {f"active.{field.name}": ("active", field.name) for field in dataclasses.fields(Active)}
-    places |= {f"tasks.{field.name}": ("tasks", field.name) for field in dataclasses.fields(Tasks)}
-    places |= {f"schedule.{field.name}": ("schedule", field.name) for field in dataclasses.fields(Schedule)}
-    places |= {f"models.{name}": ("models", name) for name in method.networks}
-    places |= {f"partition.{field.name}": ("partition", field.name) for field in dataclasses.fields(PartitionSpec)}
-    places |= {f"method.{field.name}": ("method", field.name) for field in dataclasses.fields(method.Options)}
-    if axis in ELSEWHERE:
-        raise InputError(f"axis '{axis}': {ELSEWHERE[axis]}")
-    if axis not in places:
-        raise InputError(f"axis '{axis}': no key of a run file of method '{method.name}'; {nearest(axis, places)}")
-    return places[axis]
+    blocks = {
+        "partition": PartitionSpec, "method": method.Options, "images": Seen, "schedule": Schedule, "tasks": Tasks, "active": Active,
+    }  # fmt: skip
+    budget = [field.name for field in dataclasses.fields(Budget) if field.name != "seed"]
+    networks = [f"models.{name}" for name in ("global", *method.networks)]
+    of_blocks = [f"{block}.{field.name}" for block, cls in blocks.items() for field in dataclasses.fields(cls)]
+    return ("dataset", "method", *networks, *budget, *of_blocks)
 
 
 def cell_of(
     paper: str, experiment: str, spec: Tree, point: Tree, asked: Any, run: Run, changes: list[str]
 ) -> dict[str, Any]:
-    """One cell: its place in the paper, its budget, how it differs from the paper's, and the folder of its run."""
+    """One cell: its place in the paper (`point` by short names), its budget, how it differs from the paper's, and the folder
+    of its run."""
     its = spec["experiments"][experiment]
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"

@@ -1,20 +1,15 @@
 """A paper's tables, figures, claims and printed numbers, checked against its grid before anything is run."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
-from bayesfed.results.statistics import FOREIGN, LEVELS, POINTS
+from bayesfed.results.statistics import FOREIGN, LEVELS
 
-TABLE = ("title", "experiment", "rows", "columns", "metric", "published", "note", "search")
-FIGURE = (
-    "title", "experiment", "accuracy", "where", "rows", "columns", "curves", "x", "shows", "methods", "note", "search",
-)  # fmt: skip
-CLAIM = ("claim", "by", "kind", "experiments", "metric", "where", "apart", "search", "most")
-SEARCH = ("over", "by")
-OF_KIND = {  # what each kind of claim has beside
+OF_KIND = {  # what each kind of claim has beside what all have
     "higher": ("method", "than"),
     "lower": ("method", "than"),
     "not higher": ("method", "than"),
@@ -23,20 +18,11 @@ OF_KIND = {  # what each kind of claim has beside
     "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-SHOWS = {
-    "diagnostic": ("diagnostic", "label"),
-    "predictors": ("predictors", "label", "round"),
-    "labelled": ("labelled", "label"),
-    "reliability": ("reliability", "label"),
-    "against": ("against", "label"),
-    "error": ("error", "label"),
-}
+SHOWS = ("diagnostic", "predictors", "labelled", "reliability", "against", "error")  # of a figure, one of these
 UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",
 }
-OPTIONAL = ("published", "note", "where", "curves", "apart", "x", "shows", "search", "most")
-LISTS = ("over", "columns", "methods", "experiments", "apart", "than", "than_dataset", "published")
 
 
 def paper(study: cells.Study, published: Path) -> None:
@@ -51,8 +37,7 @@ def paper(study: cells.Study, published: Path) -> None:
         for name, item in spec.get(kind, {}).items():
             naming(place(study, kind, name), check, study, item)
     for claim in spec.get("claims", []):
-        words = claim.get("claim", "") if isinstance(claim, Mapping) else claim
-        naming(f"{study.paper}.yaml, claim '{words}'", check_claim, study, claim)
+        naming(f"{study.paper}.yaml, claim '{claim['claim']}'", check_claim, study, claim)
     for name in spec.get("glance", []):
         naming(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
     naming(str(published), check_published, study, published)
@@ -88,23 +73,8 @@ def one_of(value: object, valid: Iterable[object], what: str) -> None:
         raise InputError(f"no {what} is named '{value}'; {nearest(value, valid)}")
 
 
-def keys(item: object, valid: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Mapping[str, Any]:
-    """The item as a mapping with these keys and no other; raises InputError otherwise."""
-    if not isinstance(item, Mapping):
-        raise InputError(f"expected keys and values, found {item!r}")
-    for key, value in item.items():
-        if key not in valid:
-            raise InputError(f"{key}: unknown key; {nearest(key, valid)}")
-        if key in LISTS and not isinstance(value, list):
-            raise InputError(f"{key}: expected a list, found {value!r}")
-    for key in valid:
-        if key not in item and key not in optional:
-            raise InputError(f"{key}: this key is missing")
-    return item
-
-
 def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Record]:
-    """The records of experiments; raises InputError for an unknown one."""
+    """Return the records of experiments; raises InputError for an unknown one."""
     names = list(names)
     for name in names:
         one_of(name, study.spec["experiments"], "experiment")
@@ -112,7 +82,7 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 
 
 def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
-    """The records of a metric; raises InputError where none of these experiments has any."""
+    """Return the records of a metric; raises InputError where none of these experiments has any."""
     found, statistic = cells.of_metric(records, metric, own)
     if statistic.of.startswith(FOREIGN):
         asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
@@ -135,7 +105,7 @@ def asked_for(records: Sequence[cells.Record], what: str, where: str) -> None:
 
 
 def named(records: Iterable[cells.Record]) -> str:
-    """The experiments of records: `experiment 'one', 'other'`."""
+    """Return the experiments of records: `experiment 'one', 'other'`."""
     return "experiment " + ", ".join(f"'{name}'" for name in formatting.unique(record.experiment for record in records))
 
 
@@ -164,55 +134,39 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
                 )
 
 
-def check_table(study: cells.Study, table: object) -> None:
-    """A table: its experiment and metric, every value of rows and columns, and their crossings."""
-    table = keys(table, TABLE, (*OPTIONAL, "metric"))
+def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
+    """Return a table: its experiment and metric, every value of rows and columns, and their crossings."""
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
     for column in table["columns"]:
         metric = column.get("metric", table.get("metric"))
         if metric is None:
             raise InputError("metric: this key is missing; give the table one, or each of its columns")
-        values(of_level(records, metric, own), tables.keys_of(column))
-    titles = [tables.title(study, column) for column in table["columns"]]
+        values(of_level(records, metric, own), cells.keys_of(column))
+    titles = [cells.title(study, column) for column in table["columns"]]
     taken = [*table["rows"], *tables.BESIDE, *tables.ALSO, *(f"{title} last5" for title in titles)]
     for title in titles:
         if title in taken or titles.count(title) > 1:
             raise InputError(f"columns: two columns would be called '{title}'; give one of them another title")
     if "search" in table:
         metrics = [column.get("metric", table.get("metric")) for column in table["columns"]]
-        used = [*table["rows"], *(key for column in table["columns"] for key in tables.keys_of(column))]
+        used = [*table["rows"], *(key for column in table["columns"] for key in cells.keys_of(column))]
         check_search(study, table["search"], [table["experiment"]], metrics, used)
-    for _, of_row in tables.rows(study, table):
+    for _, of_row in cells.rows(study, table):
         for cell in of_row:
             if not cell.records:
                 crossing = ", ".join(f"{key} {value}" for key, value in cell.keys.items())
                 raise InputError(f"no cell of experiment '{table['experiment']}' has {crossing}")
 
 
-def check_figure(study: cells.Study, figure: object) -> None:
-    """A figure: its experiment and accuracy, what it narrows to, its panels and curves."""
-    figure = keys(figure, FIGURE)
+def check_figure(study: cells.Study, figure: Mapping[str, Any]) -> None:
+    """Return a figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     one_of(figure["accuracy"], LEVELS, "accuracy")
     records_of = of_experiments(study, [figure["experiment"]])
     records = of_level(records_of, f"{figure['accuracy']}_accuracy_best", {})
     values(records, {"method": figure["methods"], **figure.get("where", {})})
-    shows = figure.get("shows")
-    if shows is not None:
-        kind = next((kind for kind in SHOWS if isinstance(shows, Mapping) and kind in shows), None)
-        if kind is None or "x" in figure:
-            raise InputError(
-                f"shows: expected one of {', '.join(SHOWS)} and a label, and no `x` beside it, found {shows!r}"
-            )
-        keys(shows, SHOWS[kind])
-        round = shows.get("round", 1)
-        if not isinstance(round, int) or (round < 1 and round != -1):
-            raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {round!r}")
-        if kind == "against":
-            one_of(shows["against"], LEVELS, "accuracy")
-            of_level(records_of, f"{shows['against']}_accuracy_best", {})
-        if kind == "labelled":
-            asked_for(records, "active", "shows")
+    if "shows" in figure:
+        check_shows(figure, records_of)
     along = [figure["x"]] if "x" in figure else []
     if "search" in figure:
         used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
@@ -223,103 +177,31 @@ def check_figure(study: cells.Study, figure: object) -> None:
         number(record, figure["x"], "x")
 
 
-def means(study: cells.Study) -> None:
-    """Check that no cell of the paper's tables, no line of its figures and no side of its claims takes several runs of a
-    seed for one.
-
-    The study's records are those of a config, which may run more than the paper or less. Raises InputError that names the
-    item.
-    """
-    for kind, check in (("tables", table_means), ("figures", figure_means)):
-        for name, item in study.spec.get(kind, {}).items():
-            naming(place(study, kind, name), check, study, item)
-    for claim in study.spec.get("claims", []):
-        naming(f"{study.paper}.yaml, claim '{claim['claim']}'", claim_means, study, claim)
-
-
-def filled(study: cells.Study) -> None:
-    """Check that the study's records, those of a config, fill each table and figure that the config adds.
-
-    Raises InputError that names the first one without any.
-    """
-    for kind in ("tables", "figures"):
-        for name in study.spec["added"][kind]:
-            item = study.spec[kind][name]
-            shown = shown_in_table(study, item) if kind == "tables" else shown_in_figure(study, item)
-            if not any(shown):
-                place_of = place(study, kind, name)
-                raise InputError(
-                    f"{place_of}: no planned run is in it; leave it out, or name an experiment that is run"
-                )
+def check_shows(figure: Mapping[str, Any], records: Sequence[cells.Record]) -> None:
+    """Return what a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
+    shows = figure["shows"]
+    kinds = [kind for kind in SHOWS if kind in shows]
+    if len(kinds) != 1 or "x" in figure:
+        raise InputError(
+            f"shows: expected one of {', '.join(SHOWS)} and a label, and no `x` beside it, found {shows!r}"
+        )
+    if (asked := shows.get("round", 1)) < 1 and asked != -1:
+        raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {asked}")
+    if "against" in shows:
+        one_of(shows["against"], LEVELS, "accuracy")
+        of_level(records, f"{shows['against']}_accuracy_best", {})
+    if "labelled" in shows:
+        asked_for(records, "active", "shows")
 
 
-def shown_in_table(study: cells.Study, table: Mapping[str, Any]) -> list[list[cells.Record]]:
-    """The records of each cell of a table."""
-    return [cell.records for _, of_row in tables.rows(study, table) for cell in of_row]
-
-
-def shown_in_figure(study: cells.Study, figure: Mapping[str, Any]) -> list[list[cells.Record]]:
-    """The records of each line of a figure."""
-    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    named = [
-        *figure["rows"],
-        *figure["columns"],
-        figure.get("curves", "method"),
-        *([figure["x"]] if "x" in figure else []),
-    ]
-    lines: dict[tuple[str, ...], list[cells.Record]] = {}
-    for record in cells.select(study.records, where):
-        if record.level == figure["accuracy"]:
-            lines.setdefault(tuple(map(record.field, named)), []).append(record)
-    return list(lines.values())
-
-
-def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
-    """`means` of a claim; a gain is one over several models."""
-    for test in claims.tests(study, claim) if claim["kind"] != "smaller gain" else []:
-        sides: dict[tuple[str, ...], list[cells.Record]] = {}
-        for record in test.records:
-            at = record.field(claim["along"]) if "along" in claim else ""
-            sides.setdefault((record.method, at), []).append(record)
-        for records in sides.values():
-            one_run_a_seed(records, claim, "where")
-
-
-def table_means(study: cells.Study, table: Mapping[str, Any]) -> None:
-    """`means` of a table."""
-    for records in shown_in_table(study, table):
-        one_run_a_seed(records, table, "rows or columns")
-
-
-def figure_means(study: cells.Study, figure: Mapping[str, Any]) -> None:
-    """`means` of a figure; where runs are points there is nothing to average."""
-    if not POINTS.isdisjoint(figure.get("shows", {})):
-        return
-    for records in shown_in_figure(study, figure):
-        one_run_a_seed(records, figure, "rows, columns, curves or where")
-
-
-def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], keys: str) -> None:
-    """Raise InputError where records of one seed, that would be averaged, are of several runs, and name what these differ
-    in; a search chooses among its own."""
-    over = item["search"]["over"] if "search" in item else []
-    once: dict[tuple[str, ...], cells.Record] = {}
-    for record in records:
-        other = once.setdefault((record.seed, *map(record.field, over)), record)
-        if other.folder != record.folder:
-            fields = (*selection.FIELDS, "setting", *cells.BUDGET, *record.axes)
-            apart = ", ".join(formatting.unique(field for field in fields if record.field(field) != other.field(field)))
-            raise InputError(f"runs that differ in {apart} would be averaged as if they were one; name it in {keys}")
-
-
-def check_claim(study: cells.Study, claim: object) -> None:
-    """A claim: all its names, and that the paper's grid has a cell in which it can be tested."""
-    kind = claim.get("kind") if isinstance(claim, Mapping) else None
-    one_of(kind, OF_KIND, "kind of claim")
-    claim = keys(claim, CLAIM + OF_KIND[str(kind)])
-    one_of(claim["by"], ("paper", "us"), "side that claims")
-    if not isinstance(most := claim.get("most", False), bool):
-        raise InputError(f"most: expected true or false, found {most!r}")
+def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
+    """Check a claim: the keys of its kind, all its names, and that the paper's grid has a cell in which it can be tested."""
+    kind = claim["kind"]
+    for key in dict.fromkeys(itertools.chain(*OF_KIND.values())):
+        if key in OF_KIND[kind] and key not in claim:
+            raise InputError(f"{key}: this key is missing")
+        if key in claim and key not in OF_KIND[kind]:
+            raise InputError(f"{key}: no key of a claim of kind '{kind}'; valid: {', '.join(OF_KIND[kind])}")
     own = study.spec.get("statistics", {})
     records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
     for record in records if "along" in claim else []:
@@ -341,11 +223,14 @@ def check_claim(study: cells.Study, claim: object) -> None:
 
 
 def check_search(
-    study: cells.Study, asked: object, experiments: Sequence[str], metrics: Sequence[str], used: Sequence[str]
+    study: cells.Study,
+    asked: Mapping[str, Any],
+    experiments: Sequence[str],
+    metrics: Sequence[str],
+    used: Sequence[str],
 ) -> None:
-    """A search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
+    """Return a search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
     try:
-        asked = keys(asked, SEARCH)
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}
         known = [*selection.FIELDS[1:], *formatting.unique(axis for record in records for axis in record.axes)]
@@ -372,7 +257,7 @@ def check_search(
 
 
 def check_published(study: cells.Study, published: Path) -> None:
-    """The printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
+    """Return the printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
     rows = comparison.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
@@ -385,20 +270,24 @@ def check_published(study: cells.Study, published: Path) -> None:
     for row in rows:
         one_of(row["item"], by_item, "table")
     for item, of_item in by_item.items():
-        of_one, placed = [row for row in rows if row["item"] == item], set[int]()
-        for table in of_item:
-            for _, of_row in tables.rows(study, table):
-                for cell in of_row:
-                    for row in (row for row in of_one if comparison.prints(study, cell, row)):
-                        check_row(study, row, cell)
-                        placed.add(id(row))
-        if left := [row for row in of_one if id(row) not in placed]:
-            row = left[0]
-            named = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
-            raise InputError(f"no cell of {item} has {named}, which is printed {row['value']}")
+        check_item(study, [row for row in rows if row["item"] == item], of_item)
 
 
-def check_row(study: cells.Study, row: Mapping[str, str], cell: tables.Cell) -> None:
+def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
+    """Return the printed numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
+    placed = set[int]()
+    every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
+    for cell in every:
+        for row in comparison.printed_of(study, cell, rows):
+            check_row(study, row, cell)
+            placed.add(id(row))
+    for row in rows:
+        if id(row) not in placed:
+            keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
+            raise InputError(f"no cell of {row['item']} has {keys}, which is printed {row['value']}")
+
+
+def check_row(study: cells.Study, row: Mapping[str, str], cell: cells.Cell) -> None:
     """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
     left = [
         key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)

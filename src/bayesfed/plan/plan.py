@@ -2,49 +2,38 @@
 
 `results/<config>/plan/` holds it: `plan.json`, the config it was made from, and one run file a run. It is
 a cache that `load` checks by content (config, papers, published numbers, own parts, source of this package), so that
-reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is.
+reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is. The digest of
+that content is in a file of its own: `plan.json` is an input of tables, and written only when it changes itself.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 import subprocess
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.core import files, helper_modules, plugins
 from bayesfed.core.errors import InputError, nearest
-from bayesfed.core.options import check_keys, check_mapping
+from bayesfed.core.options import check_keys, check_mapping, read
 from bayesfed.data.sources import SOURCES
-from bayesfed.papers import schema
 from bayesfed.papers.grid import Tree, frozen, grid, listed
-from bayesfed.plan import experiments, unused_keys
+from bayesfed.papers.spec import Config, Figure, Paper, Table
+from bayesfed.plan import config_check, experiments, jobs, unused_keys
 
 if TYPE_CHECKING:
-    from bayesfed.runs.run_file import Run
+    from bayesfed.runs.spec import Run
 
-PACKAGE = Path(__file__).parents[1]
-CONFIGS = Path("config")
+PACKAGE, CONFIGS = Path(__file__).parents[1], Path("config")
 PAPERS = CONFIGS / "papers"
 
-WORKFLOW_KEYS = (
-    "data_mirror",
-    "gpu_slots",
-    "partitions",
-    "precision",
-    "runs",
-)  # where and how runs are made: no plan depends on them
-OUTPUTS = ("tables", "figures")  # of a paper, and of a config beside a paper's
-CONFIG_KEYS = (
-    "name", "title", "notice", "benchmarks", "papers", "parts", "weights", "seeds", "run", "methods", "datasets", "experiments",
-    "short_runs", *OUTPUTS, *WORKFLOW_KEYS,
-)  # fmt: skip
-# A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
-SHORT, TOGETHER = 1e11, 20
+# Where and how runs are made: no plan depends on them.
+WORKFLOW_KEYS = ("data_mirror", "gpu_slots", "partitions", "precision", "runs")
+OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
+PLAN, MADE_FROM = "plan.json", "made_from"  # the plan, and a digest of what it and its run files were made from
 OF_CHANGE = {  # what has no place in an experiment of a config's own
     "run": "keys of a run file, such as rounds, stand in an experiment of your own itself",
     "datasets": "stand-ins for an experiment of your own stand under the config's `datasets`",
@@ -59,18 +48,14 @@ def folder(name: str) -> Path:
 
 
 def load(config: Tree) -> dict[str, Any]:
-    """The plan of a config, from the cache where that is current, else made anew by a process of its own.
+    """Return the plan of a config, from the cache where that is current, else made anew by a process of its own.
 
     Called by the Snakefile at every parse. Raises InputError with what that process said.
     """
     check_config(config)
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
     into = folder(config["name"])
-    try:
-        plan = json.loads((into / "plan.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        plan = {}
-    if plan.get("hash") == content_hash(config) and plan["runfiles"] == files.digest("", run_files(plan)):
+    if plan := current(config, into):
         return plan
     files.write_yaml(into / "config.yaml", config)
     command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
@@ -79,7 +64,22 @@ def load(config: Tree) -> dict[str, Any]:
         said = done.stderr.strip()
         raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
     sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith("bayesfed: "))
-    return json.loads((into / "plan.json").read_text(encoding="utf-8"))
+    return json.loads((into / PLAN).read_text(encoding="utf-8"))
+
+
+def current(config: Tree, into: Path) -> dict[str, Any] | None:
+    """Return the plan of a config in a folder; None where it, or one of its run files, is missing or not as it was made."""
+    try:
+        plan: dict[str, Any] = json.loads((into / PLAN).read_text(encoding="utf-8"))
+        made_from = (into / MADE_FROM).read_text(encoding="utf-8")
+    except (FileNotFoundError, ValueError):
+        return None
+    return plan if made_from == state(content_hash(config), into, plan) else None
+
+
+def state(content: str, into: Path, plan: Tree) -> str:
+    """Return a digest over what a plan was made from, and the plan and its run files as they are in the folder."""
+    return files.digest(content, [into / PLAN, *run_files(plan)])
 
 
 def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
@@ -88,6 +88,8 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     Raises InputError, naming the key, its value and what would be right, before anything is written.
     """
     config = read_mapping(config_file)
+    check_config(config)
+    content = content_hash(config)
     plan, runs = make(config)
     into = out or folder(config["name"])
     for entry, run in zip(plan["runs"], runs, strict=True):
@@ -97,27 +99,27 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     # Those of a plan that was here before, whose runs may be waiting for them, and beside planners of the same config.
     for older in set((into / "runs").glob("[0-9a-f]" * 12 + ".yaml")) - set(run_files(plan)):
         older.unlink(missing_ok=True)
-    plan["runfiles"] = files.digest("", run_files(plan))
-    files.write_json(into / "plan.json", plan)
+    if not (into / PLAN).exists() or (into / PLAN).read_text(encoding="utf-8") != files.json_text(plan):
+        files.write_json(into / PLAN, plan)
+    files.write_text(into / MADE_FROM, state(content, into, plan))
     if helping := helper_modules.found({path for run in runs for path in run.part_files}):
         print(helper_modules.told(helping), file=sys.stderr)
     return plan
 
 
 def run_files(plan: Tree) -> list[Path]:
-    """The run files of a plan."""
+    """Return the run files of a plan."""
     return [Path(run["runfile"]) for run in plan["runs"]]
 
 
 def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
-    """The plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
+    """Return the plan of a config, and its runs, each once. Raises InputError for mistakes in config or papers."""
     from bayesfed import methods
 
     check_config(config)
-    asked = content_hash(config)
     plugins.use(config.get("parts"))
     experiments.run_of.cache_clear()
-    experiments.place_of.cache_clear()
+    experiments.axes_of.cache_clear()
     read = {name: read_paper(name, config) for name in config["papers"]}
     papers, changes = with_additions(read, config)
     cells: list[dict[str, Any]] = []
@@ -130,35 +132,37 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
             runs.setdefault(run.folder, run)
             cells.append(cell)
     check_papers(papers, cells)
-    check_methods(papers, cells)
+    config_check.check_methods(papers, cells)
     check_means(papers, cells)
-    check_stand_ins(changes, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]})
-    check_weights(runs.values(), config)
+    config_check.check_stand_ins(
+        changes, {name for cell in cells for name in [*listed(cell["dataset"]), *cell.get("foreign", {})]}
+    )
+    config_check.check_weights(runs.values(), config)
     unused_keys.check(entries)
-    check_settings(config, papers, runs.values())
-    plan: dict[str, Any] = {
+    config_check.check_settings(config, papers, runs.values(), PAPERS)
+    planned = [
+        {
+            "key": run.key,
+            "folder": run.folder,
+            "datasets": run.all_datasets,
+            "partition": run.partition_file,
+            "method": run.method,
+            "cost": run.cost,
+            "priority": priority,
+        }
+        for run, priority in zip(runs.values(), jobs.priorities(runs, cells, papers), strict=True)
+    ]
+    plan = {
         "config": config["name"],
-        "hash": asked,
         "title": config.get("title", config["name"]),
         "notice": config.get("notice") or "",
         "benchmarks": config.get("benchmarks", False),
-        "runs": [
-            {
-                "key": run.key,
-                "folder": run.folder,
-                "datasets": run.all_datasets,
-                "partition": run.partition_file,
-                "method": run.method,
-                "cost": run.cost,
-                "priority": priority,
-            }
-            for run, priority in zip(runs.values(), priorities(runs, cells, papers), strict=True)
-        ],
+        "runs": planned,
+        "jobs": jobs.group(planned, config.get("short_runs", {})),
         "cells": cells,
         "papers": papers,
         "logs": {name: dict(methods.get(name).logs) for name in sorted({run.method for run in runs.values()})},
     }
-    plan["products"] = products_hash(plan)
     return plan, list(runs.values())
 
 
@@ -173,13 +177,12 @@ def check_file(path: Path) -> None:
 
 
 def check_config(config: Tree) -> None:
-    """Raises InputError where a config is another kind of file, has an unknown key, or is not as its schema has it."""
+    """Return raises InputError where a config is another kind of file, or is not as `Config` has it."""
     if {"dataset", "method"} <= config.keys():
         raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
     if {"paper", "reference"} <= config.keys():
         raise InputError("config: this is a paper's file; a config names it, `papers: [NAME]`")
-    check_keys(config, CONFIG_KEYS, "config")
-    schema.check(config, "config", "config")
+    read(Config, config, "config")
 
 
 def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
@@ -194,50 +197,6 @@ def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
             raise InputError(f"config.papers: all experiments of '{paper}' are skipped; leave the paper out")
 
 
-def check_settings(config: Tree, papers: Tree, runs: Iterable[Run]) -> None:
-    """Refuse a folder of own parts or of weights, and a size of batches, that no run is for."""
-    short = config.get("short_runs", {})
-    own = any(Path(spec["published_file"]).parent != PAPERS for spec in papers.values())
-    for key, used in (
-        ("parts", own or any(plugins.lies_in_folder(one) for run in runs for one in run.own_parts)),
-        ("weights", any(run.weights for run in runs)),
-    ):
-        if config.get(key) and not used:
-            raise InputError(f"config.{key}: no run takes anything of {config[key]}; leave it out, or name what it has")
-    if "together" in short and not any(run.cost < short.get("below", SHORT) for run in runs):
-        raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
-
-
-def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
-    """Refuse a method of the config's own that is in no cell: nothing would be trained of it, and nothing said."""
-    used = {cell["method"] for cell in cells}
-    for name in itertools.chain(*(spec["added"]["methods"] for spec in papers.values())):
-        if name not in used:
-            raise InputError(
-                f"config.methods.{name}: no experiment names it; put it into one's axis, "
-                f"experiments.NAME.axes.method: [..., {name}]"
-            )
-
-
-def check_stand_ins(config: Tree, asked: Container[str]) -> None:
-    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
-    from bayesfed.data import catalogue
-
-    changes = {f"config.experiments.{name}": change or {} for name, change in config.get("experiments", {}).items()}
-    for where, change in ({"config": config} | changes).items():
-        for name in change.get("datasets", {}):
-            if name not in asked:
-                catalogue.registry.part(name, f"{where}.datasets")
-
-
-def check_weights(runs: Iterable[Run], config: Tree) -> None:
-    """Look for the files of pretrained weights that runs name: a mistake must not wait until their turn has come."""
-    from bayesfed.models import pretrained
-
-    for name in sorted({name for run in runs for _, name in run.weights}):
-        pretrained.find(Path(config.get("weights") or plugins.WEIGHTS), name)
-
-
 def paper_folder(name: str, config: Tree) -> Path:
     """Where the file of a paper lies: in config/papers, or in the folder of own parts."""
     own = Path(config["parts"], plugins.PAPERS) if config.get("parts") else None
@@ -245,8 +204,8 @@ def paper_folder(name: str, config: Tree) -> Path:
 
 
 def read_paper(name: str, config: Tree) -> dict[str, Any]:
-    """A paper's file, where its printed numbers would be and whether they are, and the config's folders of own parts and of
-    weights.
+    """Return a paper's file, where its published numbers would be and whether they are, and the folders of own parts
+    and of weights.
 
     Raises InputError where there are two of that name.
     """
@@ -255,20 +214,19 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     if name not in known:
         right = nearest(name, known) if known else "run this in the project's folder"
         raise InputError(f"{folder / name}.yaml: there is no such file; {right}")
-    spec = read_mapping(folder / f"{name}.yaml")
-    schema.check(spec, "paper", f"{name}.yaml")
-    check_keys(spec, files.read_yaml(schema.SCHEMAS / "paper.schema.yaml")["properties"], f"{name}.yaml")
-    if spec["paper"] != name:
-        raise InputError(f"{name}.yaml.paper: '{spec['paper']}' is not the file's name; write '{name}'")
+    paper = read_mapping(folder / f"{name}.yaml")
+    read(Paper, paper, f"{name}.yaml")
+    if paper["paper"] != name:
+        raise InputError(f"{name}.yaml.paper: '{paper['paper']}' is not the file's name; write '{name}'")
     if folder != PAPERS and (PAPERS / f"{name}.yaml").exists():
         raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
     published = folder / f"{name}.published.csv"
-    spec = {"first_client": 0} | spec | {"published_file": published.as_posix(), "printed": published.is_file()}
-    return spec | {key: config[key] for key in ("parts", "weights") if config.get(key)}
+    paper = {"first_client": 0} | paper | {"published_file": published.as_posix(), "printed": published.is_file()}
+    return paper | {key: config[key] for key in ("parts", "weights") if config.get(key)}
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
-    """The papers, one of them with what a config adds to it, and what is left of the config: how it changes the papers.
+    """Return the papers, one of them with what a config adds to it, and the rest of the config, which changes the papers.
 
     A config adds methods and experiments of its own, and tables and figures, which come before the paper's.
 
@@ -278,9 +236,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
     known = {key: list(itertools.chain(*(spec[key] for spec in papers.values()))) for key in ("methods", "experiments")}
     new: dict[str, dict[str, Any]] = {key: dict(config.get(key, {})) for key in OUTPUTS}
     for key, marks in (("methods", ["name"]), ("experiments", ["axes", "cases"])):
-        asked = {
-            name: check_mapping(value or {}, f"config.{key}.{name}") for name, value in config.get(key, {}).items()
-        }
+        asked = config.get(key, {})
         new[key] = {
             name: value
             for name, value in asked.items()
@@ -297,6 +253,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
         for name in new[key]:
             if any(name in spec.get(key, {}) for spec in papers.values()):
                 raise InputError(f"config.{key}.{name}: the paper has a {key[:-1]} of that name; take another")
+            read(OUTPUTS[key], new[key][name], f"config.{key}.{name}")
     whole = {
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
@@ -326,8 +283,7 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
     points = [point for name, where in places.items() for point in grid(spec["experiments"][name], {}, where)]
     for number, rule in enumerate(spec.get("given", []), 1):
         where = f"{paper}.yaml, given {number}"
-        check_keys(rule, ("where", "run", "methods"), where)
-        for axis, values in check_mapping(rule.get("where"), f"{where}.where").items():
+        for axis, values in rule["where"].items():
             check_keys({axis: None}, {name for point in points for name in point}, f"{where}.where")
             known = {frozen({axis: point[axis]}): point[axis] for point in points if axis in point}
             for value in listed(values):
@@ -335,17 +291,15 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
                     quoted = str(value) in map(str, known.values())
                     right = f"write {value} without quotes" if quoted else nearest(value, known.values())
                     raise InputError(f"{where}.where.{axis}: no cell has {value!r}; {right}")
-        check_mapping(rule.get("run", {}), f"{where}.run")
         check_keys(rule.get("methods", {}), spec["methods"], f"{where}.methods")
 
-    def asked_for(change: object, where: str) -> Tree:
-        run = check_mapping(check_mapping(change, where).get("run", {}), f"{where}.run")
-        return {key: value for key, value in run.items() if key in ASKS}
+    def asked_for(change: Tree) -> Tree:
+        return {key: value for key, value in change.get("run", {}).items() if key in ASKS}
 
     once: Tree = {"seeds": [0], "experiments": {}}
     for name in spec["experiments"]:
-        change = config.get("experiments", {}).get(name) or {}
-        asks = {**asked_for(config, "config"), **asked_for(change, f"config.experiments.{name}")}
+        change = config.get("experiments", {}).get(name, {})
+        asks = {**asked_for(config), **asked_for(change)}
         once["experiments"][name] = {"seeds": [0], "run": {} if change.get("skip") else asks}
     # Whether it is as shipped says nothing about its items.
     asked = {key: value for key, value in spec.items() if key != "shipped"}
@@ -360,45 +314,13 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
 def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
     """Refuse tables and figures that would average runs of a seed which differ in what they do not name, and those of the
     config that no run fills."""
-    from bayesfed.plan import paper_check
+    from bayesfed.plan import averages
     from bayesfed.results import study as join
 
     for paper, spec in papers.items():
         study = join.study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path())
-        paper_check.means(study)
-        paper_check.filled(study)
-
-
-def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
-    """How early each run is wanted, the higher the earlier, from 1, so that a sweep cut off anywhere has whole columns.
-
-    The lowest seed of everything before the next one; for each seed what fills a table before all else, but for a table
-    that says that it is not printed; then the cheap before the dear; runs of equal cost, such as the methods of a row, as
-    the paper lists them.
-    """
-    tables = {
-        (paper, table["experiment"])
-        for paper, spec in papers.items()
-        for table in spec.get("tables", {}).values()
-        if table.get("published", True)
-    }
-    tabled = {cell["folder"] for cell in cells if (cell["paper"], cell["experiment"]) in tables}
-    order = sorted(runs.values(), key=lambda run: (run.budget.seed, run.folder not in tabled, run.cost))
-    place = {run.folder: len(order) - number for number, run in enumerate(order)}
-    return [place[folder] for folder in runs]
-
-
-def batches(runs: Iterable[Tree], cores: int, asked: Tree) -> list[list[str]]:
-    """The folders of short runs, as they are trained several to a job; runs that are alone or long are in none.
-
-    `runs` are those of a plan that are open; `asked` is the config's `short_runs`. The most valuable first, and as many
-    batches as there are cores before any is larger.
-    """
-    short = [run for run in runs if run["cost"] < asked.get("below", SHORT)]
-    short.sort(key=lambda run: -run["priority"])
-    size = min(asked.get("together", TOGETHER), math.ceil(len(short) / cores))
-    found = [[run["folder"] for run in short[first : first + size]] for first in range(0, len(short), max(1, size))]
-    return [batch for batch in found if len(batch) > 1]
+        averages.means(study)
+        averages.filled(study)
 
 
 def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
@@ -407,7 +329,7 @@ def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
 
 
 def content_hash(config: Tree) -> str:
-    """A hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
+    """Return a hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
     read = [
         paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
     ]
@@ -418,24 +340,11 @@ def content_hash(config: Tree) -> str:
     return files.digest(text, [*read, *source_files(PACKAGE)])
 
 
-def products_hash(plan: Tree) -> str:
-    """A hash over everything but the runs' results that tables, figures and claims are made from.
-
-    It stands in the name of the files that mark them as made, so that they are made again when it changes,
-    also in a clone without records of earlier workflow runs. The order of a paper's methods counts: colours follow it.
-    """
-    content = {key: plan[key] for key in ("title", "notice", "cells", "papers", "logs")}
-    published = [Path(spec["published_file"]) for spec in plan["papers"].values()]
-    return files.digest(
-        json.dumps(content), [*published, *source_files(PACKAGE / "results"), PACKAGE / "papers" / "grid.py"]
-    )
-
-
 def source_files(package: Path) -> list[Path]:
-    """The Python files of a package, in one order on every machine."""
+    """Return the Python files of a package, in one order on every machine."""
     return sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).parts)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; raises InputError where there is none."""
+    """Return the mapping in a YAML file; raises InputError where there is none."""
     return dict(check_mapping(files.read_yaml(path), str(path)))

@@ -19,6 +19,7 @@ OF_GRID = (
     "cases",
     "skip",
     "departs",
+    "full_names",
 )  # of an experiment: what decides which cells there are, or is said of them
 
 
@@ -33,7 +34,7 @@ class Entry:
 
 
 def entered(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Entry]]:
-    """The config with entries in the place of all values that a run file may take, and these entries.
+    """Return the config with entries in the place of all values that a run file may take, and these entries.
 
     What merges mappings key by key carries entries along: those that are in a run file at last are the ones it takes.
     """
@@ -62,14 +63,14 @@ def entered(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Entry]]:
 
 
 def plain(value: Any) -> Any:
-    """The value without entries."""
+    """Return the value without entries."""
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     return value.value if isinstance(value, Entry) else value
 
 
 def taken(value: Any) -> Any:
-    """The value without entries, for a run: they are taken."""
+    """Return the value without entries, for a run: they are taken."""
     if isinstance(value, Mapping):
         return {key: taken(one) for key, one in value.items()}
     if isinstance(value, Entry):

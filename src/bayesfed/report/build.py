@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from bayesfed.report import claims_text, ro_crate, run_details, sections
 from bayesfed.report.charts import Chart, of_figure
 from bayesfed.report.claims_text import Answer, Closeness
 from bayesfed.report.html_tables import Plain, Table, of_paper
-from bayesfed.results import cells, claims, comparison, formatting, hardware
-from bayesfed.results import study as join
+from bayesfed.results import claims_table, derived, formatting, hardware
+from bayesfed.results.derived import Derived
+from bayesfed.results.records import Record
 
 Json = dict[str, Any]
 
@@ -76,11 +77,11 @@ def write(plan: Path, out: Path) -> list[Path]:
     """
     if out.is_dir():
         raise InputError(f"--out {out}: this is a folder; expected the page to write, like {out / 'report.html'}")
-    studies = join.studies(plan)
+    found = derived.load(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     held = sections.held(content, results)
-    runs = [run_details.of_study(study, content) for study in studies]
-    shown = [paper(study, own, held, content) for study, own in zip(studies, runs, strict=True)]
+    runs = [run_details.of_study(one, content) for one in found]
+    shown = [paper(one, own, held, content) for one, own in zip(found, runs, strict=True)]
     workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), ro_crate.path(out)
     page = (
         templates()
@@ -94,7 +95,7 @@ def write(plan: Path, out: Path) -> list[Path]:
             speed=sections.speed(results / "speed") if content["benchmarks"] else [],
             data={
                 "charts": {chart.name: chart.data() for one in shown for chart in one.charts},
-                "papers": {study.paper: list(own) for study, own in zip(studies, runs, strict=True)},
+                "papers": {one.study.paper: list(own) for one, own in zip(found, runs, strict=True)},
                 "runs": {name: run for own in runs for name, run in own.items()},
                 "partitions": held,
                 "specs": run_details.specs(),
@@ -105,12 +106,12 @@ def write(plan: Path, out: Path) -> list[Path]:
         )
     )
     files.write_text(out, page)
-    ro_crate.write(metadata, out, content, results, studies)
+    ro_crate.write(metadata, out, content, results, [one.study for one in found])
     return [out, metadata]
 
 
 def templates() -> jinja2.Environment:
-    """The page's templates; whatever a value holds is shown as text."""
+    """Give the page's templates; whatever a value holds is shown as text."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("bayesfed.report"),
         autoescape=True,
@@ -127,43 +128,44 @@ def libraries() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version).replace("</script", r"<\/script")
 
 
-def paper(study: cells.Study, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any]) -> Paper:
-    """A paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
-    spec = study.spec
-    published = comparison.read_published(study.published)
-    pairs = [of_paper(study, name, table, published) for name, table in spec.get("tables", {}).items()]
-    known, numbers = claims_text.printed(pairs), claims_text.closeness(pairs)
-    tested = [claims.tested(study, claim) for claim in spec.get("claims", [])]
-    claim_rows = [claims.rows(study, one) for one in tested]
-    found = [claims_text.answer(one, rows[1:], known) for one, rows in zip(tested, claim_rows, strict=True)]
+def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any]) -> Paper:
+    """Give a paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
+    study, spec = of.study, of.study.spec
+    tables = [of_paper(study, name, table, of.rows[name], of.compared[name]) for name, table in study.tables.items()]
+    compared = [one for of_table in of.compared.values() for one in of_table]
+    known, numbers = claims_text.printed(compared), claims_text.closeness(tables)
+    claim_rows = [claims_table.rows(study, one) for one in of.claims]
+    found = [claims_text.answer(one, rows[1:], known) for one, rows in zip(of.claims, claim_rows, strict=True)]
     finished = [record for record in study.records if record.done]
-    done = len({record.folder for record in finished})
-    planned = len({record.folder for record in study.records})
+    unlike: dict[tuple[object, ...], Record] = {}
+    for record in finished:
+        unlike.setdefault((record.dataset, record.used, record.changes), record)
+    done = len({record.run for record in finished})
+    planned = len({record.run for record in study.records})
     logged, diagnostics = sections.logged(study)
     partitions, without = sections.partitions(study, own, held)
-    shown: Sequence[Table] = [table for table, _ in pairs]
     return Paper(
         name=study.paper,
         label=study.heading,
         title=spec.get("title", study.paper),
         reference=spec.get("reference", ""),
         reproduces=study.reproduces,
-        printed=any(cell.row["published"] for table, _ in pairs for cell in table.cells),
+        printed=any(one.row["published"] for one in compared),
         first_client=study.first_client,
         lead=claims_text.lead(study.heading, found, numbers, done, planned),
         done=done,
         planned=planned,
         seeds=", ".join(formatting.unique(record.seed for record in finished)),
-        budget=formatting.unique(study.changes([record]) for record in finished),
+        budget=formatting.unique(study.changes([record]) for record in unlike.values()),
         hours=" ".join(formatting.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values()))),
         hardware=hardware.places(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,
         answers=found,
         claims=sections.claim_table(study, [row for rows in claim_rows for row in rows]),
-        tables=list(shown),
-        against=sections.against(study, shown),
+        tables=tables,
+        against=sections.against(study, tables),
         figures=[of_figure(study, name, figure) for name, figure in spec.get("figures", {}).items()],
-        calibration=sections.calibration(study),
+        calibration=sections.calibration(of),
         reliability=sections.reliability(study),
         logged=logged,
         diagnostics=diagnostics,

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bayesfed.report import html_tables
-from bayesfed.results import cells, claims
+from bayesfed.results import claims
+from bayesfed.results.comparison import Compared
+from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
-from bayesfed.results.tables import Cell
 
 MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
 
@@ -47,30 +48,29 @@ class Answer:
     apart: bool
 
 
-def printed(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Printed:
-    """The numbers in print by what they are of."""
-    found = {}
-    for table, own in shown:
-        for cell, of in zip(table.cells, own, strict=True):
-            if cell.row["published"]:
-                found[of.metric, place(of.records)] = float(cell.row["published"])
-    return found
+def printed(compared: Iterable[Compared]) -> Printed:
+    """Give the numbers in print by what they are of."""
+    return {
+        (one.cell.metric, place(one.cell.records)): float(one.row["published"])
+        for one in compared
+        if one.row["published"]
+    }
 
 
-def place(records: Iterable[cells.Record]) -> frozenset[tuple[str, str, str, str]]:
-    """What records are of. Experiments may share a run of which a paper prints several numbers."""
+def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
+    """Say what records are of. Experiments may share a run of which a paper prints several numbers."""
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
 def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
-    """A claim in words; `rows` are those of its cells in `claims.csv`."""
+    """Give a claim in words; `rows` are those of its cells in `claims.csv`."""
     claim, total = of.claim, of.total
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
         if came.of:
             words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
             lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
-    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == cells.DIVERGED else ("open", ""))
+    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == DIVERGED else ("open", ""))
     verdict = replace(total, verdict=f"{total.verdict} so far").told if 0 < total.of < total.planned else total.told
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
     told += f", level in {total.level}" if total.level else ""
@@ -83,14 +83,14 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
 
 
 def where(row: Mapping[str, str]) -> str:
-    """A claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
+    """Give a claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
     named = (("", "dataset"), ("alpha ", "alpha"), ("stragglers ", "stragglers"), ("", "axes"), ("", "model"))
     words = [f"{word}{row[key]}" for word, key in (*named, ("client ", "client")) if row[key]]
     return ", ".join(word for word in words if word != "stragglers 0")
 
 
 def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
-    """What came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    """Say what came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
     size = claims.amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
@@ -121,7 +121,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """What print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
+    """Say what print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -154,18 +154,12 @@ class Closeness:
         return self.close + self.higher + self.lower
 
 
-def closeness(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Closeness:
-    """Counts over the cells of all tables with a printed number each; the median is of percentages alone."""
-    found = [
-        (cell, own.statistic)
-        for table, of in shown
-        if table.counted
-        for cell, own in zip(table.cells, of, strict=True)
-        if cell.row["published"]
-    ]
-    kinds = [cell.kind for cell, _ in found]
-    points = [abs(float(cell.row["difference"])) for cell, statistic in found
-              if cell.kind in ("close", "higher", "lower") and statistic.scale == 100]  # fmt: skip
+def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
+    """Count over the cells of all tables with a printed number each; the median is of percentages alone."""
+    found = [cell for table in tables if table.counted for cell in table.cells if cell.row["published"]]
+    kinds = [cell.kind for cell in found]
+    near = (cell for cell in found if cell.percent and cell.kind in ("close", "higher", "lower"))
+    points = [abs(float(cell.row["difference"])) for cell in near]
     return Closeness(
         printed=len(found),
         run=len(kinds) - kinds.count("open"),
@@ -178,8 +172,8 @@ def closeness(shown: Iterable[tuple[html_tables.Table, Sequence[Cell]]]) -> Clos
 
 
 def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
-    """The answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that rests
-    on."""
+    """Give the answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that
+    rests on."""
     own = [one for one in found if one.by == "paper"] or found
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.results import cells, comparison, formatting, tables
+from bayesfed.results import cells
+from bayesfed.results.comparison import Compared
+from bayesfed.results.formatting import spoken, unique
+from bayesfed.results.records import DIVERGED, Record
+from bayesfed.results.study import Study
 
-KINDS = {"higher": "higher", "lower": "lower", cells.DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
+COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
 """How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with print is `apart`, and where
 finished runs have no value it is `bare`."""
 GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
@@ -20,13 +25,13 @@ GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "a
 
 
 def run_id(folder: Path) -> str:
-    """A run's name on the page: its folder's, which ends in its key."""
+    """Give a run's name on the page: its folder's, which ends in its key."""
     return folder.name
 
 
-def runs_of(records: Iterable[cells.Record]) -> str:
-    """The finished runs behind these records, joined by commas."""
-    return ",".join(formatting.unique(run_id(record.folder) for record in records if record.done))
+def runs_of(records: Iterable[Record]) -> str:
+    """Give the finished runs behind these records, joined by commas."""
+    return ",".join(unique(run_id(record.folder) for record in records if record.done))
 
 
 @dataclass(frozen=True)
@@ -39,15 +44,37 @@ class Files:
 
 
 def download(name: str, title: str, frame: pd.DataFrame, whole: pd.DataFrame | None = None) -> Files:
-    """The downloads of a table; the CSV is of `whole`, where that says more."""
+    """Give the downloads of a table; the CSV is of `whole`, where that says more."""
     comment = " ".join(title.split())
-    latex = frame.to_latex(index=False, escape=True).replace("±", r"$\pm$")
+    latex = in_latex(frame)
     csv = (frame if whole is None else whole).to_csv(index=False, lineterminator="\n")
     return Files(name, as_link(csv, "csv"), as_link(f"% {comment}\n{latex}", "x-tex"))
 
 
+ESCAPED = {
+    "\\": r"\textbackslash ", "_": r"\_", "%": r"\%", "$": r"\$", "#": r"\#", "{": r"\{", "}": r"\}", "~": r"\textasciitilde ",
+    "^": r"\textasciicircum ", "&": r"\&", "±": r"$\pm$",
+}  # fmt: skip
+
+
+def in_latex(frame: pd.DataFrame) -> str:
+    """Write a frame of texts as a LaTeX table for booktabs; columns of two levels have the first over those it spans."""
+    escaping = str.maketrans(ESCAPED)
+    columns = [name if isinstance(name, tuple) else (name,) for name in frame.columns]
+    heads = []
+    for level in range(len(columns[0])):
+        texts = [str(name[level]).translate(escaping) for name in columns]
+        last = level == len(columns[0]) - 1
+        spans = [(text, 1) for text in texts] if last else [(text, len([*of])) for text, of in itertools.groupby(texts)]
+        heads.append([text if span == 1 else rf"\multicolumn{{{span}}}{{r}}{{{text}}}" for text, span in spans])
+    body = [[str(value).translate(escaping) for value in row] for row in frame.itertuples(index=False)]
+    lines = [[" & ".join(row) + r" \\" for row in part] for part in (heads, body)]
+    rules = [rf"\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", *lines[0], r"\midrule", *lines[1]]
+    return "\n".join([*rules, r"\bottomrule", r"\end{tabular}", ""])
+
+
 def as_link(text: str, kind: str) -> str:
-    """A text as a link that holds it."""
+    """Give a text as a link that holds it."""
     return f"data:text/{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
@@ -63,15 +90,18 @@ class Plain:
 
 
 def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) -> Plain:
-    """A data frame of texts as a table of the page."""
+    """Give a data frame of texts as a table of the page."""
     rows = [list(map(str, row)) for row in frame.itertuples(index=False)]
     return Plain(title, list(map(str, frame.columns)), rows, download(name, title, frame), runs)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell beside print. `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by
-    commas, `notes` the numbers of its footnotes."""
+class Shown:
+    """A cell of the page, beside print.
+
+    `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by commas, `notes` the numbers of
+    its footnotes.
+    """
 
     row: Mapping[str, str]
     kind: str
@@ -99,7 +129,7 @@ class Table:
     title: str
     keys: list[str]
     columns: list[str]
-    rows: list[tuple[list[str], list[Cell]]]
+    rows: list[tuple[list[str], list[Shown]]]
     footnotes: list[str]
     note: str
     files: Files
@@ -107,7 +137,7 @@ class Table:
     """Whether each printed number stands in one cell, so that cells near print can be counted."""
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[Shown]:
         """All cells, row by row."""
         return [cell for _, of_row in self.rows for cell in of_row]
 
@@ -118,40 +148,38 @@ class Table:
 
 
 def of_paper(
-    study: cells.Study, name: str, table: Mapping[str, Any], published: Sequence[Mapping[str, str]]
-) -> tuple[Table, list[tables.Cell]]:
-    """A paper's table beside print, and its cells as results have them, row by row."""
-    items = table.get("published", [name])
-    printed = [row for row in published if row["item"] in items]
-    found, footnotes, rows, compared = [], [], [], []
-    for keys, of_row in tables.rows(study, table):
-        shown = []
-        for cell in of_row:
-            row = comparison.beside(study, table, cell, printed)
-            score = cell.score()
-            kind = "close" if row["verdict"].startswith("within") else KINDS.get(row["verdict"], "apart")
-            kind = "bare" if score.missing and score.mean is None else kind
-            told = "; ".join(comparison.remarks(study, cell, printed)) if kind != "open" else ""
-            footnotes += [told] if told and told not in footnotes else []
-            seeds = "" if kind == "open" else f"{many(score)} seed{'s' if score.planned != 1 else ''}"
-            notes = [footnotes.index(told) + 1] if told else []
-            shown.append(Cell(row, kind, seeds, runs_of(cell.records), notes, cell.statistic.scale == 100))
-            found.append(cell)
-            compared.append(row)
-        rows.append(([study.written(key, value) for key, value in keys.items()], shown))
-    columns = [tables.title(study, column) for column in table["columns"]]
-    heads = [formatting.spoken(key) for key in table["rows"]]
+    study: Study, name: str, table: Mapping[str, Any], rows: Sequence[cells.Row], compared: Sequence[Compared]
+) -> Table:
+    """Give a paper's table beside print; `compared`: its cells, row by row."""
+    footnotes: list[str] = []
+    beside = iter(compared)
+    shown = [
+        ([study.written(key, value) for key, value in keys.items()], [cell_of(next(beside), footnotes) for _ in of_row])
+        for keys, of_row in rows
+    ]
+    columns = [cells.title(study, column) for column in table["columns"]]
+    heads = [spoken(key) for key in table["rows"]]
     frame = pd.DataFrame(
-        [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in rows],
+        [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in shown],
         columns=pd.MultiIndex.from_tuples(
             [("", key) for key in heads] + [(each, of) for each in columns for of in ("print", "here", "difference")]
         ),
     )
-    files = download(f"{study.paper}-{name}", table["title"], frame, pd.DataFrame(compared))
-    shown_as = Table(
-        name, table["title"], heads, columns, rows, footnotes, table.get("note", ""), files, len(items) == 1
-    )
-    return shown_as, found
+    files = download(f"{study.paper}-{name}", table["title"], frame, pd.DataFrame([one.row for one in compared]))
+    items = table.get("published", [name])
+    return Table(name, table["title"], heads, columns, shown, footnotes, table.get("note", ""), files, len(items) == 1)
+
+
+def cell_of(one: Compared, footnotes: list[str]) -> Shown:
+    """Give a cell of a table; what is to be said of it is added to the table's footnotes where it is not among them."""
+    verdict, score, records = one.row["verdict"], one.cell.score, one.cell.records
+    kind = "close" if verdict.startswith("within") else COLOURED.get(verdict, "apart")
+    kind = "bare" if score.missing and score.mean is None else kind
+    told = "; ".join(one.remarks) if kind != "open" else ""
+    footnotes += [told] if told and told not in footnotes else []
+    seeds = "" if kind == "open" else f"{many(score)} seed{'s' if score.planned != 1 else ''}"
+    notes = [footnotes.index(told) + 1] if told else []
+    return Shown(one.row, kind, seeds, runs_of(records), notes, one.cell.statistic.scale == 100)
 
 
 def many(score: cells.Score) -> str:

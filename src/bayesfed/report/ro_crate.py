@@ -16,12 +16,14 @@ from rocrate.rocrate import ROCrate
 
 from bayesfed import __version__
 from bayesfed.core.errors import InputError
-from bayesfed.results import cells, hardware, run_records
+from bayesfed.results import hardware
+from bayesfed.results.run_records import RunRecord
+from bayesfed.results.study import Study
 from bayesfed.runs import run_folder
 
 NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-KINDS = {".csv": "text/csv", ".json": "application/json", ".yaml": "application/yaml", ".html": "text/html", ".md": "text/markdown",
+FORMATS = {".csv": "text/csv", ".json": "application/json", ".yaml": "application/yaml", ".html": "text/html", ".md": "text/markdown",
          ".svg": "image/svg+xml", ".png": "image/png", ".log": "text/plain"}  # fmt: skip
 
 
@@ -30,7 +32,7 @@ def path(report: Path) -> Path:
     return report.with_name(f"{report.stem}-crate") / NAME
 
 
-def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, studies: Sequence[cells.Study]) -> None:
+def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, studies: Sequence[Study]) -> None:
     """Write the crate: the report, tables and figures, every finished run with what it used, and the software."""
     folder = made.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,23 +68,23 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
     for kind in ("tables", "figures", "partitions"):
         for one in sorted((results / kind).rglob("*.*")):
             file(crate, f"results/{one.relative_to(results).as_posix()}")
-    folders = sorted({record.folder for study in studies for record in study.records if record.done})
-    for run in folders:
-        run_entities(crate, run, results, software)
+    runs = {record.folder: record.run for study in studies for record in study.records if record.done}
+    for place in sorted(runs):
+        run_entities(crate, runs[place], results, software)
     crate.metadata.write(folder)
 
 
-def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> None:
-    """A run: its record, and the action that made it of its run file."""
-    place = f"results/{run.relative_to(results).as_posix()}"
+def run_entities(crate: ROCrate, run: RunRecord, results: Path, software: Any) -> None:
+    """Give a run: its record, and the action that made it of its run file."""
+    place = f"results/{run.folder.relative_to(results).as_posix()}"
     used = file(crate, f"{place}/run.yaml")
     made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", run_folder.SUMMARY)]
     entity(
         crate,
-        f"#{run.name}",
+        f"#{run.folder.name}",
         "CreateAction",
-        name=f"training run {run.name}",
-        description=hardware.place(run_records.provenance(run)),
+        name=f"training run {run.folder.name}",
+        description=hardware.place(run.provenance),
         instrument=software,
         object=used,
         result=made,
@@ -90,8 +92,8 @@ def run_entities(crate: ROCrate, run: Path, results: Path, software: Any) -> Non
 
 
 def file(crate: ROCrate, place: str, **properties: Any) -> Any:
-    """A file of the crate."""
-    kind = KINDS.get(Path(place).suffix)
+    """Give a file of the crate."""
+    kind = FORMATS.get(Path(place).suffix)
     told = {"name": Path(place).name} | ({"encodingFormat": kind} if kind else {})
     one = crate.add_file(dest_path=place, properties=told)
     for name, value in properties.items():
@@ -100,7 +102,7 @@ def file(crate: ROCrate, place: str, **properties: Any) -> Any:
 
 
 def entity(crate: ROCrate, identifier: str, kind: str, **properties: Any) -> Any:
-    """A thing that is no file."""
+    """Give a thing that is no file."""
     one = crate.add(ContextEntity(crate, identifier, properties={"@type": kind}))
     for key, value in properties.items():
         if value:

@@ -2,69 +2,71 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed.report import charts
+from bayesfed.report import chart_specs
 from bayesfed.report.html_tables import run_id
-from bayesfed.results import cells, formatting, per_run, run_records
+from bayesfed.results import formatting, per_run
+from bayesfed.results.derived import Derived
+from bayesfed.results.records import Record
+from bayesfed.results.run_records import RunRecord, number
+from bayesfed.results.study import Study
 
 POINTS = 50  # of a client's curve at most, evenly spaced, and the last; the server's has four times as many
 
 Json = dict[str, Any]
 
 
-def of_study(study: cells.Study, plan: Mapping[str, Any]) -> dict[str, Json]:
-    """The finished runs of a paper, by their names on the page."""
-    entries = {run["folder"]: run for run in plan["runs"]}
+def of_study(of: Derived, plan: Mapping[str, Any]) -> dict[str, Json]:
+    """Give the finished runs of a paper, by their names on the page."""
+    entries = {run_id(Path(run["folder"])): run for run in plan["runs"]}
     client_rows: dict[str, list[dict[str, str]]] = {}
-    for row in per_run.clients(study)[1]:
+    for row in of.clients[1]:
         client_rows.setdefault(row["run"], []).append(row)
     return {
-        run_id(records[0].folder): story(study, columns, records, client_rows[columns["run"]], entries)
-        for columns, records in per_run.by_run(study)
+        run_id(records[0].folder): story(of.study, columns, records, client_rows[columns["run"]], entries)
+        for columns, records in of.runs
     }
 
 
 def story(
-    study: cells.Study,
+    study: Study,
     columns: Mapping[str, str],
-    records: Sequence[cells.Record],
+    records: Sequence[Record],
     client_rows: Sequence[Mapping[str, str]],
     entries: Mapping[str, Mapping[str, Any]],
 ) -> Json:
     """One run, as JSON: accuracies in percent."""
     first = records[0]
-    folder, name = first.folder, place_of(first.folder, entries)
-    provenance, summary = run_records.provenance(folder), run_records.summary(folder)
+    folder, entry = first.folder, entries.get(run_id(first.folder), {})
+    run, provenance, summary = first.run, first.run.provenance, first.run.summary
     assert summary is not None  # these are finished runs
-    curves = run_records.curves(folder)
     return {
         "columns": {key: value for key, value in columns.items() if value and key != "run"},
         "folder": folder.as_posix(),
-        "partition": entries.get(name, {}).get("partition") or "",
+        "partition": entry.get("partition") or "",
         "reproduces": study.reproduces,
         "changes": study.changes(records),
         "diverged": first.diverged,
-        "file": (folder / "run.yaml").read_text(encoding="utf-8"),
+        "file": run.run_file,
         "provenance": provenance,
-        "command": command(folder, entries.get(name, {}), provenance, study.spec),
+        "command": command(folder, entry, provenance, study.spec),
         "clients": [[row.get(key, "") for key in CLIENT_COLUMNS] for row in client_rows if row["client"] != "global"],
         "server": {name: round(100 * value, 2) for name, value in first.summary.items()}
         if first.level == "global"
         else {},
         "curves": {
             series: thin(values, 4 * POINTS if series in ("global", "mean") else POINTS)
-            for series, values in curves.items()
+            for series, values in run.curves.items()
             if not series.startswith("global on")
         },
         "calibration": {
-            model: {
-                metric: round(value, 4) for metric, value in values.items() if run_records.number(value) is not None
-            }
-            | run_records.undefined(folder, model)
+            model: {metric: round(value, 4) for metric, value in values.items() if number(value) is not None}
+            | run.undefined(model)
             for model, values in summary.get("uncertainty", {}).items()
         },
         "reliability": {
@@ -74,7 +76,7 @@ def story(
             for model in summary.get("uncertainty", {})
             if first.reliability(model)
         },
-        "diagnostics": {name: thin(values, 4 * POINTS, scale=1) for name, values in diagnostics(folder).items()},
+        "diagnostics": {name: thin(values, 4 * POINTS, scale=1) for name, values in diagnostics(run).items()},
     }
 
 
@@ -88,28 +90,22 @@ CLIENT_COLUMNS = (
 )
 
 
-def place_of(folder: Path, entries: Mapping[str, Any]) -> str:
-    """The folder of a run as the plan has it: below the folder of runs."""
-    path = folder.as_posix()
-    return next((name for name in entries if path.endswith(f"/{name}")), "")
+def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[tuple[int, float]]:
+    """(round, value) of at most so many rounds."""
+    return [(at, float(f"{scale * values[at]:.4g}")) for at in formatting.thinned([*values], points)]
 
 
-def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[list[float]]:
-    """[round, value] of at most so many rounds."""
-    return [[at, float(f"{scale * values[at]:.4g}")] for at in formatting.thinned(sorted(values), points)]
-
-
-def diagnostics(folder: Path) -> dict[str, dict[int, float]]:
-    """What the method's server has logged, by name and round, where it is finite."""
-    found = {name: values for (model, name), values in run_records.of_server(folder).items() if model == "server"}
+def diagnostics(run: RunRecord) -> dict[str, dict[int, float]]:
+    """Say what the method's server has logged, by name and round, where it is finite."""
     finite = {
-        name: {at: v for at, v in values.items() if run_records.number(v) is not None} for name, values in found.items()
+        name: {at: value for at, value in values.items() if math.isfinite(value)}
+        for name, values in run.diagnostics.items()
     }
     return {name: values for name, values in finite.items() if values}
 
 
 def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """The commands that make a run again, from its own run file, on the same kind of device and in the same precision.
+    """Give the commands that make a run again, from its own run file, on the same kind of device and in the same precision.
 
     `spec`, the paper's, names the folders that its config has: of the user's own parts, which may hold datasets and which
     the run file names itself, and of pretrained weights.
@@ -124,11 +120,11 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
 
 
 def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is logged by the servers of these runs, with what their methods say that it means, where they do."""
-    methods = {run["folder"]: run["method"] for run in plan["runs"]}
+    """Say what is logged by the servers of these runs, with what their methods say that it means, where they do."""
+    methods = {run_id(Path(run["folder"])): run["method"] for run in plan["runs"]}
     found = []
     for run in runs:
-        meaning = plan.get("logs", {}).get(methods.get(place_of(Path(run["folder"]), methods)), {})
+        meaning = plan.get("logs", {}).get(methods.get(run_id(Path(run["folder"]))), {})
         for name in run["diagnostics"]:
             known = name if name in meaning else name.split()[0]
             found += [(known, meaning[known])] if known in meaning else []
@@ -136,12 +132,12 @@ def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def specs() -> dict[str, Json]:
-    """The charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server
+    """Give the charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server
     logged."""
     return {
-        "heat": charts.heat_map(),
-        "clients": charts.clients(),
-        "curve": charts.of_run("round", "accuracy (%)"),
-        "reliability": charts.of_run("confidence (%)", "accuracy (%)", diagonal_line=True),
-        "logged": charts.of_run("round", "value"),
+        "heat": chart_specs.heat_map(),
+        "clients": chart_specs.clients(),
+        "curve": chart_specs.of_run("round", "accuracy (%)"),
+        "reliability": chart_specs.of_run("confidence (%)", "accuracy (%)", diagonal_line=True),
+        "logged": chart_specs.of_run("round", "value"),
     }

@@ -3,16 +3,22 @@ run."""
 
 from __future__ import annotations
 
+import csv
+import re
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from bayesfed.report import charts, run_details
+from bayesfed.report import chart_specs, charts, run_details
 from bayesfed.report.charts import Chart, Panel
 from bayesfed.report.html_tables import Plain, Table, plain, run_id
-from bayesfed.results import cells, formatting, hardware, per_run
+from bayesfed.results import formatting, hardware, per_run
+from bayesfed.results.derived import Derived
+from bayesfed.results.records import DIVERGED
+from bayesfed.results.study import Study
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
@@ -20,16 +26,18 @@ CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "straggler
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 
-def mean_and_sd(values: pd.Series, form: str = ".4f") -> str:
-    """`0.1234 ± 0.0012`, the first alone for one value, "" for none."""
-    mean, sd = values.mean(), values.std()
-    return "" if pd.isna(mean) else f"{mean:{form}}" + ("" if pd.isna(sd) else f" ± {sd:{form}}")
+def mean_and_sd(values: Sequence[float], form: str = ".4f") -> str:
+    """Write `0.1234 ± 0.0012`, the first alone for one value, "" for none."""
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):{form}}{spread}"
 
 
-def measure(texts: pd.Series) -> str:
-    """`mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
-    numbers = pd.to_numeric(texts, errors="coerce")
-    others = texts[numbers.isna() & (texts != "")]
+def measure(texts: Sequence[str]) -> str:
+    """Write `mean_and_sd` of the numbers among texts, and what the others say: `0.9123 (without 1 of 3: no mistakes)`."""
+    others = [text for text in texts if text and not text[0].isdigit()]
+    numbers = [float(text) for text in texts if text[:1].isdigit()]
     why = " or ".join(formatting.unique(others))
     if not why or len(others) == len(texts):
         return why or mean_and_sd(numbers)
@@ -41,14 +49,14 @@ def link_to(names: Collection[str]) -> str:
     return f"#runs={','.join(dict.fromkeys(names))}"
 
 
-def claim_table(study: cells.Study, rows: Sequence[Mapping[str, str]]) -> Plain:
+def claim_table(study: Study, rows: Sequence[Mapping[str, str]]) -> Plain:
     """Every claim, over all its cells and in each, as in claims.csv."""
     frame = pd.DataFrame([[row.get(name, "") for name in CLAIM_COLUMNS] for row in rows], columns=CLAIM_COLUMNS)
     kept = [name for name in CLAIM_COLUMNS if name in ("claim", "holds", "of") or frame[name].any()]
     return plain(f"{study.paper}-claims", f"{study.paper}: claims", frame[kept])
 
 
-def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
+def against(study: Study, shown: Sequence[Table]) -> Chart | None:
     """Every percentage that may be compared with print, as a point; None without any."""
     rows = []
     for table in shown:
@@ -67,11 +75,11 @@ def against(study: cells.Study, shown: Sequence[Table]) -> Chart | None:
     small = "A point: a printed percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
     panel = Panel("", charts.csv(frame), words, limits, limits)
     title = "Our numbers against the printed ones"
-    return Chart(f"{study.paper}-against", "", title, small, [], [panel], charts.beside_print())
+    return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_print())
 
 
-def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
-    """What the runs took, by experiment, data, method and hardware."""
+def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
+    """Say what the runs took, by experiment, data, method and hardware."""
     rows = [
         {
             "experiment": formatting.spoken(one["columns"]["experiment"]),
@@ -109,58 +117,60 @@ def cost(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
     return plain(f"{study.paper}-cost", f"{study.paper}: what its runs took", pd.DataFrame(found, columns=heads))
 
 
-def calibration(study: cells.Study) -> Plain | None:
+def calibration(of: Derived) -> Plain | None:
     """NLL, Brier, ECE and MCE of each evaluated predictor in the last round, mean and sd over seeds; None without any."""
-    frame = pd.DataFrame(per_run.uncertainty(study)[1])
-    if frame.empty:
+    study, (header, measured) = of.study, per_run.uncertainty(of.study, of.runs)
+    if not measured:
         return None
     where = [name for name in (*per_run.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
-    measured = [name for name in HEADS if name in frame]
+    heads = [name for name in HEADS if name in header]
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in measured:
+        groups.setdefault(tuple(row[name] for name in where), []).append(row)
     rows, links = [], []
-    for keys, own in frame.groupby(where, sort=False):
-        row = dict(zip(where, keys, strict=True)) | {name: measure(own[name]) for name in measured}
-        rows.append(row | {"experiment": formatting.spoken(row["experiment"]), "seeds": str(own["seed"].nunique())})
-        links.append(link_to(own["run"]))
+    for keys, own in groups.items():
+        row = dict(zip(where, keys, strict=True)) | {name: measure([one[name] for one in own]) for name in heads}
+        seeds = str(len({one["seed"] for one in own}))
+        rows.append(row | {"experiment": formatting.spoken(row["experiment"]), "seeds": seeds})
+        links.append(link_to([one["run"] for one in own]))
     table = pd.DataFrame(rows)
     plain_values = {"stragglers": "0", "budget": study.unchanged}  # where all have these, they need no column
-    shown = [name for name in [*where[:-1], *measured, "budget", "seeds"] if table[name].any()]
+    shown = [name for name in [*where[:-1], *heads, "budget", "seeds"] if table[name].any()]
     kept = [name for name in shown if (table[name] != plain_values.get(name, "")).any()]
     title = f"{study.paper}: calibration after the last round"
     return plain(f"{study.paper}-calibration", title, table[kept].rename(columns=HEADS), links)
 
 
-def logged(study: cells.Study) -> tuple[Plain | None, list[Chart]]:
-    """What the servers logged of themselves: in the last round as a table, and over rounds as charts."""
-    last, over = [], []
+def logged(study: Study) -> tuple[Plain | None, list[Chart]]:
+    """Say what the servers logged of themselves: in the last round as a table, and over rounds as charts."""
+    last: dict[tuple[str, ...], list[tuple[str, float, str]]] = {}
+    over = []
     for record in study.records:
         if record.level != "global" or not record.done:
             continue
-        for name, values in run_details.diagnostics(record.folder).items():
-            of = name, record.experiment, charts.cell_name(study, record), record.method
-            last.append((*of, record.seed, list(values.values())[-1], run_id(record.folder)))
+        cell = charts.cell_name(study, record)
+        for name, values in run_details.diagnostics(record.run).items():
+            of, run = (name, record.experiment, cell, record.method), run_id(record.folder)
+            last.setdefault(of, []).append((record.seed, [*values.values()][-1], run))
             if len(values) > 1:
-                over += [(*of, record.seed, at, value, run_id(record.folder)) for at, value in values.items()]
+                over += [(*of, record.seed, at, value, run) for at, value in values.items()]
     if not last:
         return None, []
     rows, links = [], []
-    by = ["name", "experiment", "panel", "curve"]
-    for keys, own in pd.DataFrame(last, columns=[*by, "seed", "value", "run"]).groupby(by, sort=False):
-        name, experiment, cell, method = map(str, keys)
-        number = mean_and_sd(own["value"], ".4g")
-        rows.append(
-            [formatting.spoken(name), formatting.spoken(experiment), cell, method, number, str(own["seed"].nunique())]
-        )
-        links.append(link_to(own["run"]))
-    frame = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
+    for (name, experiment, cell, method), own in last.items():
+        number, seeds = mean_and_sd([value for _, value, _ in own], ".4g"), str(len({seed for seed, _, _ in own}))
+        rows.append([formatting.spoken(name), formatting.spoken(experiment), cell, method, number, seeds])
+        links.append(link_to([run for _, _, run in own]))
+    table = pd.DataFrame(rows, columns=["what", "experiment", "cell", "method", "in the last round", "seeds"])
+    columns = ["name", "experiment", "panel", "curve", "seed", "x", "value", "run"]
     found = []
-    for what, own in pd.DataFrame(over, columns=[*by, "seed", "x", "value", "run"]).groupby("name", sort=False):
-        found += charts.by_experiment(
-            study, own.drop(columns="name"), str(what), formatting.spoken(what), "round", formatting.spoken(what)
-        )
-    return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", frame, links), found
+    for what, of_name in pd.DataFrame(over, columns=columns).groupby("name", sort=False):
+        words = formatting.spoken(what)
+        found += charts.by_experiment(study, of_name.drop(columns="name"), str(what), words, "round", words)
+    return plain(f"{study.paper}-logged", f"{study.paper}: what its servers logged", table, links), found
 
 
-def reliability(study: cells.Study) -> list[Chart]:
+def reliability(study: Study) -> list[Chart]:
     """Reliability diagrams of the last round, a chart an experiment, a panel a cell, of records that hold bins."""
     rows = [
         (record.experiment, charts.cell_name(study, record), record.method, record.seed, at, 100 * accuracy, run_id(record.folder))
@@ -179,15 +189,18 @@ def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
     found = {}
     for name in formatting.unique(run["partition"] for run in content["runs"] if run.get("partition")):
         path = results / Path(name).with_suffix(".csv")
-        frame = pd.read_csv(path) if path.exists() else pd.DataFrame()
-        counts = frame.filter(regex=r"^class_\d+$")
-        if len(counts.columns):
-            train = frame["split"] == "train"
-            found[name] = {"train": counts[train].to_numpy().tolist()}
+        if not path.exists():
+            continue
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        classes = [at for at, column in enumerate(header) if re.fullmatch(r"class_\d+", column)]
+        if classes:
+            train = (row for row in rows if row[header.index("split")] == "train")
+            found[name] = {"train": [[int(row[at]) for at in classes] for row in train]}
     return found
 
 
-def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
+def partitions(study: Study, own: Mapping[str, Json], known: Mapping[str, Json]) -> tuple[list[Chart], int]:
     """Heat maps of the partitions of a paper's finished runs, a chart a dataset; and how many of them have no table."""
     used = formatting.unique(one["partition"] for one in own.values() if one["partition"])
     panels: dict[str, list[Panel]] = {}
@@ -207,13 +220,21 @@ def partitions(study: cells.Study, own: Mapping[str, Json], known: Mapping[str, 
         panels.setdefault(path.parent.name, []).append(Panel(title, text, words))
     small = "Training images of each class at each client: the brighter, the more; nothing where a client has none of a class."
     found = [
-        Chart(f"{study.paper}-partitions-{dataset}", "", study.label(dataset), small, [], of_dataset, charts.heat_map())
+        Chart(
+            f"{study.paper}-partitions-{dataset}",
+            "",
+            study.label(dataset),
+            small,
+            [],
+            of_dataset,
+            chart_specs.heat_map(),
+        )
         for dataset, of_dataset in panels.items()
     ]
     return found, sum(name not in known for name in used)
 
 
-def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
+def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
     """Every finished run, with a link to what the page tells of it; None without any."""
     rows = []
     for name, one in own.items():
@@ -230,7 +251,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
                 "more": ", ".join(filter(None, more)),
                 "method": columns["method"],
                 "seed": columns["seed"],
-                "server, best (%)": cells.DIVERGED if one["diverged"] else best,
+                "server, best (%)": DIVERGED if one["diverged"] else best,
                 "clients' mean, best (%)": "".join(means),
                 "took": " ".join(formatting.duration(one["provenance"].get("train_seconds", 0))),
                 "run": name.rpartition("-")[2],
@@ -241,7 +262,7 @@ def run_list(study: cells.Study, own: Mapping[str, Json]) -> Plain | None:
 
 
 def speed(folder: Path) -> list[Plain]:
-    """The tables of the benchmarks, as they stand in the results."""
+    """Give the tables of the benchmarks, as they stand in the results."""
     return [
         plain(path.stem, path.stem, pd.read_csv(path, dtype=str).fillna("")) for path in sorted(folder.glob("*.csv"))
     ]

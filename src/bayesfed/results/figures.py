@@ -2,21 +2,33 @@
 value of an axis), its colour, and the words around it. `drawing.py` makes a picture of it, the report a chart."""
 
 import itertools
+import statistics
 import types
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 
-from bayesfed.results import cells, formatting, run_records, selection
+from bayesfed.results import selection
+from bayesfed.results.formatting import unique
+from bayesfed.results.records import UNRECORDED, Record, of_metric, select
 from bayesfed.results.statistics import BEST, POINTS
+from bayesfed.results.study import Study
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
 """In place of an axis of runs: curves are the networks of a run, each with its own error."""
-COLOURS = 10  # that can be told apart
+Points = Mapping[Any, float]
+"""What is drawn of a curve: accuracy, or the like, by what stands below."""
+Line = tuple[str, str, str, str, str]
+"""A curve of a run: row and column of its panel, its name, its seed, and its run."""
+PALETTE = (
+    "#d55e00", "#0173b2", "#de8f05", "#029e73", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
+)  # fmt: skip
+"""Apart for colour-blind readers, the strong vermilion first (seaborn's `colorblind`, which takes a second to import)."""
+COLOURS = len(PALETTE)
 
 
 @dataclass(frozen=True)
@@ -28,12 +40,12 @@ class Content:
     names: list[str]
     rows: list[str]
     columns: list[str]
-    records: list[cells.Record]
+    records: list[Record]
     left_out: Set[str] = frozenset()
 
 
-def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
-    """The data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
+def content(study: Study, figure: Mapping[str, Any]) -> Content:
+    """Give the data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
     folder.
 
     Curves are to be compared, and seeds differ by more than methods: of a panel those seeds are drawn that most of its
@@ -54,64 +66,85 @@ def content(study: cells.Study, figure: Mapping[str, Any]) -> Content:
     network": its accuracy, and below it that value; the first words of networks tell them apart, in place of methods.
     """
     level = f"{figure['accuracy']}_accuracy_best"
-    where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
-    chosen = selection.choose(study, cells.select(study.records, where), figure.get("search"))
-    records, _ = cells.of_metric(chosen, level, {})
+    where = {"method": figure["methods"], **figure.get("where", {})}
+    chosen = selection.choose(study, select(study.of_experiments(figure["experiment"]), where), figure.get("search"))
+    records, _ = of_metric(chosen, level, {})
     if "reliability" in figure.get("shows", {}):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, scale = axis_of(figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
-    drawn: list[tuple[cells.Record, tuple[str, str, str], Mapping[Any, float]]] = []
-    for record in records:
-        row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
-        drawn += [(record, (row, column, curve), values) for curve, values in named_points(record, figure)]
-    whole = {line for record, line, values in drawn if values and not record.diverged}
-    data = [
-        (*line, record.seed, at, scale * value, record.folder.name)
-        for record, line, values in drawn
-        if not (record.diverged and line in whole)
-        for at, value in values.items()
-    ]
-    curves = pd.DataFrame(data, columns=COLUMNS)
-    left_out: set[str] = set()
-    if not is_scatter(figure):
-        whole_runs = set(curves["run"])
-        curves = of_shared_seeds(curves)
-        left_out = whole_runs - set(curves["run"])
-        # Several clients of a run are one value of their seed.
-        own = [name for name in COLUMNS if name != "accuracy"]
-        curves = curves.groupby(own, sort=False)["accuracy"].mean().reset_index()[list(COLUMNS)]
+    drawn = undiverged(study, figure, records)
+    left_out: Set[str] = set()
+    if is_scatter(figure):
+        data = [(*line, at, scale * value) for line, values in drawn for at, value in values.items()]
+    else:
+        lines: dict[Line, list[Points]] = {}
+        for line, values in drawn:
+            lines.setdefault(line, []).append(values)
+        kept = of_shared_seeds(lines)
+        left_out = {run for *_, run in lines} - {run for *_, run in kept}
+        data = [(*line, at, scale * value) for line in kept for at, value in mean_of(lines[line]).items()]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
-    names = formatting.unique(named)
+    names = unique(named)
     return Content(
-        curves=curves,
+        curves=pd.DataFrame(data, columns=[*COLUMNS[:4], "run", *COLUMNS[4:6]])[COLUMNS],
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
-        rows=formatting.unique(panel(study, record, figure["rows"]) for record in records),
-        columns=formatting.unique(panel(study, record, figure["columns"]) for record in records),
+        rows=unique(panel(study, record, figure["rows"]) for record in records),
+        columns=unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
         left_out=left_out,
     )
 
 
-def of_shared_seeds(curves: pd.DataFrame) -> pd.DataFrame:
+def undiverged(study: Study, figure: Mapping[str, Any], records: Iterable[Record]) -> list[tuple[Line, Points]]:
+    """Give the curves of records that have a value; of runs that diverged only where no other run has that curve."""
+    found = []
+    for record in records:
+        row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
+        named = named_points(record, figure)
+        found += [(record, (row, column, curve), values) for curve, values in named if values]
+    whole = {line for record, line, _ in found if not record.diverged}
+    return [
+        ((*line, record.seed, record.folder.name), values)
+        for record, line, values in found
+        if not (record.diverged and line in whole)
+    ]
+
+
+def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
     """Of each curve of a panel the seeds that most curves there have, or its own where it has none of these."""
-    kept = pd.Series(True, index=curves.index)
-    for _, own in curves.groupby(["row", "column"]):
-        curves_with = own.groupby("seed")["curve"].nunique()
-        shared = own["seed"].isin(curves_with.index[curves_with == curves_with.max()])
-        kept[own.index] = shared | ~shared.groupby(own["curve"]).transform("any")
-    return curves[kept]
+    lines = list(lines)
+    curves: dict[tuple[str, str], dict[str, set[str]]] = {}  # the seeds of each curve, by panel
+    for row, column, curve, seed, _ in lines:
+        curves.setdefault((row, column), {}).setdefault(curve, set()).add(seed)
+    shared = {}
+    for side, of_panel in curves.items():
+        counts = Counter(itertools.chain(*of_panel.values()))
+        shared[side] = {seed for seed, count in counts.items() if count == max(counts.values())}
+    return [
+        (row, column, curve, seed, run)
+        for row, column, curve, seed, run in lines
+        if seed in shared[row, column] or shared[row, column].isdisjoint(curves[row, column][curve])
+    ]
+
+
+def mean_of(curves: Sequence[Points]) -> Points:
+    """Give the mean of curves, of several clients of a run, at each place where any has a value."""
+    if len(curves) == 1:
+        return curves[0]
+    places = dict.fromkeys(at for curve in curves for at in curve)
+    return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in places}
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:
-    """What tells a figure's curves apart: an axis of its runs, or the networks of each run."""
+    """Say what tells a figure's curves apart: an axis of its runs, or the networks of each run."""
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
 
 
-def named_points(record: cells.Record, figure: Mapping[str, Any]) -> list[tuple[str, Mapping[Any, float]]]:
-    """A record's curve and its name; where networks are told apart, a point each."""
+def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, Points]]:
+    """Give a record's curve and its name; where networks are told apart, a point each."""
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
-    found = run_records.errors(record.folder, figure["shows"]["error"]) if record.done else []
+    found = record.run.errors(figure["shows"]["error"]) if record.done else []
     return [(network.split()[0], {at: value}) for network, at, value in found]
 
 
@@ -120,14 +153,14 @@ def is_scatter(figure: Mapping[str, Any]) -> bool:
     return not POINTS.isdisjoint(figure.get("shows", {}))
 
 
-def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, float] | Mapping[float, float]:
-    """A record's curve: by round, or by the number that stands below in its place."""
+def points(record: Record, figure: Mapping[str, Any]) -> Points:
+    """Give a record's curve: by round, or by the number that stands below in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
-        return run_records.diagnostic(record.folder, shows["diagnostic"]) if record.done else {}
+        return record.run.diagnostics.get(shows["diagnostic"], {}) if record.done else {}
     if "predictors" in shows:
-        round = record.rounds if shows["round"] == -1 else shows["round"]
-        return run_records.along(record.folder, shows["predictors"], round) if record.done else {}
+        at = record.rounds if shows["round"] == -1 else shows["round"]
+        return record.run.along(shows["predictors"], at) if record.done else {}
     if "labelled" in shows:
         return record.along_labelled()
     if "reliability" in shows:
@@ -141,13 +174,13 @@ def points(record: cells.Record, figure: Mapping[str, Any]) -> Mapping[int, floa
     return record.curve()
 
 
-def why_bare(record: cells.Record, curve: Mapping[Any, float]) -> str:
+def why_bare(record: Record, curve: Points) -> str:
     """Why a record has no reliability diagram: its accuracy is missing, or it is from before there were bins."""
-    return record.missing or (cells.UNRECORDED if record.done and not record.diverged and not curve else "")
+    return record.missing or (UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
-def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
-    """A panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
+def panel(study: Study, record: Record, keys: Iterable[str]) -> str:
+    """Give a panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
     words = []
     for key in keys:
         value = record.field(key)
@@ -161,12 +194,12 @@ def panel(study: cells.Study, record: cells.Record, keys: Iterable[str]) -> str:
 
 
 def footnote(
-    study: cells.Study, records: Sequence[cells.Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
+    study: Study, records: Sequence[Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
     left_out: Set[str] = frozenset(),
 ) -> str:  # fmt: skip
-    """The small print: what line and band are, how many runs stand behind them, budget, notice."""
+    """Give the small print: what line and band are, how many runs stand behind them, budget, notice."""
     drawn = [record for record in records if record.done and record.folder.name not in left_out]
-    seeds = len(formatting.unique(record.seed for record in drawn))
+    seeds = len(unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
     most = "" if asked == done else "at most "
@@ -185,10 +218,10 @@ def footnote(
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (
-        " or ".join(formatting.unique(str(getattr(record, field)) for record in shown))
+        " or ".join(unique(str(getattr(record, field)) for record in shown))
         for field in ("rounds", "local_epochs", "batch_size")
     )
-    stopped = formatting.unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
+    stopped = unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
@@ -203,7 +236,7 @@ def footnote(
     return " ".join(part for part in (line, missing, diverged, none, told if records else "", study.notice) if part)
 
 
-def unlike(records: Iterable[cells.Record]) -> bool:
+def unlike(records: Iterable[Record]) -> bool:
     """Whether methods of one cell have been run on different seeds, by finished records."""
     seeds: dict[tuple[object, ...], dict[str, set[str]]] = {}
     for record in records:
@@ -212,8 +245,8 @@ def unlike(records: Iterable[cells.Record]) -> bool:
     return any(one != other for of_methods in seeds.values() for one, other in itertools.pairwise(of_methods.values()))
 
 
-def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
-    """What a figure's own YAML says of it, and what its search has chosen, in how many points."""
+def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
+    """Say what a figure's own YAML says of it, and what its search has chosen, in how many points."""
     note = figure.get("note", "")
     found = [note[0].upper() + note[1:].rstrip(".") + "."] if note else []
     if "search" in figure:
@@ -224,9 +257,9 @@ def notes(figure: Mapping[str, Any], records: Iterable[cells.Record]) -> str:
 
 
 def choices(
-    study: cells.Study, figure: Mapping[str, Any], records: Iterable[cells.Record]
+    study: Study, figure: Mapping[str, Any], records: Iterable[Record]
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """The table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
+    """Give the table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
     run."""
     found = {}
     for record in records:
@@ -238,18 +271,18 @@ def choices(
     return ["dataset", "model", "method", "alpha", "axes", "chosen"], list(found.values())
 
 
-def without(study: cells.Study, records: Iterable[cells.Record]) -> list[str]:
-    """The finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
+def without(study: Study, records: Iterable[Record]) -> list[str]:
+    """Give the finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.missing:
             clients = found.setdefault((record.method, record.missing), [])
             clients += [f"client {study.written('client', record.client)}"] if record.client != "global" else []
-    return [f"{', '.join([method, *formatting.unique(clients)])} ({why})" for (method, why), clients in found.items()]
+    return [f"{', '.join([method, *unique(clients)])} ({why})" for (method, why), clients in found.items()]
 
 
-def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int]:
-    """The place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
+def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
+    """Give the place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
 
     A method has the same in all figures of its paper: one of its own while there are any, then one of a method that is in no
     figure and no experiment beside it. Where that cannot be, a figure counts its own curves.
@@ -257,9 +290,7 @@ def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int
     first = sorted(names, key=lambda name: name != study.own_method)
     if axis != "method":
         return {name: place for place, name in enumerate(first)}
-    methods: dict[str, set[str]] = {}  # of each experiment, and of each figure
-    for record in study.records:
-        methods.setdefault(record.experiment, set()).add(record.method)
+    methods = {name: {*of_one} for name, of_one in study.methods_of.items()}  # of each experiment, and of each figure
     for name, figure in study.spec.get("figures", {}).items():
         methods[f"figure {name}"] = set(figure.get("methods", ()))
     found: dict[str, int] = {}
@@ -272,14 +303,12 @@ def places(study: cells.Study, axis: str, names: Iterable[str]) -> dict[str, int
     return {name: found[name] for name in first}
 
 
-def colours(places: Mapping[str, int]) -> dict[str, Any]:
-    """The colour of each curve by its place, apart for colour-blind readers: the strong vermilion first."""
-    base = sns.color_palette("colorblind", max(COLOURS, 1 + max(places.values(), default=0)))
-    ordered = [base[3], *base[:3], *base[4:]]
-    return {name: ordered[place] for name, place in places.items()}
+def colours(places: Mapping[str, int]) -> dict[str, str]:
+    """Give the colour of each curve by its place."""
+    return {name: PALETTE[place % COLOURS] for name, place in places.items()}
 
 
-def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
+def reason(study: Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
     """Why the panel with these titles would be empty."""
     sides = figure["rows"], figure["columns"]
     return (
@@ -288,13 +317,13 @@ def reason(study: cells.Study, figure: Mapping[str, Any], data: Content, titles:
     )
 
 
-def why(records: Iterable[cells.Record]) -> str:
+def why(records: Iterable[Record]) -> str:
     """Why finished records have no accuracy; "" where none of them says so."""
-    return " or ".join(formatting.unique(record.missing for record in records if record.missing))
+    return " or ".join(unique(record.missing for record in records if record.missing))
 
 
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """What stands below the panels of a figure, and at their left."""
+    """Say what stands below the panels of a figure, and at their left."""
     shows = figure.get("shows", {})
     upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
     return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def text(value: object) -> str:
-    """A value as records and plans write it: numbers by `%g` where that is all of them, nothing as ""."""
+    """Give a value as records and plans write it: numbers by `%g` where that is all of them, nothing as ""."""
     if value is None:
         return ""
     if not isinstance(value, int | float):
@@ -16,17 +16,17 @@ def text(value: object) -> str:
 
 
 def spoken(name: object) -> str:
-    """A name of the code as people write it."""
+    """Give a name of the code as people write it."""
     return str(name).replace("_", " ")
 
 
 def unique(values: Iterable[str]) -> list[str]:
-    """The different values, in order of first appearance."""
+    """Give the different values, in order of first appearance."""
     return list(dict.fromkeys(values))
 
 
 def duration(seconds: float) -> tuple[str, str]:
-    """A time as people say it: the number and its unit."""
+    """Give a time as people say it: the number and its unit."""
     if seconds < 59.5:
         return f"{seconds:.0f}", "s"
     minutes = round(seconds / 60)

@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.core.files import replacing
-from bayesfed.results import cells, csv_file, figures
-from bayesfed.results import study as join
+from bayesfed.results import csv_file, figures
+from bayesfed.results.records import Record
+from bayesfed.results.study import Study
 
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
@@ -52,14 +53,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def write(plan: Path, out: Path) -> list[Path]:
-    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper of the plan, and `<figure>.chosen.csv` where it
-    has a search; returns the files.
-
-    Raises InputError for a missing plan or a damaged run folder.
-    """
+def write(found: Iterable[Study], out: Path) -> list[Path]:
+    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper, and `<figure>.chosen.csv` where it
+    has a search; returns the files."""
     written = []
-    for study in join.studies(plan):
+    for study in found:
         for name, figure in study.spec.get("figures", {}).items():
             written += save(draw(study, figure), out / study.paper / name)
             if "search" in figure:
@@ -68,8 +66,8 @@ def write(plan: Path, out: Path) -> list[Path]:
     return written
 
 
-def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
-    """A figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
+def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
+    """Give a figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
     data, axis = figures.content(study, figure), figures.axis_of(figure)
     palette = figures.colours(figures.places(study, axis, data.names))
     with matplotlib.rc_context(STYLE):
@@ -116,8 +114,8 @@ def draw(study: cells.Study, figure: Mapping[str, Any]) -> Figure:
     return made
 
 
-def _labels(study: cells.Study, axis: str, data: figures.Content) -> list[str]:
-    """What the curves are called in the legend, and why one is not drawn."""
+def _labels(study: Study, axis: str, data: figures.Content) -> list[str]:
+    """Say what the curves are called in the legend, and why one is not drawn."""
     drawn = set(data.curves["curve"])
     return [
         (name if axis == figures.NETWORK else study.labelled(axis, name))
@@ -128,7 +126,7 @@ def _labels(study: cells.Study, axis: str, data: figures.Content) -> list[str]:
 
 def _panels(
     made: Figure,
-    study: cells.Study,
+    study: Study,
     figure: Mapping[str, Any],
     data: figures.Content,
     palette: dict[str, Any],
@@ -136,8 +134,8 @@ def _panels(
     share: Literal["row", "none"],
     scales: Mapping[tuple[str, str], tuple[float, float]],
 ) -> None:
-    """The panels of a figure, rows and columns as in its content; `few`: points are marked; `share`: whether those of a row
-    have one scale; `scales`: those that do not show all."""
+    """Give the panels of a figure, rows and columns as in its content; `few`: points are marked; `share`: whether those of a
+    row have one scale; `scales`: those that do not show all."""
     curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
     axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
     log = figures.is_logarithmic(figure, curves["round"])
@@ -177,8 +175,8 @@ def undrawn(data: figures.Content, axis: str, name: str) -> str:
     return figures.why([record for record in data.records if record.field(axis) == name]) or "not run"
 
 
-def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequence[cells.Record]) -> Figure:
-    """A figure without a finished run."""
+def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Record]) -> Figure:
+    """Give a figure without a finished run."""
     made = Figure(figsize=(6.4, 2.4))
     _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)
     nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
@@ -196,7 +194,7 @@ def _placeholder(study: cells.Study, figure: Mapping[str, Any], records: Sequenc
 
 
 def _head(made: Figure, title: str, total: float) -> None:
-    """The title, at the left edge, above the legend."""
+    """Give the title, at the left edge, above the legend."""
     made.text(
         0.1 / made.get_figwidth(),
         1 - 0.1 / total,
@@ -209,7 +207,7 @@ def _head(made: Figure, title: str, total: float) -> None:
 
 
 def wrapped(title: str, width: float) -> str:
-    """A title in lines that fit a figure of so many inches."""
+    """Give a title in lines that fit a figure of so many inches."""
     return textwrap.fill(title, int(width * 11))
 
 
@@ -224,7 +222,7 @@ def fitting(labels: Sequence[str], width: float) -> int:
 
 
 def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D:
-    """A curve's entry in the legend."""
+    """Give a curve's entry in the legend."""
     marker = "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
@@ -237,7 +235,7 @@ def _share(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Lite
 
 
 def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tuple[str, str], tuple[float, float]]:
-    """The scales that are not to show all, by the row and column of their panels: where what curves pass in the first
+    """Give the scales that are not to show all, by the row and column of their panels: where what curves pass in the first
     twentieth of the rounds alone would take more than two thirds, only what comes later."""
     found: dict[tuple[str, str], tuple[float, float]] = {}
     mean = curves.groupby(["row", "column", "curve", "round"])["accuracy"].mean().reset_index()
@@ -303,7 +301,7 @@ def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
 
 
 def _width(name: str, palette: Mapping[str, Any]) -> float:
-    """The paper's own method is drawn a little stronger."""
+    """Give the paper's own method is drawn a little stronger."""
     return 1.9 if name == next(iter(palette)) else 1.3
 
 

@@ -1,95 +1,186 @@
-"""The run folder as results read it: the summary of a finished run, and its accuracy round by round."""
+"""The record of a run as results read it: each file once, when it is first asked for."""
+
+from __future__ import annotations
 
 import csv
+import json
 import math
-from collections.abc import Iterable
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bayesfed.results.formatting import unique
 from bayesfed.runs import run_folder
 
-Curves = dict[str, dict[int, float]]
-"""Per series (`global`, `mean` of the clients, a client's number from 0, or `global on` that number): round -> accuracy in
-[0, 1]."""
+Curve = dict[int, float]
+"""Round, from 1 and in order -> value."""
 
 
-OfServer = dict[tuple[str, str], dict[int, float]]
-"""Per (model, metric) of the server: round -> value."""
+class RunRecord:
+    """What a run has left in its folder: its summary, provenance and run file, and every row of `metrics.csv`.
 
-Means = dict[str, dict[int, float]]
-"""Per model of the clients: round -> their mean accuracy on the full test set, in [0, 1]."""
+    The first question reads and verifies all files together. Raises InputError for a record that was altered.
+    """
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-@cache
-def summary(folder: Path) -> dict[str, Any] | None:
-    """`summary.json` of a run, or None when the run is not finished. Raises InputError for a changed record."""
-    return run_folder.read(folder)
+    @cached_property
+    def _whole(self) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+        return run_folder.read_whole(self.folder)
 
+    def _text(self, name: str) -> str:
+        """Give the text of a file of a finished run, once; what is made of it is kept in its place."""
+        assert self._whole is not None
+        return self._whole[1].pop(name).decode()
 
-@cache
-def provenance(folder: Path) -> dict[str, Any]:
-    """`provenance.json` of a finished run: how and where it was made."""
-    return run_folder.provenance(folder)
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """`summary.json`, or None when the run is not finished."""
+        return None if self._whole is None else self._whole[0]
 
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """`provenance.json` of a finished run: how and where it was made."""
+        return json.loads(self._text("provenance.json"))  # type: ignore[no-any-return]
 
-def number(value: object) -> float | None:
-    """A finite number, or None: a client without test images has no accuracy (null or NaN)."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    @cached_property
+    def run_file(self) -> str:
+        """`run.yaml` of a finished run, as text."""
+        return self._text("run.yaml")
 
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that a finished run has had."""
+        content = self.summary or {}
+        return int((content.get("diverged") or {}).get("round", content["rounds"]))
 
-def had(folder: Path) -> int:
-    """How many rounds a finished run has had."""
-    content = summary(folder) or {}
-    return int((content.get("diverged") or {}).get("round", content["rounds"]))
+    @cached_property
+    def _rows(self) -> dict[tuple[str, ...], dict[str, str]]:
+        """`metrics.csv` of a finished run: (client, model, metric) -> round -> value, as texts."""
+        found: dict[str, dict[str, str]] = {}
+        # The names between round and value are few: csv, which is slow, reads each of them once.
+        for line in self._text("metrics.csv").splitlines()[1:]:
+            at, _, rest = line.partition(",")
+            names, _, value = rest.rpartition(",")
+            found.setdefault(names, {})[at] = value
+        return {tuple(names): values for names, values in zip(csv.reader(found), found.values(), strict=True)}
 
-
-@cache
-def together(folder: Path) -> tuple[dict[int, float], dict[int, int]]:
-    """Per round the accuracy of all clients' own models on their own test images together, right ones among all of them, and
-    the round in which the first of them was tested. A client who sits a round out counts as when last tested; so a round has
-    a value once every client with test images has been tested. Nothing where the record does not say how many images each
-    has."""
-    images: list[int] = (summary(folder) or {}).get("test_images", [])
-    counts = {k: count for k, count in enumerate(images) if count}
-    tested = {k: curves(folder).get(str(k), {}) for k in counts}
-    latest: dict[int, int] = {}
-    values: dict[int, float] = {}
-    oldest: dict[int, int] = {}
-    for round in range(1, had(folder) + 1 if counts else 1):
-        latest |= {k: round for k, curve in tested.items() if round in curve}
-        if len(latest) == len(counts):
-            right = sum(counts[k] * tested[k][at] for k, at in latest.items())
-            values[round], oldest[round] = right / sum(counts.values()), min(latest.values())
-    return values, oldest
-
-
-@cache
-def metrics(folder: Path) -> tuple[OfServer, Curves, Means]:
-    """A finished run's `metrics.csv`, read once: what is recorded of the server, the curves (see `curves`), and means over
-    clients."""
-    server: OfServer = {}
-    means: Means = {}
-    found: Curves = {}
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        lines = csv.reader(file)
-        next(lines, None)
-        for at, client, model, metric, text in lines:
-            round, value = int(at), float(text)
+    @cached_property
+    def _models(self) -> dict[str, dict[str, Curve]]:
+        """Model of the server -> metric -> values by round; its diagnostics have the model `server`."""
+        found: dict[str, dict[str, Curve]] = {}
+        for (client, model, metric), values in self._rows.items():
             if client == "global":
-                server.setdefault((model, metric), {})[round] = value
-            elif client == "mean" and metric == "test_accuracy":
-                means.setdefault(model, {})[round] = value
-            series = series_of(client, model, metric)
-            if series and math.isfinite(value):
-                of_series = found.setdefault(series, {})
-                of_series[round] = max(value, of_series.get(round, value))
-    return server, found, means
+                found.setdefault(model, {})[metric] = numbers(values)
+        return found
+
+    @cached_property
+    def curves(self) -> dict[str, Curve]:
+        """Accuracy in [0, 1] by series: `global`, the server's model on the full test set, `global on 3` on a client's
+        shard; `3`, the best of a client's models on its own shard; `mean`, of the clients' on the full test set.
+
+        A client's value is the larger of its models' after that round (meme, local), as in the HBFL paper and in the
+        engine's summary.
+        """
+        found: dict[str, list[Curve]] = {}
+        for names, values in self._rows.items():
+            if series := series_of(*names):
+                found.setdefault(series, []).append(numbers(values))
+        highest = {series: highest_of(curves) for series, curves in found.items()}
+        return {series: curve for series, curve in highest.items() if curve}
+
+    @cached_property
+    def together(self) -> tuple[Curve, dict[int, int]]:
+        """The accuracy of all clients' own models on their own test images together, right ones among all of them, by
+        round; and the round in which the first of them was tested.
+
+        A client who sits a round out counts as when last tested; so a round has a value once every client with test images
+        has been tested. Nothing where the record does not say how many images each has.
+        """
+        images: list[int] = (self.summary or {}).get("test_images", [])
+        counts = {k: count for k, count in enumerate(images) if count}
+        tested = {k: self.curves.get(str(k), {}) for k in counts}
+        latest: dict[int, int] = {}
+        values: Curve = {}
+        oldest: dict[int, int] = {}
+        for at in range(1, self.rounds + 1 if counts else 1):
+            latest |= {k: at for k, curve in tested.items() if at in curve}
+            if len(latest) == len(counts):
+                right = sum(counts[k] * tested[k][when] for k, when in latest.items())
+                values[at], oldest[at] = right / sum(counts.values()), min(latest.values())
+        return values, oldest
+
+    @property
+    def diagnostics(self) -> Mapping[str, Curve]:
+        """What the method's server has logged, by name."""
+        return self._models.get("server", {})
+
+    def along(self, family: str, at: int) -> dict[float, float]:
+        """Give the accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
+        number."""
+        return {
+            float(model.removeprefix(f"{family} ")): metrics["test_accuracy"][at]
+            for model, metrics in self._models.items()
+            if model.startswith(f"{family} ") and at in metrics.get("test_accuracy", {})
+        }
+
+    def errors(self, family: str) -> list[tuple[str, float, float]]:
+        """Give the networks of which the server has logged a value as `<family> <network>`, in the order of the log: the
+        network, that value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the
+        mean."""
+        found = []
+        for name, values in self.diagnostics.items():
+            if name.startswith(f"{family} "):
+                network = name.removeprefix(f"{family} ")
+                mean = numbers(self._rows.get(("mean", network, "test_accuracy"), {}))
+                accuracy = self._models.get(network, {}).get("test_accuracy", mean)
+                found += [(network, value, accuracy[at]) for at, value in values.items() if at in accuracy]
+        return found
+
+    def measured(self, model: str = "global") -> dict[str, Curve]:
+        """Say what is measured of a model of the server on the full test set beside accuracy, and the bins of its
+        reliability diagram, by metric, for the rounds in which it was."""
+        return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
+
+    def undefined(self, model: str = "global", last: int = 1) -> dict[str, str]:
+        """Why a metric of a model of the server is no number in some of the last rounds in which it was measured, by metric;
+        nothing of those that are."""
+        of_model = self.measured(model)
+        accuracy, found = of_model.get("accuracy", {}), {}
+        for metric, values in of_model.items():
+            tail = list(values)[-last:]
+            why = unique(run_folder.undefined(metric, values[at], accuracy.get(at, math.nan)) for at in tail)
+            if told := " or ".join(filter(None, why)):
+                found[metric] = told
+        return found
+
+
+def numbers(texts: dict[str, str]) -> Curve:
+    """Values by round, as numbers and in order."""
+    found = dict(zip(map(int, texts), map(float, texts.values()), strict=True))
+    rounds = sorted(found)
+    return found if rounds == list(found) else {at: found[at] for at in rounds}
+
+
+def highest_of(curves: list[Curve]) -> Curve:
+    """Give the largest finite value of curves, round by round."""
+    first, *others = map(finite, curves)
+    for other in others:
+        first = first | {at: max(value, first.get(at, value)) for at, value in other.items()}
+    return dict(sorted(first.items())) if others else first
+
+
+def finite(curve: Curve) -> Curve:
+    """Give what is finite of a curve."""
+    if math.isfinite(sum(curve.values())):
+        return curve
+    return {at: value for at, value in curve.items() if math.isfinite(value)}
 
 
 def series_of(client: str, model: str, metric: str) -> str:
-    """The curve to which a row of `metrics.csv` belongs; "" for none."""
+    """Give the curve to which a row of `metrics.csv` belongs; "" for none."""
     if client == "global":
         return client if (model, metric) == ("global", "test_accuracy") else ""
     if client == "mean":
@@ -99,81 +190,6 @@ def series_of(client: str, model: str, metric: str) -> str:
     return client if metric == "shard_accuracy" and not model.endswith("_sampled") else ""
 
 
-def of_server(folder: Path) -> OfServer:
-    """By round, what is recorded of the server under each (model, metric); its diagnostics have the model `server`.
-
-    The run must be finished: `summary` has verified its record.
-    """
-    return metrics(folder)[0]
-
-
-def diagnostic(folder: Path, name: str) -> dict[int, float]:
-    """What the method's server has logged under a name, by round; nothing where it has not."""
-    return of_server(folder).get(("server", name), {})
-
-
-def along(folder: Path, family: str, round: int) -> dict[float, float]:
-    """The accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
-    number."""
-    return {
-        float(model.removeprefix(f"{family} ")): values[round]
-        for (model, metric), values in of_server(folder).items()
-        if model.startswith(f"{family} ") and metric == "test_accuracy" and round in values
-    }
-
-
-def errors(folder: Path, family: str) -> list[tuple[str, float, float]]:
-    """Networks of which the server has logged a value as `<family> <network>`, in the order of the log: the network, that
-    value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the mean."""
-    server, _, means = metrics(folder)
-    found = []
-    for (model, metric), values in server.items():
-        if model == "server" and metric.startswith(f"{family} "):
-            network = metric.removeprefix(f"{family} ")
-            accuracy = server.get((network, "test_accuracy"), means.get(network, {}))
-            found += [(network, value, accuracy[round]) for round, value in values.items() if round in accuracy]
-    return found
-
-
-def curves(folder: Path) -> Curves:
-    """Accuracy per round: the server's model on the full test set and on each client's shard, a client's best model on
-    its own shard, and the clients' models, their mean, on the full test set.
-
-    A client's value is the larger of its models' after that round (meme, local), as in the HBFL paper and in the
-    engine's summary.
-    The run must be finished: `summary` has verified its record.
-    """
-    return metrics(folder)[1]
-
-
-def measured(folder: Path, model: str = "global") -> dict[str, dict[int, float]]:
-    """What is measured of a model of the server on the full test set beside accuracy, and the bins of its reliability
-    diagram: metric -> round -> value, for the rounds in which it was. The run must be finished, as for `curves`."""
-    return {metric.removeprefix("test_"): values for (of, metric), values in of_server(folder).items() if of == model}
-
-
-def undefined(folder: Path, model: str = "global", last: int = 1) -> dict[str, str]:
-    """Why a metric of a model of the server is no number in some of the last rounds in which it was measured, by metric;
-    nothing of those that are."""
-    of_model = measured(folder, model)
-    accuracy, found = of_model.get("accuracy", {}), {}
-    for metric, values in of_model.items():
-        tail = sorted(values)[-last:]
-        why = unique(run_folder.undefined(metric, values[at], accuracy.get(at, math.nan)) for at in tail)
-        if told := " or ".join(filter(None, why)):
-            found[metric] = told
-    return found
-
-
-def forget_changed(folders: Iterable[Path]) -> None:
-    """Forget what has been read of records where one of these runs is new, or has changed, since the last call."""
-    stored = (folder / name for folder in sorted(folders) for name in (*run_folder.SEALED, run_folder.SUMMARY))
-    states = ((path, path.stat()) for path in stored if path.exists())
-    forget(tuple((path, state.st_ino, state.st_size, state.st_mtime_ns) for path, state in states))
-
-
-@lru_cache(maxsize=1)
-def forget(_: tuple[tuple[Path, int, int, int], ...]) -> None:
-    """Forget what has been read, but for records that are as they were in the last call."""
-    for reader in (summary, provenance, metrics, together):
-        reader.cache_clear()
+def number(value: object) -> float | None:
+    """Give a finite number, or None: a client without test images has no accuracy (null or NaN)."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -15,8 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from bayesfed.papers import grid
-from bayesfed.results import cells, formatting
+from bayesfed.results.formatting import spoken, text, unique
+from bayesfed.results.records import Record, of_metric
 from bayesfed.results.statistics import Statistic, in_words
+from bayesfed.results.study import Study
 
 Search = Mapping[str, Any]
 Group = tuple[tuple[str, str], ...]
@@ -27,8 +29,8 @@ FIELDS = ("experiment", "dataset", "alpha", "stragglers", "model", "method")
 HOW = "chosen on test accuracy"
 
 
-def choose(study: cells.Study, records: Iterable[cells.Record], search: Search | None) -> list[cells.Record]:
-    """The records of the chosen runs, in order and of LEVELS alone; all records where no search is asked for.
+def choose(study: Study, records: Iterable[Record], search: Search | None) -> list[Record]:
+    """Select the records of the chosen runs, in order and of LEVELS alone; all records where no search is asked for.
 
     Each says in `chosen` what was chosen, and in `changes` where the search was not whole. A search without any choice
     that has been run keeps all its records, as not run.
@@ -36,12 +38,12 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
     if search is None:
         return list(records)
     records, over = [record for record in records if record.level in LEVELS], search["over"]
-    by, statistic = cells.of_metric(records, search["by"], study.spec.get("statistics", {}))
-    searches: dict[Group, dict[Group, list[cells.Record]]] = {}
+    by, statistic = of_metric(records, search["by"], study.spec.get("statistics", {}))
+    searches: dict[Group, dict[Group, list[Record]]] = {}
     for record in by:
         group, choice = place(record, over)
         searches.setdefault(group, {}).setdefault(choice, []).append(record)
-    of_paper = {name: printed(study, name, over) for name in formatting.unique(record.experiment for record in by)}
+    of_paper = {name: printed(study, name, over) for name in unique(record.experiment for record in by)}
     found: dict[Group, tuple[Group | None, tuple[str, ...], str, list[str]]] = {}
     for group, choices in searches.items():
         run = {choice: own for choice, own in choices.items() if all(record.done for record in own)}
@@ -49,7 +51,7 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
         theirs = of_paper[dict(group)["experiment"]]
         of = len(set(choices).union(*(own for rest, own in theirs.items() if set(rest) <= set(group))))
         told = f"best of {len(run)}" if len(run) == of else f"best of {len(run)} of {of}"
-        values = tuple(f"{formatting.spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
+        values = tuple(f"{spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
         lacking = [] if len(run) == of else [f"{told} choices of {listed(over)}"]
         found[group] = best, values, f"{', '.join(values)} ({told}, {HOW})" if best else "", lacking
     kept = []
@@ -65,18 +67,18 @@ def choose(study: cells.Study, records: Iterable[cells.Record], search: Search |
 
 
 def listed(over: Sequence[str]) -> str:
-    """Axes in words."""
-    return ", ".join(map(formatting.spoken, over))
+    """Write axes in words."""
+    return ", ".join(map(spoken, over))
 
 
-def place(record: cells.Record, over: Sequence[str]) -> tuple[Group, Group]:
-    """The search that a record belongs to, and its choice there."""
+def place(record: Record, over: Sequence[str]) -> tuple[Group, Group]:
+    """Give the search that a record belongs to, and its choice there."""
     axes = [axis for axis in (*FIELDS, *record.axes) if axis not in over]
     return tuple((axis, record.field(axis)) for axis in axes), tuple((axis, record.field(axis)) for axis in over)
 
 
-def first_best(run: Mapping[Group, Sequence[cells.Record]], statistic: Statistic) -> Group | None:
-    """The choice with the largest mean over its seeds; one that diverged has none, and is chosen where all did."""
+def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> Group | None:
+    """Give the choice with the largest mean over its seeds; one that diverged has none, and is chosen where all did."""
     means = {}
     for choice, records in run.items():
         values = [record.value(statistic) for record in records]
@@ -85,28 +87,29 @@ def first_best(run: Mapping[Group, Sequence[cells.Record]], statistic: Statistic
     return max(means, key=lambda choice: means[choice]) if means else None
 
 
-def printed(study: cells.Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
-    """The choices that the paper's own grid has, by the rest of the point."""
+def printed(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
+    """Give the choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
-    for point in grid.grid(study.spec["experiments"][experiment], {}, experiment):
-        values = {axis: formatting.text(value) for axis, value in point.items()}
+    its = study.spec["experiments"][experiment]
+    for point in grid.grid(its, {}, experiment):
+        values = {axis: text(value) for axis, value in grid.shortened(point, its).items()}
         rest = tuple(sorted((axis, value) for axis, value in values.items() if axis not in over))
         found.setdefault(rest, set()).add(tuple((axis, values.get(axis, "")) for axis in over))
     return found
 
 
 def words(search: Search) -> str:
-    """A search in words: what was chosen, by what, and how."""
+    """Write a search in words: what was chosen, by what, and how."""
     return f"Best over {listed(search['over'])} by the mean of its {in_words(search['by'])}, {HOW}."
 
 
-def chosen(records: Iterable[cells.Record]) -> str:
-    """What was chosen for the records of a cell, seeds of one search; "" where nothing was."""
-    return "; ".join(formatting.unique(record.chosen for record in records if record.chosen))
+def chosen(records: Iterable[Record]) -> str:
+    """Say what was chosen for the records of a cell, seeds of one search; "" where nothing was."""
+    return "; ".join(unique(record.chosen for record in records if record.chosen))
 
 
-def counts(records: Iterable[cells.Record]) -> str:
-    """In how many searches each value was chosen: `lr 0.1 (3), lr 0.01 (1)`."""
+def counts(records: Iterable[Record]) -> str:
+    """Count in how many searches each value was chosen: `lr 0.1 (3), lr 0.01 (1)`."""
     choices = {place(record, ())[0]: record.choice for record in records if record.chosen}
     found = Counter(itertools.chain(*choices.values()))
     return ", ".join(f"{choice} ({count})" for choice, count in sorted(found.items()))

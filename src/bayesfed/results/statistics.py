@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -96,8 +97,25 @@ class Statistic:
 BEST = Statistic("best")
 
 
+def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
+    """Whose, and which statistic of what, a metric is: `client_accuracy_best` -> (client, best), `global_ece_last` ->
+    (global, the ECE of the last round).
+
+    `own` are the statistics of the paper's YAML. Raises InputError for an unknown metric.
+    """
+    found = {name: Statistic(name) for name in STATISTICS} | {name: read_statistic(name, own[name]) for name in own}
+    if measured := re.fullmatch(f"global_({'|'.join(MEASURES)}|{FOREIGN}.+)_(last|last5)", metric):
+        return "global", Statistic(measured[2], of=measured[1])
+    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in found]
+    if metric not in known:
+        valid = [*known, *(f"global_{name}_last" for name in (*MEASURES, f"{FOREIGN}DATASET"))]
+        raise InputError(f"unknown metric '{metric}'; {nearest(metric, valid)}")
+    level, _, name = metric.partition("_accuracy_")
+    return level, found[name]
+
+
 def read_statistic(name: str, value: object) -> Statistic:
-    """A statistic of a paper's own; raises InputError that says what is wrong with it."""
+    """Give a statistic of a paper's own; raises InputError that says what is wrong with it."""
     where = f"statistics.{name}"
     if not isinstance(value, Mapping) or len(value) != 1:
         raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
@@ -117,7 +135,7 @@ def read_statistic(name: str, value: object) -> Statistic:
 
 
 def in_words(metric: str) -> str:
-    """A metric in words: `global accuracy, mean of the first tenth of the rounds`."""
+    """Give a metric in words: `global accuracy, mean of the first tenth of the rounds`."""
     level, accuracy, name = metric.rpartition("_accuracy_")
     return (
         f"{formatting.spoken(level)} accuracy, {IN_WORDS.get(name, formatting.spoken(name))}"

@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core import files
-from bayesfed.results import (
-    cells,
-    claims,
-    comparison,
-    formatting,
-    hardware,
-    published_page,
-    run_records,
-    selection,
-    tables,
-    tails,
-)
-from bayesfed.results import study as join
+from bayesfed.results import cells, formatting, hardware, markdown, published_page, selection, tails
+from bayesfed.results.cells import Cell
+from bayesfed.results.derived import Derived
+from bayesfed.results.formatting import unique
+from bayesfed.results.records import Record
+from bayesfed.results.study import Study
 
 APART = "†"
 """Behind a number that is not of the paper's run."""
@@ -36,33 +29,34 @@ CLAIMS = "Claims that have been tested"
 
 
 def cost(seconds: Sequence[float]) -> str:
-    """What a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
+    """Say what a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
     least, most = formatting.duration(min(seconds)), formatting.duration(max(seconds))
     if least == most:
         return " ".join(most)
     return " to ".join([least[0] if least[1] == most[1] else " ".join(least), " ".join(most)])
 
 
-def number(cell: tables.Cell, records: Sequence[cells.Record]) -> str:
-    """What some of a cell's records give, behind a slash the mean of the last five rounds where the round is chosen on the
-    test set, and whether they are not of the paper's run; "" without a finished one."""
-    score = cells.score(records, cell.statistic)
+def number(cell: Cell, records: Sequence[Record]) -> str:
+    """Say what some of a cell's records give, behind a slash the mean of the last five rounds where the round is chosen on
+    the test set, and whether they are not of the paper's run; "" without a finished one."""
+    whole = len(records) == len(cell.records)
+    score = cell.score if whole else cells.score(records, cell.statistic)
     here = score.shown()
     if not here:
         return ""
     if score.seeds and cell.statistic.chosen:
-        last5 = cells.score(records, cell.statistic.last5)
+        last5 = cell.last5 if whole else cells.score(records, cell.statistic.last5)
         here += f" / {last5.number(last5.mean)}" if last5.seeds else ""
     return here + ("" if all(record.as_printed for record in records) else APART)
 
 
-def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
-    """What is found here, the printed number in brackets, and whatever else a reader must know; "" without a finished
+def cell_text(cell: Cell, row: Mapping[str, str]) -> str:
+    """Say what is found here, the printed number in brackets, and whatever else a reader must know; "" without a finished
     run."""
     here = number(cell, cell.records)
     if not here:
         return ""
-    score = cell.score()
+    score = cell.score
     spread = f" ± {row['published_sd']}" if row["published_sd"] else ""
     here += f" ({row['published']}{spread})" if row["published"] else ""
     here += OTHER_ROUNDS if of_rounds(cell) else ""
@@ -70,14 +64,14 @@ def cell_text(cell: tables.Cell, row: Mapping[str, str]) -> str:
     return "; ".join([here, *filter(None, told)])
 
 
-def of_rounds(cell: tables.Cell) -> str:
+def of_rounds(cell: Cell) -> str:
     """Of which rounds a cell's last numbers are, as far as it shows them; "" where they are of the run's last rounds."""
     shown = [cell.statistic, *([cell.statistic.last5] if cell.statistic.chosen else [])]
     return tails.of_rounds(cell.records, *shown)
 
 
-def beside(study: cells.Study, keys: Mapping[str, str], cell: tables.Cell) -> str:
-    """What a cell has in common with those that it is to be compared with, in words: its labels but the method's.
+def beside(study: Study, keys: Mapping[str, str], cell: Cell) -> str:
+    """Say what a cell has in common with those that it is to be compared with, in words: its labels but the method's.
 
     `keys`: those of its row.
     """
@@ -88,7 +82,7 @@ def beside(study: cells.Study, keys: Mapping[str, str], cell: tables.Cell) -> st
     return ", ".join([*of_row, *of_column])
 
 
-def seed_by_seed(study: cells.Study, rows: Iterable[tuple[Mapping[str, str], Sequence[tables.Cell]]]) -> str:
+def seed_by_seed(study: Study, rows: Iterable[tuple[Mapping[str, str], Sequence[Cell]]]) -> str:
     """Each seed's numbers where methods that stand beside each other are not run on the same seeds; "" where all are.
 
     `rows`: those of `tables.rows`.
@@ -97,31 +91,31 @@ def seed_by_seed(study: cells.Study, rows: Iterable[tuple[Mapping[str, str], Seq
     for keys, of_row in rows:
         for cell in of_row:
             found = {}
-            for seed in formatting.unique(record.seed for record in cell.records):
+            for seed in unique(record.seed for record in cell.records):
                 found[seed] = number(cell, [record for record in cell.records if record.seed == seed])
             groups[beside(study, keys, cell), cell.metric][study.label(cell.keys.get("method", ""))] = found
     columns: dict[str, dict[str, str]] = {}
     for (name, _), of_methods in groups.items():
         run = {method: [seed for seed, shown in found.items() if shown] for method, found in of_methods.items()}
         if len({tuple(seeds) for seeds in run.values() if seeds}) > 1:
-            for seed in formatting.unique(itertools.chain(*of_methods.values())):
+            for seed in unique(itertools.chain(*of_methods.values())):
                 shown = {method: of_methods[method][seed] for method, seeds in run.items() if seed in seeds}
                 columns |= {f"{name}, seed {seed}": shown} if shown else {}
     if not columns:
         return ""
-    methods = formatting.unique(method for each in columns.values() for method in each)
+    methods = unique(method for each in columns.values() for method in each)
     lines = [[method, *(each.get(method, "") for each in columns.values())] for method in methods]
-    return f"Not all on the same seeds; seed by seed:\n\n{tables.markdown(['', *columns], lines)}\n"
+    return f"Not all on the same seeds; seed by seed:\n\n{markdown.table(['', *columns], lines)}\n"
 
 
-def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> str:
-    """A table in the paper's layout, without rows and columns that have no finished run; `rows` are its rows of the
-    comparison, one a cell in the same order. "" where none has a result, as where all runs are too short."""
-    own = list(tables.rows(study, spec))
-    if not any(cell.score().seeds or cell.score().diverged for _, of_row in own for cell in of_row):
+def table(of: Derived, name: str) -> str:
+    """Write a table in the paper's layout, without rows and columns that have no finished run; "" where none has a result,
+    as where all runs are too short."""
+    study, spec, own = of.study, of.study.tables[name], of.rows[name]
+    if not any(cell.score.seeds or cell.score.diverged for _, of_row in own for cell in of_row):
         return ""
-    compared = iter(rows)
-    texts = [[cell_text(cell, next(compared)) for cell in of_row] for _, of_row in own]
+    compared = iter(of.compared[name])
+    texts = [[cell_text(cell, next(compared).row) for cell in of_row] for _, of_row in own]
     kept = [column for column, of_column in enumerate(zip(*texts, strict=True)) if any(of_column)]
     shown: list[list[str]] = []
     made: dict[Path, dict[str, Any]] = {}
@@ -129,62 +123,60 @@ def table(study: cells.Study, spec: Mapping[str, Any], rows: Sequence[Mapping[st
         if not any(found):
             continue
         records = [record for cell in of_row for record in cell.records if record.done]
-        of_these = {folder: run_records.provenance(folder) for folder in sorted({record.folder for record in records})}
+        runs = {record.folder: record.run for record in records}
+        of_these = {folder: runs[folder].provenance for folder in sorted(runs)}
         made |= of_these
-        name = ", ".join(study.written(key, value) for key, value in keys.items())
-        scores = [cell.score() for cell in of_row]
+        row = ", ".join(study.written(key, value) for key, value in keys.items())
+        scores = [cell.score for cell in of_row]
         seeds, planned = sorted({each.seeds for each in scores if each.seeds}), max(each.planned for each in scores)
         many = " to ".join(map(str, (seeds[0], seeds[-1]) if len(seeds) > 1 else seeds)) or "0"
         many += "" if seeds == [planned] else f" of {planned}"
         shown.append(
             [
-                name,
+                row,
                 *(found[column] for column in kept),
                 many,
                 cost([run["train_seconds"] for run in of_these.values()]),
             ]
         )
-    head = ["", *(tables.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
+    head = ["", *(cells.title(study, spec["columns"][column]) for column in kept), "seeds", "cost of a run"]
     under = f"On {hardware.places(made.values())}."
     other = "not the paper's run" if study.reproduces else "other than its file asks for"
     under += f" {APART} {other}." if any(APART in text for found in texts for text in found) else ""
-    told = formatting.unique(filter(None, (of_rounds(cell) for _, of_row in own for cell in of_row)))
+    told = unique(filter(None, (of_rounds(cell) for _, of_row in own for cell in of_row)))
     under += f" {OTHER_ROUNDS} {' or '.join(told)}." if told else ""
-    return f"**{spec['title']}**\n\n{tables.markdown(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
+    return f"**{spec['title']}**\n\n{markdown.table(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
 
 
 def legend(shown: str, printed: bool) -> str:
-    """What is to be known of the tables shown; `printed`: whether there are numbers in print."""
+    """Say what is to be known of the tables shown; `printed`: whether there are numbers in print."""
     last = f"{LAST}{AS_IN_PRINT * printed}." if " / " in shown else ""
     return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
 
 
-def text(study: cells.Study, published: Sequence[Mapping[str, str]]) -> str:
-    """The whole of it, under the label of the paper's own method: tables of the config's own, those
-    named under `glance` in the paper's YAML, then every claim that a finished run touches."""
-    asked = formatting.unique(str(record.folder) for record in study.records)
-    done = formatting.unique(str(record.folder) for record in study.records if record.done)
+def text(of: Derived) -> str:
+    """Give the whole of it, under the label of the paper's own method: tables of the config's own, those named under
+    `glance` in the paper's YAML, then every claim that a finished run touches."""
+    study = of.study
+    asked = unique(str(record.folder) for record in study.records)
+    done = unique(str(record.folder) for record in study.records if record.done)
     out = f"### {study.heading}\n\n{published_page.notice(study)}{len(done)} of {len(asked)} planned runs stand."
     if not done:
         return f"{out}\n\n"
-    tested = [claims.tested(study, claim) for claim in study.spec.get("claims", [])]
-    said = published_page.in_words(study, published, tested)
+    said = published_page.in_words(of)
     out += f"{said and f' {said}'}\n\n"
-    shown = ""
-    for name in study.spec.get("glance", []):
-        spec = study.spec["tables"][name]
-        shown += table(study, spec, comparison.compare(study, spec, spec.get("published", [name]), published))
-    out += f"{legend(shown, bool(published))}\n\n{shown}"
-    if touched := [published_page.claim_line(one) for one in tested if one.total.of]:
-        out += f"**{CLAIMS}**\n\n{tables.markdown(published_page.CLAIM_HEAD, touched)}\n"
+    shown = "".join(table(of, name) for name in study.spec.get("glance", []))
+    out += f"{legend(shown, bool(of.published))}\n\n{shown}"
+    if touched := [published_page.claim_line(one) for one in of.claims if one.total.of]:
+        out += f"**{CLAIMS}**\n\n{markdown.table(published_page.CLAIM_HEAD, touched)}\n"
     return out
 
 
-def write(plan: Path, out: Path) -> list[Path]:
-    """Write `<out>/<paper>/glance.md` for each paper of the plan; arguments, errors as in `compare.write`."""
+def write(found: Iterable[Derived], out: Path) -> list[Path]:
+    """Write `<out>/<paper>/glance.md` for each paper; returns the files."""
     written = []
-    for study in join.studies(plan):
-        path = out / study.paper / "glance.md"
-        files.write_text(path, text(study, comparison.read_published(study.published)))
+    for one in found:
+        path = out / one.study.paper / "glance.md"
+        files.write_text(path, text(one))
         written.append(path)
     return written

@@ -1,97 +1,43 @@
-"""The paper's tables in its own layout, with budget, seeds and data beside every number."""
+"""The CSV files of tables: the paper's layout, with budget, seeds and data beside every number, and the comparison with
+print."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import cells, csv_file, formatting, per_run, selection, tails
-from bayesfed.results import study as join
-from bayesfed.results.statistics import Statistic
+from bayesfed.results import cells, csv_file, per_run, selection
+from bayesfed.results.comparison import COLUMNS, KEYS, axes_of
+from bayesfed.results.derived import Derived
+from bayesfed.results.formatting import unique
+from bayesfed.results.records import BUDGET
+from bayesfed.results.study import Study
 
-BESIDE = ("seeds", *cells.BUDGET, "dataset_used", "budget")  # columns beside those of a table's YAML
+BESIDE = ("seeds", *BUDGET, "dataset_used", "budget")  # columns beside those of a table's YAML
 ALSO = ("of_rounds", "chosen")  # and these, where there is something to say
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A printed cell: keys (names, not labels), column title, records, metric, and the statistic to print."""
-
-    keys: Mapping[str, str]
-    column: str
-    records: list[cells.Record]
-    metric: str
-    statistic: Statistic
-
-    def score(self, statistic: Statistic | None = None) -> cells.Score:
-        """The cell's value over seeds, in [0, 1]; another statistic than the table's on request."""
-        return cells.score(self.records, statistic or self.statistic)
-
-    def of_rounds(self) -> str:
-        """Of which rounds its last values are, and those of the last five beside it, where not of the run's last."""
-        return tails.of_rounds(self.records, self.statistic, self.statistic.last5)
-
-
-def title(study: cells.Study, keys: Mapping[str, Any]) -> str:
-    """A column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
-    if "title" in keys:
-        return str(keys["title"])
-    words = [study.labelled(key, formatting.text(value)) for key, value in keys_of(keys).items() if key != "client"]
-    client = f"client {study.written('client', str(keys['client']))}" if "client" in keys else ""
-    return ": ".join(part for part in (client, ", ".join(words)) if part)
-
-
-def rows(study: cells.Study, table: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], list[Cell]]]:
-    """Row by row in the paper's order: the row's keys and its cells.
-
-    A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
-    keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
-    default: the table's name), `title`, `note`, `search` (results/selection.py).
-    """
-    records = cells.select(study.records, {"experiment": table["experiment"]})
-    records = selection.choose(study, records, table.get("search"))
-    own = study.spec.get("statistics", {})
-    for values in itertools.product(*table["rows"].values()):
-        keys = dict(zip(table["rows"], map(formatting.text, values), strict=True))
-        of_row = cells.select(records, keys)
-        found = []
-        for column in table["columns"]:
-            metric, asked = column.get("metric", table.get("metric")), keys_of(column)
-            of_column, statistic = cells.of_metric(cells.select(of_row, asked), metric, own)
-            named = {**keys, **{key: formatting.text(value) for key, value in asked.items()}}
-            found.append(Cell(named, title(study, column), of_column, metric, statistic))
-        yield keys, found
-
-
-def keys_of(column: Mapping[str, Any]) -> dict[str, Any]:
-    """What a column asks of its cells."""
-    return {key: value for key, value in column.items() if key not in ("metric", "title")}
-
-
-def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], list[dict[str, str]]]:
-    """A table's columns and rows as text: percent with two decimals, fractions with three, `mean ± sd` over several seeds.
+def layout(study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]) -> tuple[list[str], list[dict[str, str]]]:
+    """Lay a table out as columns and rows of text, numbers as `cells.Score.shown` writes them.
 
     Beside each column but those of rounds `... last5` gives the mean of the last five rounds, since the best round is chosen
     on the test set; of what is not measured every round, of the last five in which it is. Where a last round, or the last
     five, are not those of the run, `of_rounds` says which they are. A cell without a finished run is empty.
     """
-    whole = list(rows(study, table))
-    titles = [title(study, column) for column in table["columns"]]
-    scored = formatting.unique(cell.column for _, of_row in whole for cell in of_row if cell.statistic.kind != "first")
+    titles = [cells.title(study, column) for column in table["columns"]]
+    scored = unique(cell.column for _, of_row in rows for cell in of_row if cell.statistic.kind != "first")
     found = []
-    for keys, of_row in whole:
+    for keys, of_row in rows:
         row = {key: study.written(key, value) for key, value in keys.items()}
         for cell in of_row:
-            row[cell.column] = cell.score().shown()
+            row[cell.column] = cell.score.shown()
             if cell.column in scored:
-                row[f"{cell.column} last5"] = cell.score(cell.statistic.last5).shown()
-        row["seeds"] = _common({cell.column: cell.score().count() for cell in of_row})
-        for field in cells.BUDGET:
-            row[field] = _common({cell.column: budget(cell.records, field) for cell in of_row})
-        row["dataset_used"] = _common({cell.column: used(study, cell.records) for cell in of_row})
+                row[f"{cell.column} last5"] = cell.last5.shown()
+        row["seeds"] = _common({cell.column: cell.score.count() for cell in of_row})
+        for field in BUDGET:
+            row[field] = _common({cell.column: cells.budget(cell.records, field) for cell in of_row})
+        row["dataset_used"] = _common({cell.column: cells.used(study, cell.records) for cell in of_row})
         row["budget"] = study.budget([record for cell in of_row for record in cell.records])
-        row["of_rounds"] = _where({cell.column: cell.of_rounds() for cell in of_row})
+        row["of_rounds"] = _where({cell.column: cell.of_rounds for cell in of_row})
         row["chosen"] = _common({cell.column: selection.chosen(cell.records) for cell in of_row})
         found.append(row)
     said = {"of_rounds": any(row["of_rounds"] for row in found), "chosen": "search" in table}
@@ -100,30 +46,15 @@ def layout(study: cells.Study, table: Mapping[str, Any]) -> tuple[list[str], lis
     return header, [{name: row[name] for name in header} for row in found]
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *rows))
-
-
-def budget(records: list[cells.Record], field: str) -> str:
-    """The records' value of a budget field; several are joined by ` or `."""
-    return " or ".join(formatting.unique(str(getattr(record, field)) for record in records))
-
-
-def used(study: cells.Study, records: list[cells.Record]) -> str:
-    """The dataset trained on, in the paper's writing where it is the paper's."""
-    return " or ".join(formatting.unique(study.labels(record.used) for record in records))
-
-
 def _common(values: Mapping[str, str]) -> str:
-    """The one value of a row's cells, or each with its column's title behind it."""
+    """Give the one value of a row's cells, or each with its column's title behind it."""
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return "; ".join(f"{value or 'none'} ({column})" for column, value in values.items())
 
 
 def _where(values: Mapping[str, str]) -> str:
-    """The one value of a row's cells, or each that is not empty with the titles of its columns behind it."""
+    """Give the one value of a row's cells, or each that is not empty with the titles of its columns behind it."""
     columns: dict[str, list[str]] = {}
     for column, value in values.items():
         columns.setdefault(value, []).append(column)
@@ -134,17 +65,30 @@ def _where(values: Mapping[str, str]) -> str:
     )
 
 
-def write(plan: Path, out: Path) -> list[Path]:
-    """Write each paper's tables, clients.csv and uncertainty.csv as `<out>/<paper>/<name>.csv`.
+def write(found: Iterable[Derived], out: Path) -> list[Path]:
+    """Write each paper's tables, clients.csv and uncertainty.csv as `<out>/<paper>/<name>.csv`; returns the files.
 
-    Returns the files written. Raises InputError for a missing plan, a damaged run folder or a table that asks for what does
-    not exist.
+    Raises InputError for a table that asks for what does not exist.
     """
     written = []
-    for study in join.studies(plan):
-        folder = out / study.paper
-        for name, table in study.spec.get("tables", {}).items():
-            written.append(csv_file.write(folder / f"{name}.csv", *layout(study, table)))
-        written.append(csv_file.write(folder / "clients.csv", *per_run.clients(study)))
-        written.append(csv_file.write(folder / "uncertainty.csv", *per_run.uncertainty(study)))
+    for one in found:
+        study, folder = one.study, out / one.study.paper
+        for name, table in study.tables.items():
+            written.append(csv_file.write(folder / f"{name}.csv", *layout(study, table, one.rows[name])))
+        written.append(csv_file.write(folder / "clients.csv", *one.clients))
+        written.append(csv_file.write(folder / "uncertainty.csv", *per_run.uncertainty(study, one.runs)))
+    return written
+
+
+def write_comparison(found: Iterable[Derived], out: Path) -> list[Path]:
+    """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper; returns the files.
+
+    Errors are as in `write`; one where printed numbers are not where they were when it was planned.
+    """
+    written = []
+    for one in found:
+        for name, compared in one.compared.items():
+            path, table = out / one.study.paper / f"{name}.compare.csv", one.study.tables[name]
+            rows = [of_cell.row for of_cell in compared]
+            written.append(csv_file.write(path, [*KEYS, *axes_of(table), *COLUMNS], rows))
     return written

@@ -2,26 +2,27 @@
 
 from collections.abc import Iterable, Sequence
 
-from bayesfed.results.cells import Record
 from bayesfed.results.formatting import unique
-from bayesfed.results.statistics import Statistic
+from bayesfed.results.records import Record
+from bayesfed.results.statistics import TAILS, Statistic
 
 
 def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
-    """Of which rounds the records have each statistic that is a `last` or `last5`, in words, where these are not the last of
-    their runs: `last: each client's last tested round, 8 to 40`."""
+    """Say of which rounds the records have each statistic that is a `last` or `last5`, where these are not the last of their
+    runs: `last: each client's last tested round, 8 to 40`."""
     records = list(records)
     told = []
-    for statistic in {one.name: one for one in asked}.values():
-        having = [record for record in records if record.tail(statistic)]
-        if not all(record.at_the_end(statistic) for record in having):
+    for statistic in {one.name: one for one in asked if one.name in TAILS}.values():
+        having = [(record, tail) for record in records if (tail := record.tail(statistic))]
+        if not all(record.at_the_end(tail, statistic) for record, tail in having):
             told.append(f"{statistic.name}: {in_tails(having, statistic)}")
     return "; ".join(told)
 
 
-def in_tails(records: Sequence[Record], statistic: Statistic) -> str:
-    """The rounds that records have a statistic of, in words: of one record each, of several from first to last."""
-    rounds = unique(str(round) for round in sorted(round for record in records for round in record.tail(statistic)))
+def in_tails(having: Sequence[tuple[Record, Sequence[int]]], statistic: Statistic) -> str:
+    """Write the rounds that records have a statistic of: of one record each, of several from first to last."""
+    records = [record for record, _ in having]
+    rounds = unique(map(str, sorted(at for _, tail in having for at in tail)))
     span = " to ".join(unique((rounds[0], rounds[-1])))
     if records[0].level == "personal":
         return f"each client as last tested, in rounds {span}"

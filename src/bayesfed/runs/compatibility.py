@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from bayesfed import models
 from bayesfed.core.errors import InputError, UnfitImages
 from bayesfed.data.prepare import COLOUR, GREY
-from bayesfed.data.schemes import SCHEMES, check_room
+from bayesfed.data.schemes import SCHEMES
 from bayesfed.data.sources import Source
 from bayesfed.methods.method import Ground, Method
 from bayesfed.models.module import ModuleNetwork
 
 if TYPE_CHECKING:
-    from bayesfed.runs.run_file import Active, Run
+    from bayesfed.runs.spec import Active, Run
 
 
 def check_fit(run: Run, method: type[Method]) -> None:
@@ -50,6 +50,10 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(why)
     if run.active:
         check_active(run, run.active, method)
+    if run.budget.patience and not run.budget.validation:
+        raise InputError(
+            "patience: it counts rounds without a better validation accuracy; give a share for validation, too"
+        )
 
 
 def check_server_images(run: Run) -> None:
@@ -72,8 +76,6 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
     pretrained = {run.other_models.get(key, run.global_model): key for key, _ in run.weights}
     if models.CONVOLUTIONS in pretrained:
         raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
-    fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
-    fewest += [("active.start", run.active.start)] if run.active else []
     whole = [] if run.shares_convolutions else [run.global_model]
     shared: list[int] = []  # parameters of each local model's convolutions
     # Clients without models of their own are alike.
@@ -86,19 +88,29 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
                 travels = network
             if name in own:
                 shared.append(network.convolution_parameters)
-            if name in pretrained and not isinstance(network, ModuleNetwork):
-                raise InputError(
-                    f"weights.{pretrained[name]}: '{name}' is no torch.nn.Module, and only such ones start from a file"
-                )
-            if isinstance(network, ModuleNetwork):
-                check_outputs(network, run)
-            for key, value in fewest:
-                if network.batchwise and value < 2:
-                    raise InputError(f"{key}: model '{name}' normalises over a mini-batch; take 2 or more, not {value}")
+            check_network(network, run, pretrained.get(name))
     if run.shares_convolutions and (len(set(shared)) > 1 or 0 in shared):
         found = ", ".join(f"{name} {count}" for name, count in zip(run.local_models, shared, strict=True))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")
     return travels
+
+
+def check_network(network: models.AnyNetwork, run: Run, pretrained: str | None) -> None:
+    """Refuse a network that cannot start from a file, or that the run's mini-batches are too small for.
+
+    `pretrained`: the key under `weights` that names its file, if any.
+    """
+    if isinstance(network, ModuleNetwork):
+        check_outputs(network, run)
+    elif pretrained:
+        raise InputError(
+            f"weights.{pretrained}: '{network.name}' is no torch.nn.Module, and only such ones start from a file"
+        )
+    fewest = [("batch_size", run.budget.batch_size), ("partition.min_train", run.partition.min_train)]
+    fewest += [("active.start", run.active.start)] if run.active else []
+    for key, value in fewest:
+        if network.batchwise and value < 2:
+            raise InputError(f"{key}: model '{network.name}' normalises over a mini-batch; take 2 or more, not {value}")
 
 
 def check_outputs(network: ModuleNetwork, run: Run) -> None:
@@ -121,7 +133,7 @@ def check_active(run: Run, active: Active, method: type[Method]) -> None:
 
 
 def server_images(run: Run) -> tuple[int, str]:
-    """How many training images the server wants, and, for a message, who says so."""
+    """Return how many training images the server wants, and, for a message, who says so."""
     own, of_method = run.budget.server_images, run.build_method().server_images()
     if own >= of_method:
         return own, f"server_images: {own} for the server"
@@ -143,7 +155,7 @@ def check_counts(run: Run) -> None:
         return
     images, told = max(most), f"dataset '{run.datasets[0]}' has {max(most)} for training"
     if scheme is not None:
-        check_room(run.sources[0].train, run.sources[0].test, run.partition)
+        scheme.check_room(run.sources[0].train, run.sources[0].test, run.partition)
     aside, asked = server_images(run)
     if run.partition.server is None and 2 * aside > images:
         raise InputError(f"{asked}, but {told}, and at most half may leave the clients")
@@ -155,8 +167,10 @@ def check_counts(run: Run) -> None:
 
 @contextlib.contextmanager
 def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[None]:
-    """What a network says inside of the images of a dataset ends with what can be done. `build`: the network for a dataset's
-    images, by which it is tried whether others in number of channels would do."""
+    """End what a network says inside about the images of a dataset with what can be done.
+
+    `build`: the network for a dataset's images, by which it is tried whether others in number of channels would do.
+    """
     try:
         yield
     except UnfitImages as error:
@@ -164,7 +178,7 @@ def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[No
 
 
 def remedy(dataset: Source, build: Callable[[Source], object]) -> str:
-    """What is to be said of a dataset's images that a network does not take."""
+    """Say what can be done about a dataset's images that a network does not take."""
     channels = dataset.seen_channels
     have = f"{channels} channel{'s' if channels > 1 else ''}"
     other = {GREY: COLOUR, COLOUR: GREY}.get(channels)

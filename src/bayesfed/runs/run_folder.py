@@ -6,6 +6,7 @@ mixed with another is noticed by whoever reads it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -32,40 +33,47 @@ def seal(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run, its record verified; None where the run is not finished.
+    """Read the summary of a run and verify its record; None if the run is not finished.
 
     Raises InputError, naming the file, for a record that is not as the run left it.
     """
+    return None if (whole := read_whole(folder)) is None else whole[0]
+
+
+def read_whole(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+    """Read the summary of a run and its SEALED files, each once and verified; None, and errors, as in `read`."""
     path = folder / SUMMARY
     if not path.exists():
         return None
     try:
         content = files.read_sealed_json(path)
-        wrong = [name for name in SEALED if content["files"][name] != files.sha256(folder / name)]
+        stored = {name: (folder / name).read_bytes() for name in SEALED}
+        wrong = [name for name in SEALED if content["files"][name] != hashlib.sha256(stored[name]).hexdigest()]
     except (ValueError, KeyError, TypeError):
         raise refused(path, "not as the run wrote it") from None
     except FileNotFoundError as error:
         raise refused(Path(error.filename), "missing in a finished run") from None
     if wrong:
         raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
-    return content
+    return content, stored
 
 
 def finished(folder: Path) -> dict[str, Any]:
-    """The summary of a finished run, as `read` gives it; raises InputError where there is none, too."""
+    """Read the summary of a finished run as `read` does; raise InputError if there is none, too."""
     if (summary := read(folder)) is None:
         raise InputError(f"{folder}: no finished run here (there is no {SUMMARY})")
     return summary
 
 
 def provenance(folder: Path) -> dict[str, Any]:
-    """How and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
+    """Read how and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
     return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def undefined(metric: str, value: float, accuracy: float) -> str:
-    """Why a metric of a model on the full test set is no number, of its value and the model's accuracy there; "" for one
-    that is."""
+    """Say why a metric of a model on the full test set is no number, from its value and the model's accuracy; "" for
+    one that is.
+    """
     if not math.isnan(value):
         return INFINITE if math.isinf(value) else ""
     if metric.startswith("auroc_foreign"):
@@ -74,7 +82,7 @@ def undefined(metric: str, value: float, accuracy: float) -> str:
 
 
 def refused(path: Path, why: str) -> InputError:
-    """The error for a record that cannot be trusted, and what to do."""
+    """Return the error for a record that cannot be trusted, and what to do."""
     return InputError(
         f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to make it anew"
     )

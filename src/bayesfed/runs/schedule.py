@@ -43,17 +43,17 @@ class Schedule:
 
     @property
     def varies(self) -> bool:
-        """Whether it changes any learning rate."""
+        """True if it changes any learning rate."""
         return self != CONSTANT
 
-    def at(self, round: int, rounds: int) -> float:
-        """The factor with which a round, counted from 1, begins."""
-        passed = [factor for share, factor in self.milestones if (round - 1) / rounds >= share]
-        falling = (1 + math.cos(math.pi * (round - 1) / rounds)) / 2 if self.cosine else 1
-        return self.round_decay ** (round - 1) * (passed[-1] if passed else 1) * falling
+    def at(self, round_number: int, rounds: int) -> float:
+        """Return the factor with which a round, counted from 1, begins."""
+        passed = [factor for share, factor in self.milestones if (round_number - 1) / rounds >= share]
+        falling = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2 if self.cosine else 1
+        return self.round_decay ** (round_number - 1) * (passed[-1] if passed else 1) * falling
 
     def epoch_end(self) -> Callable[[Node], None] | None:
-        """What is to be done at the end of each of a client's local epochs in one round."""
+        """Return what to do at the end of each of a client's local epochs in one round."""
         if self.epoch_decay == 1:
             return None
         epochs = 0

@@ -19,6 +19,8 @@ ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
 
 Curves = dict[int, dict[int, float]]  # per client: round -> accuracy
 
+COMMUNICATION = "communication"  # the model of rows about bytes sent
+
 # Why a client has no accuracy.
 NO_PREDICTORS = "no client predictors"  # the method evaluates nothing of its clients
 NO_IMAGES = "no test images"
@@ -26,9 +28,11 @@ ABSENT = "never took part"
 
 
 def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
-    """Best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last five."""
-    best = max(curve, key=lambda round: (curve[round], -round))
-    tail = [curve[round] for round in tail_of(curve)]
+    """Return the best over rounds (the paper's number, chosen on the test set) and its round, last, mean of the last
+    five.
+    """
+    best = max(curve, key=lambda number: (curve[number], -number))
+    tail = [curve[number] for number in tail_of(curve)]
     return {
         "accuracy_best": curve[best],
         "accuracy_best_round": best,
@@ -38,19 +42,21 @@ def curve_statistics(curve: Mapping[int, float]) -> dict[str, float]:
 
 
 def tail_of(rounds: Iterable[int]) -> list[int]:
-    """The last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
+    """Return the last of these rounds, LAST at most, in order: those that `last5` is a mean of."""
     return sorted(rounds)[-LAST:]
 
 
 def at_the_end(tail: Sequence[int], rounds: int) -> bool:
-    """Whether these are the last rounds of a run that has had so many."""
+    """Return whether these are the last rounds of a run that has had so many."""
     return list(tail) == tail_of(range(1, rounds + 1))
 
 
 def client_curves(history: Iterable[Row], metric: str) -> Curves:
-    """Per client and round the better of its models on its own test images: HBFL's max(meme, local). `metric`:
-    `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs, where a run tests
-    after each."""
+    """Return, per client and round, the better of its models on its own test images: HBFL's max(meme, local).
+
+    `metric`: `shard_accuracy`, after the round, or `epoch_shard_accuracy`, the best after any of its local epochs,
+    where a run tests after each.
+    """
     curves: Curves = {}
     for row in history:
         if row.model != GLOBAL and not row.model.endswith(SAMPLED) and row.metric == metric:
@@ -60,8 +66,11 @@ def client_curves(history: Iterable[Row], metric: str) -> Curves:
 
 
 def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, float]]:
-    """The statistics of each client's curve. Only the best, which is chosen on the test set anyway, is over epochs where a
-    run tests after each: the last and the last five are what was there after a round."""
+    """Return the statistics of each client's curve.
+
+    Only the best, which is chosen on the test set anyway, is over epochs where a run tests after each: the last and
+    the last five are what was there after a round.
+    """
     found = {k: curve_statistics(curve) for k, curve in curves.items()}
     epochs = client_curves(history, "epoch_shard_accuracy")
     for k, one in found.items():
@@ -70,7 +79,7 @@ def own_shards(history: Sequence[Row], curves: Curves) -> dict[int, dict[str, fl
 
 
 def global_on_shards(history: Iterable[Row]) -> Curves:
-    """Per client and round the server's model on the client's test images."""
+    """Return, per client and round, the server's model on the client's test images."""
     curves: Curves = {}
     for row in history:
         if (row.model, row.metric) == (GLOBAL, "shard_accuracy"):
@@ -81,9 +90,10 @@ def global_on_shards(history: Iterable[Row]) -> Curves:
 def per_client(
     found: Mapping[int, Mapping[str, float]], curves: Curves, test_images: Sequence[int], rounds: int, nobody: str
 ) -> dict[str, Any]:
-    """Each statistic client by client, null where a client has none; its mean over those that have; by the client's number,
-    why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run for all. `found`: the
-    statistics of the clients' `curves`; `nobody`: the reason where no client has any."""
+    """Return each statistic client by client, null where a client has none; its mean over those that have; by the
+    client's number, why one has none; and the `rounds` of `last` and `last5`, where they are not the last of the run
+    for all. `found`: the statistics of the clients' `curves`; `nobody`: the reason where no client has any.
+    """
     missing = {}
     for k, images in enumerate(test_images):
         if k not in found:
@@ -98,8 +108,53 @@ def per_client(
     return block | {"rounds": {"last": [max(tail, default=None) for tail in tails], "last5": tails}}
 
 
+def validation_curve(history: Iterable[Row]) -> dict[int, float]:
+    """Return the validation accuracy by round: the global model's; without one, the best of the clients' models."""
+    of_server: dict[int, float] = {}
+    of_clients: dict[int, float] = {}
+    for row in history:
+        if row.metric == "validation_accuracy" and not row.model.endswith(SAMPLED):
+            if (row.client, row.model) == ("global", GLOBAL):
+                of_server[row.round] = row.value
+            elif row.client != "global":
+                of_clients[row.round] = max(of_clients.get(row.round, 0.0), row.value)
+    return of_server or of_clients
+
+
+def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves) -> dict[str, Any]:
+    """Return the validation metrics of the last round, by model of the server and of the clients.
+
+    With them the round of the best validation accuracy, and the test accuracies of that round: the global model's, and
+    the clients' mean.
+    """
+    curve = validation_curve(history)
+    if not curve:
+        return {}
+    last = max(row.round for row in history)
+    found: dict[str, dict[str, dict[str, float]]] = {"global": {}, "clients": {}}
+    for row in history:
+        if row.round == last and row.metric.startswith("validation_"):
+            level = found["global" if row.client == "global" else "clients"]
+            level.setdefault(row.model, {})[row.metric.removeprefix("validation_")] = row.value
+    best = max(curve, key=lambda number: (curve[number], -number))
+    clients = [of_client[best] for of_client in own.values() if best in of_client]
+    at_best = {"global": server.get(best), "clients": statistics.fmean(clients) if clients else None}
+    return {"validation": {**found, "best_round": best, "accuracy_at_best_round": at_best}}
+
+
+def communication(history: Iterable[Row]) -> dict[str, Any]:
+    """Count the bytes from the server to the clients (`down`) and back (`up`), of all rounds and clients together."""
+    found = {"down": 0, "up": 0}
+    for row in history:
+        if row.model == COMMUNICATION:
+            found[row.metric.removeprefix("bytes_")] += int(row.value)
+    return {"bytes": found}
+
+
 def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
-    """The statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in `per_client`."""
+    """Return the statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in
+    `per_client`.
+    """
     if not curve:
         return {}
     tail = tail_of(curve)
@@ -108,8 +163,9 @@ def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
 
 
 def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """By predictor of the server, what is measured of it on the full test set in the last round; null for what is no finite
-    number, which has its reason under `missing`."""
+    """Return, by predictor of the server, what is measured of it on the full test set in the last round; null for what
+    is no finite number, which has its reason under `missing`.
+    """
     last = max((row.round for row in history), default=0)
     found: dict[str, dict[str, Any]] = {}
     for row in history:
@@ -123,23 +179,30 @@ def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The `test_images`, `global`, `clients`, `global_on_shards` and `uncertainty` parts of summary.json.
+    """Return the parts of summary.json that the metric history gives.
+
+    They are `test_images`, `global`, `clients`, `global_on_shards`, `uncertainty`, `bytes` and, with validation images,
+    `validation`.
 
     `test_images`: how many each client has. `rounds`: how many the run has had. Null stands for a client without an
     accuracy, and for a value that is not finite.
     """
     server = {row.round: row.value for row in history if (row.model, row.metric) == (GLOBAL, "test_accuracy")}
     own, on_shards = client_curves(history, "shard_accuracy"), global_on_shards(history)
-    return {
-        "test_images": list(test_images),
-        "global": of_server(server, rounds),
-        "clients": per_client(own_shards(history, own), own, test_images, rounds, NO_PREDICTORS),
-        "global_on_shards": per_client(
-            {k: curve_statistics(curve) for k, curve in on_shards.items()},
-            on_shards,
-            test_images,
-            rounds,
-            NOT_ON_SHARDS if server else NO_GLOBAL,
-        ),
-        "uncertainty": uncertainty(history),
-    }
+    return (
+        {
+            "test_images": list(test_images),
+            "global": of_server(server, rounds),
+            "clients": per_client(own_shards(history, own), own, test_images, rounds, NO_PREDICTORS),
+            "global_on_shards": per_client(
+                {k: curve_statistics(curve) for k, curve in on_shards.items()},
+                on_shards,
+                test_images,
+                rounds,
+                NOT_ON_SHARDS if server else NO_GLOBAL,
+            ),
+            "uncertainty": uncertainty(history),
+        }
+        | validation(history, server, own)
+        | communication(history)
+    )

@@ -1,4 +1,4 @@
-"""What executors share: a client's job, its mini-batches in order, and the plain way to run them."""
+"""Shared by executors: a client's job, its mini-batches in order, and the plain way to run them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def layout_of(state: State) -> tuple[tuple[object, ...], ...]:
 
 
 def epoch_hooks(job: Job, phase: Phase) -> None:
-    """What is due at the end of an epoch; a phase that counts mini-batches has none."""
+    """Run the hooks that are due at the end of an epoch; a phase that counts mini-batches has none."""
     if phase.epochs:
         for hook in (*filter(None, [phase.epoch_end]), *(job.epoch_end if phase.counted else ())):
             hook(job.node)

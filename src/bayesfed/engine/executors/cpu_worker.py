@@ -1,4 +1,6 @@
-"""Where clients are trained one after another on a CPU: memory that each is copied to, and the steps recorded on it."""
+"""A place where clients are trained one after another on a CPU: memory that each is copied to, and the steps recorded
+on it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ import torch
 from torch import Tensor
 
 from bayesfed.engine.executors.base import layout_of
-from bayesfed.engine.executors.op_recorder import Tape
+from bayesfed.engine.executors.op_recorder import OpRecorder
 from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
 # Steps of a kind that are recorded: of a method that makes its steps anew each would be kept, with all that it holds.
 STEPS = 16
-MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a desk hold
+MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a worker hold
 # torch binds an operator to Python when a mode first meets it. Of two threads that have it bound at once, one is left with
 # an object that is freed, and the process ends by SIGSEGV (torch 2.13): so one records at a time.
 RECORDING = threading.Lock()
@@ -28,14 +30,14 @@ RECORDING = threading.Lock()
 
 @dataclass
 class Recorded:
-    """A step's tape, and the mini-batch in whose memory it looks for images."""
+    """The recording of a step, and the mini-batch in whose memory it looks for images."""
 
     batch: Batch
-    tape: Tape
+    recorder: OpRecorder
 
 
 @dataclass
-class Kind:
+class Buffers:
     """Memory for states of the same names and shapes on the same networks, and the steps recorded on it: by step, shape
     of the images and whether they are indexed. None for what cannot be recorded."""
 
@@ -44,41 +46,41 @@ class Kind:
     steps: dict[Any, Recorded | None] = field(default_factory=dict)
 
 
-class Desk:
-    """Where clients are trained one after another, by steps recorded on memory that each finds its state in."""
+class CpuWorker:
+    """Trains clients one after another, by steps recorded on memory that each finds its state in."""
 
     def __init__(self, federation: Federation) -> None:
         self.proofs = Proofs(federation)
-        self.kinds: dict[Any, Kind] = {}
-        self.room = MEMORY
+        self.buffers: dict[Any, Buffers] = {}
+        self.memory_left = MEMORY
         self.generator = torch.Generator()
-        self.kind: Kind  # of the client that is here
+        self.current: Buffers  # of the client that is here
         self.learner: Learner
 
     def load(self, node: Node, networks: Hashable) -> None:
-        """Copy a client in: its node works on the desk's memory from now on."""
+        """Copy a client in: its node works on the worker's memory from now on."""
         layout = layout_of(node.state)
-        if (networks, layout) not in self.kinds:
+        if (networks, layout) not in self.buffers:
             size = sum(tensor.nbytes for tensor in node.state.values())
-            if size > self.room:  # clients whose states differ in shape would fill the memory
-                self.kinds.clear()
-                self.room = MEMORY
+            if size > self.memory_left:  # clients whose states differ in shape would fill the memory
+                self.buffers.clear()
+                self.memory_left = MEMORY
             state = {name: torch.empty_like(tensor) for name, tensor in node.state.items()}
-            self.kinds[networks, layout] = Kind(torch.empty_like(node.n), state)
-            self.room -= size
-        self.kind = self.kinds[networks, layout]
+            self.buffers[networks, layout] = Buffers(torch.empty_like(node.n), state)
+            self.memory_left -= size
+        self.current = self.buffers[networks, layout]
         for name, tensor in node.state.items():
-            self.kind.state[name].copy_(tensor)
-        self.kind.n.copy_(node.n)
+            self.current.state[name].copy_(tensor)
+        self.current.n.copy_(node.n)
         self.generator.set_state(node.generator.get_state())
-        node.state, node.generator = dict(self.kind.state), self.generator
+        node.state, node.generator = dict(self.current.state), self.generator
         self.learner = node.learner()
-        self.learner.n = self.kind.n
+        self.learner.n = self.current.n
         self.proofs.arrive(node)
 
     def step(self, phase: Phase, batch: Batch) -> None:
-        """A mini-batch of the client: recorded while it is done for the first time, then replayed."""
-        key, steps = (phase.step, batch.x.shape, phase.indexed), self.kind.steps
+        """Do a mini-batch of the client: recorded while it is done for the first time, then replayed."""
+        key, steps = (phase.step, batch.x.shape, phase.indexed), self.current.steps
         if not self.undisturbed():
             phase.train(self.learner, batch)
         elif key in steps:
@@ -89,22 +91,22 @@ class Desk:
             phase.train(self.learner, batch)
 
     def again(self, phase: Phase, batch: Batch, recorded: Recorded | None) -> None:
-        """A mini-batch by a step that was done before."""
+        """Do a mini-batch by a step that was done before."""
         if recorded:
             fill(recorded.batch, batch)
             batch = recorded.batch
         if self.proofs.due():
             step = functools.partial(phase.train, self.learner, batch)
-            replay = recorded.tape.replay if recorded else step
-            self.proofs.prove(phase, self.kind.state, self.generator, replay, step)
+            replay = recorded.recorder.replay if recorded else step
+            self.proofs.prove(phase, self.current.state, self.generator, replay, step)
         elif recorded:
-            recorded.tape.replay()
+            recorded.recorder.replay()
         else:
             phase.train(self.learner, batch)
 
     def undisturbed(self) -> bool:
-        """Whether the client's tensors are those of the desk: a hook may have put in others."""
-        state, own = self.learner.state, self.kind.state
+        """Return whether the client's tensors are those of the worker: a hook may have put in others."""
+        state, own = self.learner.state, self.current.state
         return len(state) == len(own) and all(map(operator.is_, state.values(), own.values()))
 
     def record(self, phase: Phase, batch: Batch) -> Recorded | None:
@@ -116,14 +118,14 @@ class Desk:
         )
         fill(own, batch)
         before = [tensor.data_ptr() for tensor in self.learner.state.values()]
-        with RECORDING, Tape(MEMORY) as tape:
+        with RECORDING, OpRecorder(MEMORY) as recorder:
             phase.train(self.learner, own)
         moved = before != [tensor.data_ptr() for tensor in self.learner.state.values()]
-        size = tape.size + own.x.nbytes
-        if not tape.whole or moved or size > self.room:
+        size = recorder.size + own.x.nbytes
+        if not recorder.whole or moved or size > self.memory_left:
             return None
-        self.room -= size
-        return Recorded(own, tape)
+        self.memory_left -= size
+        return Recorded(own, recorder)
 
 
 def fill(batch: Batch, other: Batch) -> None:

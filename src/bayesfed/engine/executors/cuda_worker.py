@@ -1,8 +1,8 @@
-"""Where clients are trained one after another on a GPU: a stream with fixed buffers that each is copied to, and the steps
-recorded on it as CUDA graphs.
+"""A place where clients are trained one after another on a GPU: a stream with fixed buffers that each is copied to,
+and the steps recorded on it as CUDA graphs.
 
-A thousand clients need no more lanes than ten. What a run needs is recorded at its start; a recording that proves
-necessary later holds up its own lane and the host, not other lanes.
+A thousand clients need no more workers than ten. What a run needs is recorded at its start; a recording that proves
+necessary later holds up its own worker and the host, not other workers.
 
 On a CPU nothing can be recorded: there a step runs each time it would be replayed, and all else is the same.
 """
@@ -27,7 +27,7 @@ from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.models import network
 
-KINDS = 8  # of networks and states that a lane keeps recorded
+MOST_BUFFERS = 8  # of networks and states that a worker keeps recorded
 STEPS = 16  # different steps of a kind, at most: where there are more, each round makes its own
 TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of this, so that few sizes are recorded
 
@@ -36,8 +36,10 @@ class Recorder:
     """A stream, and the graphs recorded on it, which share a pool of memory since they never overlap."""
 
     def __init__(self, device: torch.device, generator: torch.Generator, ahead: bool) -> None:
-        """`generator`: what recorded steps draw from; it may be seeded between replays. `ahead`: a stream whose work
-        comes before that of the others where the device cannot do all at once."""
+        """Make a stream, whose steps draw from `generator`; it may be seeded between replays.
+
+        `ahead`: a stream whose work comes before that of the others if the device cannot do all at once.
+        """
         self.stream = torch.cuda.Stream(device, priority=-1 if ahead else 0)
         self.generator = generator
         self.pool = torch.cuda.graph_pool_handle()
@@ -45,7 +47,7 @@ class Recorder:
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """Record what a step does on this stream, which must be the current one; gives its replay.
 
-        torch.cuda.graph() would wait for the whole device and empty both of torch's caches, lanes that are training
+        torch.cuda.graph() would wait for the whole device and empty both of torch's caches, workers that are training
         included; nothing but memory asks for that. Only this thread is forbidden what would spoil a recording:
         gradients are computed by another one. Raises Unrecordable where the step does what no recording can hold.
         """
@@ -82,11 +84,11 @@ def uncollected() -> Iterator[None]:
 
 
 class Unrecordable(RuntimeError):
-    """What a step does that a GPU cannot record, in the words of torch or CUDA."""
+    """Raised for a step that a GPU cannot record, with the words of torch or CUDA."""
 
 
 def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -> Recorder | None:
-    """A lane's recorder; none on a CPU."""
+    """Make a worker's recorder; none on a CPU."""
     return Recorder(device, generator, ahead) if device.type == "cuda" else None
 
 
@@ -99,8 +101,8 @@ class Recorded:
 
 
 @dataclass
-class Kind:
-    """Buffers for states of the same names and shapes on the same networks, and the steps recorded on them.
+class Buffers:
+    """Memory for states of the same names and shapes on the same networks, and the steps recorded on it.
 
     `recorded`: by step, then by size and whether the batch is filled up.
     """
@@ -109,11 +111,11 @@ class Kind:
     recorded: dict[Any, dict[tuple[int, bool], Recorded]] = field(default_factory=dict)
 
 
-class Lane:
+class CudaWorker:
     """Fixed buffers that recorded steps read and write, and the stream that they run on."""
 
     def __init__(self, federation: Federation, ahead: bool) -> None:
-        """`ahead`: the lane of the client with most work, whose chain of steps bounds the round, so that no other may hold
+        """`ahead`: the worker of the client with most work, whose chain of steps bounds the round, so that no other may hold
         it up."""
         compute = federation.compute
         self.federation, self.proofs = federation, Proofs(federation)
@@ -122,8 +124,8 @@ class Lane:
         self.size = federation.run.budget.batch_size
         self.generator = torch.Generator(self.device)
         self.recorder = recorder_of(self.device, self.generator, ahead)
-        self.kinds: dict[Any, Kind] = {}
-        self.kind: Kind  # of the client that is here
+        self.buffers: dict[Any, Buffers] = {}
+        self.current: Buffers  # of the client that is here
         self.fills: bool  # whether its last batches are filled up
         self.images: dict[tuple[int, int, int], Tensor] = {}  # by height, width and channels
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
@@ -135,32 +137,32 @@ class Lane:
         self.index = torch.zeros_like(self.y)
 
     def on(self) -> contextlib.AbstractContextManager[object]:
-        """Work inside is queued on the lane's stream."""
+        """Queue work inside on the worker's stream."""
         return torch.cuda.stream(self.recorder.stream) if self.recorder else contextlib.nullcontext()
 
     def follow(self) -> None:
-        """What is queued on the lane from now on waits for what the device has been asked so far."""
+        """Let what is queued on the worker from now on wait for what the device has been asked so far."""
         if self.recorder:
             self.recorder.stream.wait_stream(torch.cuda.current_stream())
 
     def lead(self) -> None:
-        """What the device is asked from now on waits for what is queued on the lane."""
+        """Let what the device is asked from now on wait for what is queued on the worker."""
         if self.recorder:
             torch.cuda.current_stream().wait_stream(self.recorder.stream)
 
     def knows(self, client: int) -> bool:
-        """Whether steps for the client's networks have been recorded here."""
-        return any(networks == tuple(self.federation.networks[client].items()) for networks, _ in self.kinds)
+        """Return whether steps for the client's networks have been recorded here."""
+        return any(networks == tuple(self.federation.networks[client].items()) for networks, _ in self.buffers)
 
     def full(self) -> bool:
-        """Whether another kind would take the place of all that are recorded."""
-        return len(self.kinds) == KINDS
+        """Return whether further buffers would take the place of all that there are."""
+        return len(self.buffers) == MOST_BUFFERS
 
     def load(self, job: Job) -> None:
-        """Copy a client in: its node works on the lane's buffers from now on."""
+        """Copy a client in: its node works on the worker's buffers from now on."""
         node = job.node
         self.prepare(job)
-        state = self.kind.learner.state
+        state = self.current.learner.state
         for name, tensor in node.state.items():
             state[name].copy_(tensor)
         self.n.copy_(node.n)
@@ -179,12 +181,12 @@ class Lane:
         self.index.zero_()
         key = (tuple(networks[node.client].items()), layout_of(node.state))
         alike = [node.client]
-        if key not in self.kinds:
+        if key not in self.buffers:
             if self.full():
                 self.forget()
-            self.kinds[key] = self.kind_of(node)
+            self.buffers[key] = self.new_buffers(node)
             alike = [client for client in range(len(networks)) if networks[client] == networks[node.client]]
-        self.kind = self.kinds[key]
+        self.current = self.buffers[key]
         images = self.federation.shards[node.client].train_images
         shape = (images.size, images.size, images.channels)
         if shape not in self.images:
@@ -210,15 +212,15 @@ class Lane:
         if self.recorder:
             self.recorder.stream.synchronize()
             self.recorder.pool = torch.cuda.graph_pool_handle()
-        self.kinds.clear()
-        del self.kind
+        self.buffers.clear()
+        del self.current
 
-    def kind_of(self, node: Node) -> Kind:
-        """New buffers in the shapes of a node's state."""
+    def new_buffers(self, node: Node) -> Buffers:
+        """Make buffers in the shapes of a node's state."""
         learner = node.learner()
         learner.state = {name: torch.zeros_like(tensor) for name, tensor in node.state.items()}
         learner.n, learner.generator = self.n, self.generator
-        return Kind(learner)
+        return Buffers(learner)
 
     def fill(self, chunk: Chunk) -> None:
         """Put the next chunk into the buffers."""
@@ -229,10 +231,10 @@ class Lane:
         self.rows.copy_(self.range)
 
     def step(self, phase: Phase, size: int) -> None:
-        """The next mini-batch of the chunk, of `size` images."""
+        """Do the next mini-batch of the chunk, of `size` images."""
         if size < self.size:
             self.tail.fill_(size)
-        recorded = self.kind.recorded[phase.step][self.form(size)]
+        recorded = self.current.recorded[phase.step][self.form(size)]
         if not self.proofs.due():
             recorded.replay()
             return
@@ -242,10 +244,11 @@ class Lane:
             self.rows.copy_(rows)
             recorded.step()
 
-        self.proofs.prove(phase, self.kind.learner.state, self.generator, recorded.replay, step)
+        self.proofs.prove(phase, self.current.learner.state, self.generator, recorded.replay, step)
 
     def form(self, size: int) -> tuple[int, bool]:
-        """How a batch of that size is run: filled up to so many images, and whether it must be told its own size.
+        """Return how a batch of that size is run: filled up to so many images, and whether it must be told its own
+        size.
 
         See `Federation.fillable`.
         """
@@ -259,7 +262,7 @@ class Lane:
         Raises InputError where the steps are made anew in every round, and would be recorded without end, and where a
         step cannot be recorded.
         """
-        steps = self.kind.recorded
+        steps = self.current.recorded
         if phase.step not in steps and len(steps) == STEPS:
             raise InputError(
                 f"method '{self.federation.method.name}': its phases have had more than {STEPS} different steps; give "
@@ -267,7 +270,7 @@ class Lane:
             )
         if (filled, weighted) in steps.setdefault(phase.step, {}):
             return
-        learner, images = self.kind.learner, self.x
+        learner, images = self.current.learner, self.x
 
         def body() -> None:
             rows = self.rows[:filled]

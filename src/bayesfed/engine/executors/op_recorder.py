@@ -27,19 +27,19 @@ SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
 Call = tuple[Callable[..., object], Any, dict[str, Any]]  # a function and its arguments
 
 
-class Tape(TorchDispatchMode):
+class OpRecorder(TorchDispatchMode):
     """Notes the operators that run inside, with the memory that they work on.
 
     `whole`: whether all of them can be replayed. Not so where one depends on the values of tensors, draws from no
     generator of the step's, has a large result and no way to compute it into given memory (convolutions), or where all
-    results together have more than `room` bytes. `size`: the bytes that a recording keeps.
+    results together have more than `limit` bytes. `size`: the bytes that a recording keeps.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.fresh: dict[int, torch.UntypedStorage] = {}  # memory that the step made, by its place
-        self.room, self.size = room, 0
+        self.limit, self.size = limit, 0
         self.whole = True
         self.replays: list[Callable[[], object]] = []
 
@@ -50,8 +50,8 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.whole:
-            calls = self.again(func, args, kwargs or {}, result)
-            self.whole = calls is not None and self.size <= self.room
+            calls = self.calls_of(func, args, kwargs or {}, result)
+            self.whole = calls is not None and self.size <= self.limit
             self.calls += calls or []
         return result
 
@@ -62,18 +62,15 @@ class Tape(TorchDispatchMode):
         self.calls.clear()
         self.fresh.clear()
 
-    def again(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Call] | None:
-        """What computes a result anew into its memory: no call for views and memory alone; None where that cannot be."""
-        if any(each.is_mkldnn for each in tensors_of(args, kwargs, result)):
-            return None  # oneDNN alone knows where it lies
-        given = {place(tensor) for tensor in tensors_of(args, kwargs)}
+    def calls_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Call] | None:
+        """Return the calls that compute a result into its memory again: none for views and memory alone.
+
+        None if the operator cannot be replayed.
+        """
         results = [each for each in tree_leaves(result) if each is not None]
-        if LOOSE.intersection(func.tags) or func.overloadpacket == aten.lift_fresh:
+        if unrepeatable(func, args, kwargs, results):
             return None
-        if not all(isinstance(each, Tensor) for each in results):
-            return None
-        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
-            return None
+        given = {place(tensor) for tensor in tensors_of(args, kwargs)}
         fresh = [each for each in results if place(each) not in given]
         if func._schema.is_mutable:
             return None if fresh else [(bound(func), args, kwargs)]
@@ -111,8 +108,8 @@ class Tape(TorchDispatchMode):
             used = {place(tensor) for tensor in tensors_of(args, kwargs)} & self.fresh.keys()
             for where in used - homes.keys():
                 own = self.fresh[where]
-                if room := idle.get(own.nbytes()):
-                    homes[where] = room.pop()
+                if spare := idle.get(own.nbytes()):
+                    homes[where] = spare.pop()
                 else:
                     homes[where] = own
                     self.size += own.nbytes()
@@ -128,25 +125,37 @@ class Tape(TorchDispatchMode):
             call()
 
 
+def unrepeatable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Any]) -> bool:
+    """Return true for an operator whose results depend on more than its arguments' memory, or are no tensors."""
+    return (
+        any(each.is_mkldnn for each in tensors_of(args, kwargs, results))  # oneDNN alone knows where it lies
+        or bool(LOOSE.intersection(func.tags))
+        or func.overloadpacket == aten.lift_fresh
+        or not all(isinstance(each, Tensor) for each in results)
+        or (torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None)
+    )
+
+
 def tensors_of(*found: Any) -> list[Tensor]:
-    """All tensors in arguments."""
+    """Return all tensors in arguments."""
     return [each for each in tree_leaves(found) if isinstance(each, Tensor)]
 
 
 def compute_and_copy(results: list[Tensor], func: Any, *args: Any, **kwargs: Any) -> None:
-    """An operator that makes memory of its own, with its results where they belong."""
+    """Run an operator that makes memory of its own, and copy its results where they belong."""
     computed = [each for each in tree_leaves(func(*args, **kwargs)) if each is not None]
     for old, new in zip(results, computed, strict=True):
         old.copy_(new)
 
 
 def place(tensor: Tensor) -> int:
-    """Where a tensor's memory begins."""
+    """Return where a tensor's memory begins."""
     return tensor.untyped_storage().data_ptr()
 
 
 def bound(func: Any) -> Callable[..., object]:
-    """An operator by torch's own function or method of that name, which takes half the time to get to it, if there is one.
+    """Replace an operator with torch's own function or method of that name, which takes half the time to get to it, if
+    there is one.
 
     Not so what makes a tensor from numbers alone: torch's own need not take `out`."""
     name, arguments = func.overloadpacket.__name__, func._schema.arguments
@@ -159,8 +168,9 @@ def bound(func: Any) -> Callable[..., object]:
 
 @functools.cache
 def into(func: Any) -> tuple[Any, list[str], set[str]] | None:
-    """The form of an operator that computes into given memory, the names of its results, and arguments that it does
-    without; None where torch has none of its own for a CPU."""
+    """Return the form of an operator that computes into given memory, the names of its results, and arguments that it
+    does without; None where torch has none of its own for a CPU.
+    """
     arguments = func._schema.arguments
     makes = not any("Tensor" in str(argument.type) for argument in arguments)
     drop = LAYOUT if makes else set()

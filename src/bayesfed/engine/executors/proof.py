@@ -40,7 +40,7 @@ class Proofs:
         self.replays = 0
 
     def arrive(self, node: Node) -> None:
-        """A client has begun its round here."""
+        """Note that a client has begun its round here."""
         opens = node.round != self.round
         self.rounds += opens
         self.node, self.round = node, node.round
@@ -50,11 +50,11 @@ class Proofs:
         self.trying = self.closely or new
 
     def hooked(self) -> None:
-        """A hook may have run."""
+        """Note that a hook may have run."""
         self.trying = self.closely
 
     def due(self) -> bool:
-        """Whether the replay that comes next is to be proved."""
+        """Count a replay, and return whether it is to be proved."""
         self.replays += 1
         if not self.trying and self.replays % EVERY:
             return False

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import torch
 
 from bayesfed.engine.executors.base import Executor, Job, Result, run_plainly
-from bayesfed.engine.executors.cpu_worker import Desk
+from bayesfed.engine.executors.cpu_worker import CpuWorker
 from bayesfed.engine.federation import Federation
 
 
@@ -24,7 +24,7 @@ class ThreadExecutor(Executor):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self.desks: list[Desk] = []  # that nobody is at
+        self.workers: list[CpuWorker] = []  # that are idle
 
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
@@ -32,20 +32,20 @@ class ThreadExecutor(Executor):
 
         def visit(client: int) -> Result:
             try:
-                desk = self.desks.pop()
+                worker = self.workers.pop()
             except IndexError:
-                desk = Desk(self.federation)
+                worker = CpuWorker(self.federation)
             job = begin(client)
-            desk.load(job.node, tuple(self.federation.networks[client].items()))
-            run_plainly(self.federation, job, desk.step, desk.proofs.hooked)
+            worker.load(job.node, tuple(self.federation.networks[client].items()))
+            run_plainly(self.federation, job, worker.step, worker.proofs.hooked)
             result = end(job)
-            self.desks.append(desk)
+            self.workers.append(worker)
             return result
 
         threads = torch.get_num_threads()
-        workers = min(threads, len(clients))
+        at_once = min(threads, len(clients))
         # Torch keeps the number of threads per thread, and starts new ones with the number set last.
-        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+        pool = ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(threads // at_once,))
         try:
             for future in as_completed([pool.submit(visit, client) for client in clients]):
                 yield future.result()

@@ -1,0 +1,107 @@
+"""Reference pages from code: what a run file can name, methods with their options, the command line."""
+
+import argparse
+import dataclasses
+import inspect
+import re
+import typing
+
+from analyses.markdown import table
+from bayesfed import cli, methods, models
+from bayesfed.data.schemes import SCHEMES, WHOLE
+from bayesfed.data.sources import SOURCES
+from bayesfed.methods.method import Method
+
+SOURCE = "../../src/bayesfed/methods"
+
+
+def names() -> str:
+    """Return the names that a run file can use: datasets, models and partition schemes."""
+    datasets = [[f"`{name}`", source.title, source.licence] for name, source in SOURCES.items()]
+    schemes = [[f"`{name}`", sentence(scheme.draw), code(scheme.options)] for name, scheme in SCHEMES.items()]
+    return (
+        table(["`dataset`", "title", "licence"], datasets)
+        + table(["`models`"], [[code(models.registry.ours())]])
+        + table(["`partition.scheme`", "", "options"], [*schemes, [f"`{WHOLE}`", "Client k holds dataset k.", ""]])
+    )
+
+
+def code(names: typing.Iterable[str]) -> str:
+    """Names as code, in a row."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def sentence(one: object) -> str:
+    """Return the first sentence of a docstring."""
+    return re.split(r"(?<=\.)\s", " ".join((inspect.getdoc(one) or "").split()))[0]
+
+
+def methods_page() -> str:
+    """Every method with its options, as its file has them."""
+    text = "# Methods and their options\n\nEach method is one file, with its equations beside the code. "
+    text += "Options stand in a run file under `method`, beside `name`.\n\n"
+    for name, cls in sorted(methods.registry.ours().items()):
+        about = inspect.getdoc(inspect.getmodule(cls)) or ""
+        text += (
+            f"## `{name}`\n\n**{cls.label}**. Source: [`{name}.py`]({SOURCE}/{name}.py).\n\n```text\n{about}\n```\n\n"
+        )
+        text += options(cls)
+    return text
+
+
+def options(cls: type[Method]) -> str:
+    """Return the options of a method: default, and what is allowed."""
+    hints = typing.get_type_hints(cls.Options)
+    rows = [
+        [f"`{one.name}`", f"`{shown(one.default)}`", allowed(hints[one.name], one.metadata)]
+        for one in dataclasses.fields(cls.Options)
+    ]
+    return table(["option", "default", "allowed"], rows) if rows else "No options.\n\n"
+
+
+def shown(value: object) -> str:
+    """Return a default as a run file has it."""
+    if value is dataclasses.MISSING:
+        return "required"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def allowed(kind: object, bounds: typing.Mapping[str, float | None]) -> str:
+    """Return the values that an option takes."""
+    if typing.get_origin(kind) is typing.Literal:
+        return code(typing.get_args(kind))
+    limits = [f"{sign} {bounds[key]:g}" for key, sign in (("low", "≥"), ("above", ">"), ("high", "≤"))
+              if bounds.get(key) is not None]  # fmt: skip
+    words = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
+    told = words.get(getattr(kind, "__name__", ""), str(kind)) if isinstance(kind, type) else plain(str(kind))
+    return " ".join([told, *limits])
+
+
+def plain(kind: str) -> str:
+    """Return a composed type in words."""
+    kind = re.sub(r"typing\.|<class '(\w+)'>", r"\1", kind)
+    for type_, word in {"float": "number", "int": "whole number", "None": "null", " | ": " or "}.items():
+        kind = kind.replace(type_, word)
+    return re.sub(r"tuple\[(.+), \.\.\.\]", r"list of \1s", kind)
+
+
+def cli_page() -> str:
+    """Every command with its arguments, as its parser has them."""
+    parser = cli.parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    text = "# Command line\n\nExit codes: 0 done, 2 refused input, 1 anything else. A refused input gives one line.\n\n"
+    for name, sub in commands.choices.items():
+        text += f"## `bayesfed {name}`\n\n{sub.description}\n\n"
+        text += table(["argument", "meaning"], [argument(one) for one in sub._actions if one.dest != "help"])
+        text += f"```text\n{sub.epilog.strip()}\n```\n\n" if sub.epilog else ""
+    return text
+
+
+def argument(action: argparse.Action) -> list[str]:
+    """Return an argument as a user types it, and its help."""
+    value = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else "")
+    typed = " ".join([*action.option_strings[-1:], *([str(value)] if value else [])]) or action.dest
+    more = "..." if action.nargs == "+" else ""
+    return [f"`{typed}{more}`".replace("|", "\\|"), (action.help or "") + (" (required)" if action.required else "")]

@@ -1,0 +1,98 @@
+"""Shared by all schemes: the partition that a scheme draws, and the way from clients' images to one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.core.errors import InputError
+
+if TYPE_CHECKING:
+    from bayesfed.data.schemes.spec import PartitionSpec
+
+Indices = NDArray[np.int64]
+NO_IMAGES: Indices = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The images of each client: client k holds `indices[offsets[k]:offsets[k + 1]]` of each split, ascending.
+
+    All arrays are int64. `server_indices`: the training images that a scheme sets aside for the server.
+    """
+
+    train_indices: Indices
+    train_offsets: Indices
+    test_indices: Indices
+    test_offsets: Indices
+    server_indices: Indices = field(default_factory=lambda: NO_IMAGES)
+
+    def train(self, client: int) -> Indices:
+        """Return the training images of `client`, counted from 0."""
+        return self.train_indices[self.train_offsets[client] : self.train_offsets[client + 1]]
+
+    def test(self, client: int) -> Indices:
+        """Return the test images of `client`, counted from 0."""
+        return self.test_indices[self.test_offsets[client] : self.test_offsets[client + 1]]
+
+
+class Scheme(ABC):
+    """A way to deal a dataset to clients. Subclasses give `name`, `draw`, and what differs from the attributes here."""
+
+    name: ClassVar[str]
+    # True if the scheme has an alpha.
+    dirichlet: ClassVar[bool] = False
+    # True if clients get test images; then they get all images of both splits, else the training images that are dealt.
+    deals_test: ClassVar[bool] = False
+    # The scheme's own options in `PartitionSpec`.
+    options: ClassVar[tuple[str, ...]] = ()
+    # True if clients may have images in common.
+    in_common: ClassVar[bool] = False
+    # True if indices of both halves count in the pool of both splits, training images first; some may be left over.
+    pooled: ClassVar[bool] = False
+
+    @abstractmethod
+    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+        """Draw the partition of labels (N,); raise InputError if the spec cannot be met."""
+
+    def check_room(self, train: int, test: int, spec: PartitionSpec) -> None:
+        """Raise InputError if splits of so many images are too small for the spec, whatever their labels."""
+        server, each = spec.server or 0, spec.images_each or 0
+        if server >= train:
+            raise InputError(f"partition.server: {server} of {train} images leave none to the clients")
+        if spec.clients * each > train - server:
+            raise InputError(
+                f"partition.images_each: {spec.clients} clients with {each} images each need {spec.clients * each}; "
+                f"there are {train - server}"
+            )
+        if self.in_common or self.pooled:
+            return
+        for split, images, least in (("training", train, max(spec.min_train, 1)), ("test", test, spec.min_test)):
+            if spec.clients * least > images:
+                raise InputError(
+                    f"partition.clients: {spec.clients} clients with at least {least} {split} images need "
+                    f"{spec.clients * least}, there are {images}: at most {images // least} clients fit"
+                )
+
+
+def of_training_images(
+    hands: list[Indices], server: Indices = NO_IMAGES, spec: PartitionSpec | None = None
+) -> Partition:
+    """Return a partition of the training images alone.
+
+    With a spec, raises InputError for a client with fewer images than the spec asks for.
+    """
+    fewest = min(map(len, hands))
+    if spec and fewest < spec.min_train:
+        raise InputError(f"partition: a client gets {fewest} training images, fewer than min_train {spec.min_train}")
+    return Partition(*packed(hands), *packed([NO_IMAGES] * len(hands)), server)
+
+
+def packed(hands: list[Indices]) -> tuple[Indices, Indices]:
+    """Return indices and offsets of one split from the images of each client."""
+    offsets = np.cumsum([0, *map(len, hands)], dtype=np.int64)
+    return np.concatenate([np.sort(hand) for hand in hands]).astype(np.int64), offsets

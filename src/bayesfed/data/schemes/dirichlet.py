@@ -1,0 +1,171 @@
+"""Schemes whose clients differ by a Dirichlet draw with concentration alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.core import rng
+from bayesfed.core.errors import InputError
+from bayesfed.data.schemes.base import Indices, Partition, Scheme, of_training_images, packed
+
+if TYPE_CHECKING:
+    from bayesfed.data.schemes.spec import PartitionSpec
+
+DRAWS = 1000  # how often a draw with too small a client is drawn again
+T = TypeVar("T")
+
+
+class DirichletClassShared(Scheme):
+    """The same Dirichlet shares of each class in both splits (HBFL)."""
+
+    name = "dirichlet_class_shared"
+    dirichlet = True
+    deals_test = True
+
+    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+        """Divide both splits by the same Dirichlet shares of each class (HBFL; spec 1 and 2.4).
+
+        For each class c one draw p_c ~ Dir(alpha * 1_N); the class's images, shuffled, are cut at
+        floor(cumsum(p_c) * n_c), in the training and in the test split alike. While a client has fewer images
+        than `spec` asks for, all shares are drawn again (A17). Raises InputError where the splits cannot feed so
+        many clients, and when no draw succeeds.
+        """
+        self.check_room(len(train_labels), len(test_labels), spec)
+        classes = int(max(train_labels.max(), test_labels.max())) + 1
+        counts = [np.bincount(labels, minlength=classes) for labels in (train_labels, test_labels)]
+        random = rng.generator(seed, "partition")
+
+        def draw() -> tuple[list[Indices], int, int]:
+            shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=classes)
+            cuts = [cut_points(shares, count) for count in counts]
+            train_size, test_size = (int(np.diff(cut, axis=1).sum(axis=0).min()) for cut in cuts)
+            return cuts, train_size, test_size
+
+        cuts = redrawn(draw, spec)
+        return Partition(*deal(train_labels, cuts[0], random), *deal(test_labels, cuts[1], random))
+
+
+class DirichletClassFloor(Scheme):
+    """Dirichlet shares of each class, rounded down (FOLA's public code)."""
+
+    name = "dirichlet_class_floor"
+    dirichlet = True
+
+    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+        """Divide the training images by Dirichlet shares of each class, rounded down (FOLA's public code).
+
+        For each class c one draw p_c ~ Dir(alpha * 1_N); client k gets the next floor(p_ck * n_c) images of the class, in
+        the order of the dataset; what is left over is dropped. A client without any gets one image of class 0: of those
+        left over, or the last one of a client that has more than one. Nobody gets test images. Redraws as
+        `dirichlet_class_shared`; raises InputError likewise, and where class 0 has no image to give.
+        """
+        self.check_room(len(train_labels), len(test_labels), spec)
+        counts = np.bincount(train_labels)
+        random = rng.generator(seed, "partition")
+
+        def draw() -> tuple[Indices, int, int]:
+            shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=len(counts))
+            sizes = np.floor(shares * counts[:, None]).astype(np.int64)
+            return sizes, int(sizes.sum(0).min()), 0
+
+        sizes = redrawn(draw, spec)
+        cuts = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(sizes, axis=1)], axis=1)
+        # The sum of shares that were rounded down can exceed the whole only by rounding of the draw itself.
+        cuts = np.minimum(cuts, counts[:, None])
+        of_class = [np.flatnonzero(train_labels == label) for label in range(len(counts))]
+        hands = [
+            np.concatenate([images[cut[k] : cut[k + 1]] for images, cut in zip(of_class, cuts, strict=True)])
+            for k in range(spec.clients)
+        ]
+        spare = list(of_class[0][cuts[0, -1] :][::-1])
+        for k in range(spec.clients):
+            if not len(hands[k]):
+                if not spare:
+                    giver = max(
+                        range(spec.clients),
+                        key=lambda j: int((train_labels[hands[j]] == 0).sum()) * (len(hands[j]) > 1),
+                    )
+                    given = hands[giver][train_labels[hands[giver]] == 0][-1:]
+                    if not len(given) or len(hands[giver]) < 2:
+                        raise InputError(
+                            "partition: class 0 has no image for a client without any; take a larger alpha"
+                        )
+                    hands[giver] = np.setdiff1d(hands[giver], given)
+                    spare = list(given)
+                hands[k] = np.array([spare.pop()], np.int64)
+        return of_training_images(hands)
+
+
+class DirichletClient(Scheme):
+    """Equally many images for every client, of classes by its own draw (the text of FOLA)."""
+
+    name = "dirichlet_client"
+    dirichlet = True
+
+    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+        """Deal every client as many training images, of classes as it likes them (the text of FOLA).
+
+        Client k draws q_k ~ Dir(alpha * p) over C classes, p = 1/C each, then floor(n / N) images, the class of each by q_k,
+        among the classes that have images left: where those of q_k have none, by what is left of each class. Nobody gets
+        test images. Raises InputError where the split cannot feed so many clients.
+        """
+        self.check_room(len(train_labels), len(test_labels), spec)
+        assert spec.alpha is not None  # checked by PartitionSpec
+        counts = np.bincount(train_labels)
+        random = rng.generator(seed, "partition")
+        piles = [random.permutation(np.flatnonzero(train_labels == label)) for label in range(len(counts))]
+        left, each = counts.copy(), len(train_labels) // spec.clients
+        hands = []
+        for _ in range(spec.clients):
+            wishes = random.dirichlet(np.full(len(counts), spec.alpha / len(counts)))
+            taken = np.zeros_like(counts)
+            while (missing := each - int(taken.sum())) > 0:
+                weights = np.where(left > 0, wishes, 0)
+                weights = weights if weights.sum() > 0 else left.astype(float)
+                asked = np.minimum(random.multinomial(missing, weights / weights.sum()), left)
+                taken, left = taken + asked, left - asked
+            hand = [pile[: taken[label]] for label, pile in enumerate(piles)]
+            piles = [pile[taken[label] :] for label, pile in enumerate(piles)]
+            hands.append(np.concatenate(hand))
+        return of_training_images(hands)
+
+
+def redrawn(draw: Callable[[], tuple[T, int, int]], spec: PartitionSpec) -> T:
+    """Draw until the smallest client has the training and test images asked for (A17); return that draw.
+
+    `draw` returns its result and both numbers of the smallest client. Raises InputError if none of DRAWS draws fits.
+    """
+    best = (-1, -1)
+    for _ in range(DRAWS):
+        drawn, train_size, test_size = draw()
+        if train_size >= spec.min_train and test_size >= spec.min_test:
+            return drawn
+        best = max(best, (train_size, test_size))
+    raise InputError(
+        f"partition: none of {DRAWS} draws with alpha {spec.alpha:g} gave each of {spec.clients} clients "
+        f"{spec.min_train} training and {spec.min_test} test images (the best left one with {best[0]} and "
+        f"one with {best[1]}): take a larger alpha, fewer clients, or lower min_train and min_test"
+    )
+
+
+def cut_points(shares: NDArray[np.float64], counts: Indices) -> Indices:
+    """Return the points to cut each class at, (classes, clients + 1): 0, floor(cumsum(share) * count), count."""
+    inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * counts[:, None]).astype(np.int64)
+    # A sum may round to just above 1: never cut behind the end.
+    inner = np.minimum(inner, counts[:, None])
+    return np.concatenate([np.zeros((len(counts), 1), np.int64), inner, counts[:, None]], axis=1)
+
+
+def deal(labels: Indices, cuts: Indices, random: np.random.Generator) -> tuple[Indices, Indices]:
+    """Deal one split by the cut points of each class; return indices and offsets."""
+    hands: list[list[Indices]] = [[] for _ in range(cuts.shape[1] - 1)]
+    for label, cut in enumerate(cuts):
+        # Shuffled, so that other seeds give other images and not only other counts.
+        images = random.permutation(np.flatnonzero(labels == label))
+        for hand, piece in zip(hands, np.split(images, cut[1:-1]), strict=True):
+            hand.append(piece)
+    return packed([np.concatenate(hand) for hand in hands])

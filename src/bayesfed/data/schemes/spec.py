@@ -1,0 +1,127 @@
+"""The block `partition` of a run file, the schemes by name, and the draw of a partition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.data.schemes.base import Indices, Partition, Scheme
+from bayesfed.data.schemes.counts import IID, Shards
+from bayesfed.data.schemes.dirichlet import DirichletClassFloor, DirichletClassShared, DirichletClient
+from bayesfed.data.schemes.labels import LABELS5_SIZES, ClassesApart, Labels5
+
+WHOLE = "whole"  # deals nothing: client k holds all of the run's dataset k (multi-task)
+OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server", "size")  # of single schemes
+LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all shares are equal
+
+SCHEMES: Mapping[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        DirichletClassShared(), DirichletClassFloor(), DirichletClient(), ClassesApart(), Labels5(), Shards(), IID(),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """The division of a dataset; raises InputError for a scheme, alpha or count that cannot be.
+
+    `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
+    A17; 0 takes any draw). The other options are those of single schemes: each wants its own, and no other.
+    """
+
+    scheme: str = "dirichlet_class_shared"
+    alpha: float | None = None
+    clients: int = 10
+    min_train: int = 10
+    min_test: int = 1
+    shards: int | None = None  # that the training images are cut into
+    shards_each: int | None = None  # of these, a client's
+    share: float | None = None  # of each of its shards, what a client takes
+    least: int | None = None  # images of every class that a client has beside them
+    images_each: int | None = None  # a client's
+    server: int | None = None  # images that the server has, and no client
+    size: str | None = None  # one of LABELS5_SIZES
+
+    def __post_init__(self) -> None:
+        known = [*SCHEMES, WHOLE]
+        if self.scheme not in known:
+            raise InputError(f"partition.scheme: unknown '{self.scheme}', {nearest(self.scheme, known)}")
+        for key, least in (("clients", 1), ("min_train", 0), ("min_test", 0)):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"partition.{key}: {value!r} is not a whole number from {least}")
+        scheme = SCHEMES.get(self.scheme)  # None for `whole`
+        for key in OPTIONS:
+            self.check_option(key, scheme is not None and key in scheme.options)
+        if scheme and not scheme.deals_test and self.min_test:
+            raise InputError(
+                f"partition.min_test: {self.min_test}, but scheme {self.scheme} deals no test images; set it to 0"
+            )
+        self.check_alpha(scheme is not None and scheme.dirichlet)
+
+    def check_alpha(self, wanted: bool) -> None:
+        """Raise InputError for an alpha that is missing, out of range, or of a scheme without one."""
+        if not wanted:
+            if self.alpha is not None:
+                raise InputError(
+                    f"partition.alpha: {self.alpha!r} means nothing with scheme {self.scheme}; leave it out"
+                )
+            return
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
+            raise InputError(f"partition.alpha: {self.alpha!r} is not a number above 0, for example 0.05")
+        if not 0 < self.alpha <= LARGEST_ALPHA:
+            raise InputError(f"partition.alpha: {self.alpha!r} is not above 0 and up to {LARGEST_ALPHA:g}")
+        if not math.isclose(float(f"{self.alpha:g}"), self.alpha, rel_tol=1e-12):
+            raise InputError(f"partition.alpha: {self.alpha!r} has more digits than names hold; write {self.alpha:g}")
+
+    def check_option(self, key: str, wanted: bool) -> None:
+        """Raise InputError for a scheme's own option that is missing, out of range, or another scheme's."""
+        value = getattr(self, key)
+        if not wanted:
+            if value is not None:
+                raise InputError(f"partition.{key}: {value!r} means nothing with scheme {self.scheme}; leave it out")
+        elif key == "size":
+            if value not in LABELS5_SIZES:
+                raise InputError(
+                    f"partition.size: {value!r} is no size of labels5; {nearest(str(value), LABELS5_SIZES)}"
+                )
+        elif key == "share":
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value <= 1 or float(f"{value:g}") != value:
+                raise InputError(
+                    f"partition.share: {value!r} is not a number above 0 and up to 1 of at most six digits"
+                )
+        else:
+            low = 0 if key in ("least", "server") else 1
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise InputError(
+                    f"partition.{key}: {value!r} is not a whole number from {low}; scheme {self.scheme} needs it"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it except options of other schemes."""
+        return {key: value for key, value in vars(self).items() if key not in OPTIONS or value is not None}
+
+    @property
+    def label(self) -> str:
+        """Part of a file name for the spec: `dirichlet_class_shared-alpha~0.05-clients~10`."""
+        parts = [self.scheme]
+        if self.alpha is not None:
+            parts.append(f"alpha~{self.alpha:g}")
+        parts.append(f"clients~{self.clients}")
+        for key in (one for one in OPTIONS if getattr(self, one) is not None):
+            value = getattr(self, key)
+            parts.append(f"{key}~{value if isinstance(value, str) else format(value, 'g')}")
+        for key in ("min_train", "min_test"):
+            if getattr(self, key) != getattr(PartitionSpec, key):
+                parts.append(f"{key}~{getattr(self, key)}")
+        return "-".join(parts)
+
+
+def divide(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    """Draw the partition of a spec; raise InputError as its scheme does."""
+    return SCHEMES[spec.scheme].draw(train_labels, test_labels, spec, seed)

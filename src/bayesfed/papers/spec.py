@@ -1,0 +1,317 @@
+"""The YAML files of papers and configs: every key that they may have, its type, and what it means.
+
+`Paper` is config/papers/<paper>.yaml, `Config` is config/<name>.yaml; `options.read` checks both. Experiments give axes by
+the full names of run file keys (`partition.alpha`, `method.lr`). Tables, figures and claims name cells by fields and by
+the axes' short names (`alpha`, `lr`; `grid.short`). plan/paper_check.py checks names across a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from bayesfed.core.options import Bounds, option, optional, rest
+
+Text = Annotated[
+    str,
+    Bounds(
+        pattern=r"[^=+@\t\r-].*",
+        words="a text that does not begin with =, +, - or @, by which spreadsheets know a formula",
+    ),
+]
+Name = Annotated[
+    str,
+    Bounds(
+        pattern="[a-z][a-z0-9_-]+",
+        words="a name of two or more small letters, digits, _ and -, a letter first",
+    ),
+]
+Filename = Annotated[
+    str,
+    Bounds(
+        pattern="[A-Za-z0-9][A-Za-z0-9_-]*",
+        words="a name that a file can have, of letters, digits, _ and -",
+    ),
+]
+Folder = Annotated[str, Bounds(pattern="[^{}]+", words="a folder without braces in its name")]
+Word = Annotated[str, Bounds(least=2)]  # Snakemake refuses keys of one letter, and no name needs to be so short
+Names = tuple[str, ...]
+Block = Mapping[str, Any]
+Values = Annotated[tuple[Any, ...], Bounds(least=1, unique=True)]
+Seeds = Annotated[tuple[Annotated[int, Bounds(low=0, high=2**63 - 1)], ...], Bounds(least=1, unique=True)]
+Datasets = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunKeys:
+    """Keys of a run file (runs/run_file.py), without method and seed. Blocks are changed key by key; a partition that names
+    its scheme replaces the one before."""
+
+    partition: Block = optional()
+    models: Block = optional()
+    images: Block = optional()
+    schedule: Block = optional()
+    tasks: Block = optional()
+    active: Block = optional()
+    others: Mapping[Word, Any] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRun(RunKeys):
+    """A paper's budget: what all its runs have in common."""
+
+    partition: Block
+    rounds: Any
+    local_epochs: Any
+    batch_size: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Values of axes that belong together. dataset: a name, or one for each client. method: a label of `methods`. All
+    other keys are full names of axes: `models.global`, `partition.alpha`, `method.lr`, `stragglers`."""
+
+    dataset: Datasets = ""
+    method: str = ""
+    others: Mapping[Word, Any] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The values of each axis, all crossed with each other; names as in `Case`."""
+
+    dataset: Annotated[tuple[Datasets, ...], Bounds(least=1, unique=True)] = ()
+    method: Annotated[Names, Bounds(least=1, unique=True)] = ()
+    others: Mapping[Word, Values] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(RunKeys):
+    """A grid of runs: every case with every combination of the axes, once for each seed.
+
+    All other keys are those of a run file, for the whole grid. departs: how it is less or other than what the paper did, in
+    words; its cells get no verdict. full_names: axes that tables and figures call by their full names.
+    """
+
+    cases: Annotated[tuple[Case, ...], Bounds(least=1)] = ()
+    axes: Axes = Axes()
+    departs: Text = ""
+    full_names: Names = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Grid):
+    """A grid that a paper ran. seeds: how often the paper repeated it, where it says so: seeds 0, 1, ..."""
+
+    seeds: int = option(1, low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(Grid):
+    """What a config changes in a paper's experiment, or an experiment of its own, by all keys of a `Grid`.
+
+    In a paper's: skip it, or give other seeds, stand-in datasets, keys of its run, cases, or values of its axes.
+    """
+
+    skip: bool = False
+    seeds: Seeds = ()
+    datasets: Mapping[str, str] = optional()
+    run: RunKeys = RunKeys()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds where axes have certain values. where: axis, by its full name -> a value or several. run: keys of a run
+    file. methods: label -> hyperparameters."""
+
+    where: Mapping[str, Any]
+    run: RunKeys = RunKeys()
+    methods: Mapping[str, Block] = optional()
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best of a grid in the place of its cells. over: axes to choose among, by their short names. by: the accuracy whose
+    mean over seeds decides."""
+
+    over: Names
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table: a title, a metric where the table has none, and the values of fields or axes of its cells."""
+
+    title: Text = ""
+    metric: str = ""
+    where: Mapping[str, Any] = rest()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: means over seeds. rows: field or axis (short) -> values, all crossed. metric: for columns without their own.
+
+    published: items of the published numbers that it shows, its own name unless given; [] where the paper has no such table,
+    so its runs have no priority. note: stands in each row's note.
+    """
+
+    title: Text
+    experiment: str
+    rows: Mapping[str, Annotated[tuple[Any, ...], Bounds(least=1)]]
+    columns: Annotated[tuple[Column, ...], Bounds(least=1)]
+    metric: str = ""
+    published: Names = ()
+    note: str = ""
+    search: Search = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shows:
+    """What a figure shows in place of the accuracy over rounds (results/figures.py): one of these, and its axis' label.
+
+    diagnostic: a value that the server logs. predictors: the server's predictors of that name, in a round (-1: the last).
+    labelled: accuracy by labelled images. reliability: accuracy by confidence. against: accuracy by that of another level.
+    error: a logged value of every network.
+    """
+
+    label: Text
+    diagnostic: str = ""
+    predictors: str = ""
+    round: int = 1
+    labelled: bool = False
+    reliability: str = ""
+    against: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: curves over rounds, a panel for each combination of values of rows and columns.
+
+    accuracy: whose (statistics.LEVELS). rows, columns, curves, x: fields or axes, by their short names. curves: what
+    tells curves apart. x: an axis of numbers below, instead of rounds. methods: labels. where: field or axis -> values.
+    """
+
+    title: Text
+    experiment: str
+    accuracy: str
+    rows: Names
+    columns: Names
+    methods: Annotated[Names, Bounds(least=1)]
+    where: Mapping[str, Any] = optional()
+    curves: str = "method"
+    x: str = ""
+    shows: Shows = optional()
+    note: str = ""
+    search: Search = optional()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An ordering that a paper claims, or that we ask about, tested in every cell of its experiments (results/claims.py).
+
+    claim: the words. by: who says so. metric: what is compared. where: field or axis (short) -> values of the cells. apart:
+    axes that tell the two sides apart. most: whether more than half of the cells are enough. The rest depends on the kind:
+    `method` and `than` (labels), `methods` (labels), `along` (an axis), `at` and `than` (values of `along`), `dataset`
+    and `than_dataset`.
+    """
+
+    claim: Text
+    by: Literal["paper", "us"]
+    kind: Literal["higher", "lower", "not higher", "higher at", "falls", "rises", "smaller gain"]
+    experiments: Names
+    metric: str
+    where: Mapping[str, Any] = optional()
+    apart: Names = ()
+    most: bool = False
+    search: Search = optional()
+    method: str = ""
+    than: tuple[Any, ...] = ()
+    methods: Annotated[Names, Bounds(least=1)] = ()
+    along: str = ""
+    at: Any = None
+    dataset: str = ""
+    than_dataset: Names = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodBlock:
+    """The block `method` of a run file. name: the method's. All other keys are its options."""
+
+    name: str
+    options: Mapping[Word, Any] = rest()
+
+
+@dataclass(frozen=True)
+class Paper:
+    """config/papers/<paper>.yaml: what a paper ran, and what it shows.
+
+    paper: the file's name. run: its budget. methods: label in tables and figures -> method. given: rules for some values of
+    axes. settings: its words for an alpha, or for a scheme without one. first_client: what it calls client 0, where
+    `client` in the file counts from 0. labels: how it writes names. statistics: further statistics of a curve, by name
+    (results/statistics.py). glance: the tables that the README shows. shipped: experiment -> digest of its runs
+    (experiments.digest).
+    """
+
+    paper: Name
+    title: Text
+    reference: Text
+    run: PaperRun
+    methods: Annotated[Mapping[Text, MethodBlock], Bounds(least=1)]
+    experiments: Annotated[Mapping[str, Experiment], Bounds(least=1)]
+    given: tuple[Rule, ...] = ()
+    settings: Mapping[str, Text] = optional()
+    first_client: int = option(0, low=0)
+    shipped: Mapping[str, str] = optional()
+    statistics: Mapping[str, Block] = optional()
+    glance: Names = ()
+    labels: Mapping[str, Text] = optional()
+    tables: Mapping[Filename, Table] = optional()
+    figures: Mapping[Filename, Figure] = optional()
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True)
+class ShortRuns:
+    """Which runs are trained several to a job: those below an estimated cost (multiply-adds forwards of all training; 0:
+    none), and how many at most."""
+
+    below: float = option(1e11, low=0)
+    together: int = option(20, low=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """config/<name>.yaml: which papers' grids to run, and how much of them.
+
+    name: of results/<name>/ and reports/<name>.html. notice: stands over every table, figure and the report. benchmarks:
+    whether the report has the tables of speed. papers: names of their files. parts: a folder of plugins and papers of your
+    own. weights: a folder of pretrained weights; without it all networks start from scratch. run: keys of a run file that
+    replace the paper's. methods: label -> hyperparameters that replace the paper's; with a `name`, a method of your own.
+    datasets: the paper's dataset -> the one that stands in for it. tables, figures: of your own, as `Table` and `Figure`
+    describe. data_mirror: a folder of the publishers' files. partitions: a folder for sampled partitions. gpu_slots: how
+    many jobs share a GPU. precision: how networks are computed, by the device (auto) unless given. runs: train what is
+    missing (all), or take those that are finished (standing).
+    """
+
+    name: Name
+    papers: Annotated[tuple[Word, ...], Bounds(least=1, unique=True)]
+    title: Text = ""
+    notice: str = ""
+    benchmarks: bool = False
+    parts: Word = ""
+    weights: str | None = None
+    seeds: Seeds = ()
+    run: RunKeys = RunKeys()
+    methods: Mapping[Text, Mapping[Word, Any]] = optional()
+    datasets: Mapping[str, str] = optional()
+    experiments: Mapping[str, Change] = optional()
+    tables: Mapping[Filename, Block] = optional()
+    figures: Mapping[Filename, Block] = optional()
+    short_runs: ShortRuns = ShortRuns()
+    data_mirror: str | None = None
+    partitions: Folder | None = None
+    gpu_slots: int = option(1, low=1)
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    runs: Literal["all", "standing"] = "all"

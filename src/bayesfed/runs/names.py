@@ -1,0 +1,51 @@
+"""What a run file can name, each with a line that says what it is: for `bayesfed list` and for Python."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bayesfed import methods, models
+from bayesfed.core import plugins
+from bayesfed.data import catalogue
+from bayesfed.data.described import Whole
+from bayesfed.data.schemes import SCHEMES, WHOLE
+from bayesfed.methods import description
+
+AnyPath = str | os.PathLike[str]
+
+
+def list_methods(parts: AnyPath | None = None) -> dict[str, str]:
+    """Return the methods by name; `parts`: a folder with some of your own, which are listed, too."""
+    return {name: description.about(one).splitlines()[0] for name, one in parts_of(methods.registry, parts).items()}
+
+
+def list_datasets(parts: AnyPath | None = None) -> dict[str, str]:
+    """Return the datasets by name, with their titles; `parts`: a folder with some of your own."""
+    return {name: one.title for name, one in parts_of(catalogue.registry, parts).items()}
+
+
+def list_models(parts: AnyPath | None = None) -> dict[str, str]:
+    """Return the networks by name; `parts`: a folder with some of your own."""
+    return {name: first_line(one) for name, one in parts_of(models.registry, parts).items()}
+
+
+def list_partitions() -> dict[str, str]:
+    """Return the schemes that divide a dataset, by name."""
+    found = {name: first_line(scheme.draw) for name, scheme in SCHEMES.items()} | {WHOLE: first_line(Whole)}
+    return dict(sorted(found.items()))
+
+
+def parts_of(registry: plugins.Registry, folder: AnyPath | None) -> Mapping[str, Any]:
+    """All parts of a kind by name, in alphabetical order, with those of a folder."""
+    plugins.use(None if folder is None else os.fspath(folder))
+    found = {**registry.ours(), **{name: part.value() for name, part in registry.own().items()}}
+    return dict(sorted(found.items()))
+
+
+def first_line(one: object) -> str:
+    """Return the first line of a docstring; "" for none."""
+    text = inspect.getdoc(one)
+    return text.splitlines()[0] if text else ""

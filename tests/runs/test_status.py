@@ -1,0 +1,88 @@
+"""`bayesfed status`: the state of a plan's runs by what lies in their folders."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import plans
+
+from bayesfed import cli
+from bayesfed.core import files
+from bayesfed.runs import planned
+
+LOG = "fedavg on digits: round 0 of 20 done\nround 4/20  accuracy 0.6100  7 s\nround 5/20  accuracy 0.6250  9 s\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The results of a config `small`, with a run in each state."""
+    monkeypatch.chdir(tmp_path)
+    home = Path("results/small")
+    entries = [
+        {"folder": "done", "cost": 1000},
+        {"folder": "begun", "cost": 2000},
+        {"folder": "held", "cost": 4000, "experiment": "heterogeneous"},
+        {"folder": "broken", "cost": 1000, "experiment": "heterogeneous"},
+        {"folder": "waiting", "cost": 1000, "method": "hbfl"},
+    ]
+    plans.write(home, [{"key": run["folder"]} | run for run in entries])
+    files.write_text(home / "runs/done/summary.json", '{"train_seconds": 3600}')
+    files.write_text(home / "runs/held/run.log", LOG)
+    files.write_text(home / "checkpoints/begun.safetensors", "")
+    files.write_text(home / "logs/train/begun.log", "bayesfed: stopped by a signal after round 3 of 20; run it again\n")
+    files.write_text(home / "logs/train/broken.log", "round 1/20\nbayesfed: broken.yaml: no space left\n")
+    return home
+
+
+def test_every_state_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with files.locked(home / "runs/held/.lock", ""):
+        assert cli.main(["status", "small"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "paper  experiment     finished  running  failed  stopped  open  hours left",
+        "hbfl   homogeneous           1        0       0        1     1         3.0",
+        "hbfl   heterogeneous         0        1       1        0     0         4.0",
+        "all                          1        1       1        1     1         7.0",
+        "hours left: an estimate for one run at a time, by what finished runs of a method took for their multiply-adds",
+        "running held: round 5 of 20, accuracy 0.6250",
+        "failed broken: broken.yaml: no space left",
+    ]
+
+
+def test_nothing_is_estimated_by_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "runs/done/summary.json").unlink()
+    assert cli.main(["status", str(home / "plan/plan.json")]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[:4]] == ["left", *["unknown"] * 3]
+
+
+def test_many_failures_are_counted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"broken{number}" for number in range(13)]
+    plans.write(home, [{"folder": name, "key": name} for name in names])
+    for name in names:
+        files.write_text(home / f"logs/train/{name}.log", "bayesfed: no space left\n")
+    cli.main(["status", "small"])
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == ["failed broken9: no space left", "and 3 more that failed"]
+
+
+def test_what_is_no_plan(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_text(Path("other.json"), "{}")
+    assert cli.main(["status", "other.json"]) == 2
+    assert capsys.readouterr().err.startswith("bayesfed: other.json: this is no plan; give a plan.json")
+    assert cli.main(["status", "smal"]) == 2
+    assert capsys.readouterr().err.startswith("bayesfed: smal: there is no such plan")
+
+
+def test_a_run_has_the_places_that_the_workflow_gives_it(home: Path) -> None:
+    first = planned.read(Path("small"))[0]
+    assert first.run_file == home / "plan/runs/done.yaml"
+    assert first.checkpoint == home / "checkpoints/done.safetensors"
+    rule = (Path(__file__).parents[2] / "workflow/rules/train.smk").read_text()
+    assert '"<logs>/train/{run}.log"' in rule
+    assert "checkpoints/{{run}}.safetensors" in rule
+
+
+def test_the_state_of_a_plan_is_told_without_torch() -> None:
+    code = "import sys; from bayesfed import cli; from bayesfed.engine import plan_training; from bayesfed.runs import status; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "pandas"} & set(found)
