@@ -169,3 +169,21 @@ def test_precisions_have_a_floor_that_is_logged() -> None:
     found.play()
     assert found.server["S"].tolist() == pytest.approx([1e-3, 3])
     assert found.logged["precision_floored"].item() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up"),
+    [
+        ("fedavg", 1, 1), ("feddyn", 1, 1), ("fedlap", 1, 1), ("fedlap_cov", 2, 2), ("bayesadmm", 2, 4), ("fedgvi", 2, 2),
+        ("fedivon", 2, 2), ("fedep", 2, 2), ("pfedvem", 1, 1),
+    ],
+)  # fmt: skip
+def test_what_travels_is_single_precision(name: str, down: int, up: int, mapping: Make, data_dir: Path) -> None:
+    """So many numbers for each parameter in the second round, whatever is kept in double precision; and a few scalars."""
+    of = federation(mapping(name), data_dir, torch.float32)
+    rows = {row.metric: row.value for row in play(of, 2).history if row.round == 2 and "bytes" in row.metric}
+    parameters = of.networks[0]["global"].parameters
+    assert len(rows) >= 2
+    for metric, value in rows.items():
+        expected = 4 * 4 * parameters * (down if "down" in metric else up)
+        assert expected <= value <= expected + 4 * 64, metric

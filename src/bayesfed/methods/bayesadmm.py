@@ -85,10 +85,10 @@ class BayesADMM(Method):
         return {"v": zero, "V": zero.clone(), "m.b": fresh["m.b"], "m.t": fresh["m.t"]}
 
     def message(self, server: Node, client: int) -> State:
-        return {"m": server["m"], "S": server["S"]}
+        return {"m": server["m"], "S": server["S"].to(server["m"].dtype)}
 
     def start(self, c: Node, message: State) -> State:
-        o, m, S, first = self.options, message["m"], message["S"], c.round == 1
+        o, m, S, first = self.options, message["m"], message["S"].double(), c.round == 1
         size = c.n / (o.temperature * self.rho)
         h = torch.full_like(m, o.h_start) if first or self.admm else ((S - o.prior) / size).to(m.dtype)
         rest = torch.zeros_like(m) if self.admm and not first else h
@@ -116,6 +116,8 @@ class BayesADMM(Method):
         if self.admm:
             rate = self.options.damping * self.rho
             sent |= {"dv": rate * (sent["Sm"] - c["S"] * c["m_0"]), "dV": rate * (S_k - c["S"])}
+        sent = {name: value.to(c["m"].dtype) for name, value in sent.items()}
+        if self.admm:
             c["v"].add_(sent["dv"])
             c["V"].add_(sent["dV"])
         return sent
@@ -126,7 +128,7 @@ class BayesADMM(Method):
             q, alpha = torch.ones_like(q), self.options.alpha
             alpha = 1 / (1 + server.clients * self.rho) if alpha is None else alpha
             for name in ("v", "V"):
-                server[name] = server[name] + stacked(updates, f"d{name}").sum(0)
+                server[name] = server[name] + stacked(updates, f"d{name}").double().sum(0)
         S, Sm = (weighted_mean(q, stacked(updates, name)) for name in ("S", "Sm"))
         S, least = (1 - alpha) * S + alpha * (self.options.prior + server["V"]), FLOOR * self.options.prior
         server["S"] = S.clamp(min=least)

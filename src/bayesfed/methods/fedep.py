@@ -41,6 +41,7 @@ class FedEP(Method):
     name = "fedep"
     label = "FedEP"
     revision = 1
+    free = ("mu",)
     by_epochs = True
     draws_by_image = True
     logs: ClassVar = {
@@ -86,10 +87,10 @@ class FedEP(Method):
         return {f"site.{name}": tensor for name, tensor in self.first(c, c.n).items()}
 
     def message(self, server: Node, client: int) -> State:
-        return {"mu": server["mu"], "natural": server["natural"]}
+        return {"mu": server["mu"], "natural": server["natural"].to(server["mu"].dtype)}
 
     def start(self, c: Node, message: State) -> State:
-        server, theta, cavity = message["natural"], message["mu"].clone(), self.options.cavity
+        server, theta, cavity = message["natural"].double(), message["mu"].clone(), self.options.cavity
         outside = {"ep": server - c["site.natural"], "sep": (1 - c.n / c.total) * server, "adf": server}[cavity]
         prior = outside.clone()
         prior[1] += self.options.weight_decay * c.n
@@ -140,6 +141,7 @@ class FedEP(Method):
         precision = self.precision(c)
         change = torch.stack([precision * c["mu"], precision]) - c["server"]
         change = clip(change, self.options.clip) * (self.options.damping or 1 / c.clients)
+        change = change.to(c["mu"].dtype)
         if self.options.cavity == "ep":
             c["site.momentum"].mul_(self.options.step_momentum).add_(change)
             c["site.natural"].add_(c["site.momentum"], alpha=self.options.step)
@@ -147,7 +149,7 @@ class FedEP(Method):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         o = self.options
-        server["momentum"] = o.step_momentum * server["momentum"] + stacked(updates, "change").sum(0)
+        server["momentum"] = o.step_momentum * server["momentum"] + stacked(updates, "change").double().sum(0)
         server["natural"] = server["natural"] + o.step * server["momentum"]
         eta, precision = server["natural"]
         server["mu"] = (eta / precision.clamp(min=LEAST)).to(server["mu"].dtype)

@@ -41,6 +41,7 @@ class FedGVI(Method):
     name = "fedgvi"
     label = "FedGVI"
     revision = 1
+    free = ("m",)
     logs: ClassVar = {
         "precision_mean": "mean of the server's precisions over all parameters",
         "precision_floored": "share of the server's precisions that were raised to 1e-6",
@@ -72,15 +73,18 @@ class FedGVI(Method):
         zero = torch.zeros_like(c.initial(), dtype=torch.float64)
         return {"site.S": zero, "site.Sm": zero.clone()}
 
+    def message(self, server: Node, client: int) -> State:
+        return {name: server[name].to(server["m"].dtype) for name in ("m", "S", "Sm")}
+
     def start(self, c: Node, message: State) -> State:
-        m, S = message["m"].clone(), message["S"]
+        m, S, Sm = message["m"].clone(), message["S"].double(), message["Sm"].double()
         s = (-S.log()).to(m.dtype)
         if c.round == 1:
             m, s = c.weights(m, c.initial()), torch.full_like(s, self.options.first).log()
         cavity = (S - c["site.S"]).clamp(min=LEAST)
-        state = {"m": m, "s": s, "S": S.clone(), "Sm": message["Sm"].clone()}
+        state = {"m": m, "s": s, "S": S.clone(), "Sm": Sm.clone()}
         state |= self.adam.start("m", m) | self.adam.start("s", m)
-        cavity_m = (message["Sm"] - c["site.Sm"]) / cavity
+        cavity_m = (Sm - c["site.Sm"]) / cavity
         return state | {"cavity.m": cavity_m.to(m.dtype), "cavity.variance": cavity.reciprocal().to(m.dtype)}
 
     def gradient(self, c: Learner, theta: Tensor, batch: Batch) -> Tensor:
@@ -104,13 +108,14 @@ class FedGVI(Method):
     def finish(self, c: Node) -> State:
         damping = self.options.damping or 1 / c.clients
         S_k = c.weights((-c["s"]).double().exp(), c["S"])
-        sent = {"S": damping * (S_k - c["S"]), "Sm": damping * (S_k * c["m"] - c["Sm"])}
+        changes = {"S": damping * (S_k - c["S"]), "Sm": damping * (S_k * c["m"] - c["Sm"])}
+        sent = {name: change.to(c["m"].dtype) for name, change in changes.items()}
         for name, change in sent.items():
             c[f"site.{name}"].add_(change)
         return sent
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        S, Sm = (server[name] + stacked(updates, name).sum(0) for name in ("S", "Sm"))
+        S, Sm = (server[name] + stacked(updates, name).double().sum(0) for name in ("S", "Sm"))
         server["S"], server["Sm"] = S.clamp(min=LEAST), Sm
         server["m"] = (Sm / server["S"]).to(server["m"].dtype)
         return {"precision_mean": server["S"].mean(), "precision_floored": S.lt(LEAST).double().mean()}

@@ -39,6 +39,7 @@ class FedIvon(Method):
     name = "fedivon"
     label = "FedIvon"
     revision = 1
+    free = ("stiffness",)
     logs: ClassVar = {"curvature_mean": "mean of the server's h over all parameters"}
 
     @dataclass(frozen=True)

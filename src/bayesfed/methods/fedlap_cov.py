@@ -66,11 +66,11 @@ class FedLapCov(FedLap):
         return FedAvg.init_client(self, c) | {"v": zero, "V": zero.clone()}
 
     def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"], "S": server["S"]}
+        return {"theta": server["theta"], "S": server["S"].to(server["theta"].dtype)}
 
     def start(self, c: Node, message: State) -> State:
-        theta, S = message["theta"], message["S"]
-        quadratic, linear = S - c["V"], S * theta - c["v"]
+        theta, S = message["theta"], message["S"].double()
+        quadratic, linear = (S - c["V"]).clamp(min=0), S * theta - c["v"]
         return super().start(c, {"theta": theta}) | {
             "S": S.clone(),
             "H": torch.zeros_like(theta),
@@ -92,15 +92,15 @@ class FedLapCov(FedLap):
 
     def finish(self, c: Node) -> State:
         H, rho = c["H"].double(), self.rho(c)
-        dv = rho * ((H - c["V"] + c["S"]) * c["theta"] - c["S"] * c["theta_0"])
-        dV = rho * (H - c["V"])
+        dv = (rho * ((H - c["V"] + c["S"]) * c["theta"] - c["S"] * c["theta_0"])).to(c["theta"].dtype)
+        dV = (rho * (H - c["V"])).to(c["theta"].dtype)
         c["v"].add_(dv)
         c["V"].add_(dV)
         return {"dv": dv, "dV": dV}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         for name in ("v", "V"):
-            server[name] = server[name] + stacked(updates, f"d{name}").sum(0)
+            server[name] = server[name] + stacked(updates, f"d{name}").double().sum(0)
         server["S"] = self.options.delta + server["V"]
         server["theta"] = (server["v"] / server["S"]).to(server["theta"].dtype)
         return {"precision_mean": server["S"].mean()}

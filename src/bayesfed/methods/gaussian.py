@@ -163,9 +163,9 @@ class Gaussian(Method):
         return {"log_precision_spread": log_precision_spread(sigmas), "sigma_mean": mean}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
-        return [softmax_of("local", c.model, c["mu"]), *(self.personal(c, weight) for weight in self.options.personal)]
+        return [softmax_of("local", c.model, c["mu"]), *(self.between(c, weight) for weight in self.options.personal)]
 
-    def personal(self, c: Node, weight: float) -> Predictor:
+    def between(self, c: Node, weight: float) -> Predictor:
         """Predict with the mean of the barycentre of q_k, of that weight, and the one received, of weight 1."""
         rule: Rule = "rkl" if self.options.rule == "rkl" else "wb"
         mus = torch.stack([c["mu"], c["received.mu"]])

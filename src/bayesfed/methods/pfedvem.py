@@ -40,6 +40,7 @@ class PFedVEM(Method):
     name = "pfedvem"
     label = "pFedVEM"
     revision = 1
+    personal = True
     logs: ClassVar = {
         "rho_mean": "mean over the clients of rho_k, the deviation of their heads from the common one",
         "aggregated": "how many clients were aggregated",
