@@ -88,6 +88,7 @@ def few_steps(method: str, server: int) -> dict[str, Any]:
         "fola_errors": {"aggregated": 1, "epochs": 2},
         "bnfed": {"lr": 0.1, "validation_images": server},
         "pfedgp": {"features": 8, "steps": 2, "chains": 2, "test_chains": 2},
+        "pfedvem": {"head_epochs": 2, "draws": 2},
         "fedbe": ensemble,
         "fedppd_distill": ensemble | {"server_student_lr": 0.1},
     }

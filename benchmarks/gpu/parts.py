@@ -47,6 +47,7 @@ OTHERS = (
     "fml", "fedprox", "abavg", "independent", "fola", "fedcurv", "fednova", "scaffold", "fedppd", "fedswag", "fedpa",
     "pfedbayes", "pfedme", "perfedavg", "heurfedamp", "fedbe", "fedppd_distill", "pfedgp", "fola_full", "fola_errors", "bnfed",
     "fedavgm", "fedavg_ensemble", "fedavg_temperature",
+    "gaussian", "feddyn", "fedlap", "fedlap_cov", "bayesadmm", "fedgvi", "pfedvem", "fedivon", "fedep",
 )  # fmt: skip
 TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
 FULL = Scale(

@@ -186,8 +186,8 @@ def test_lists_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> N
         assert {name: " ".join(text) for name, *text in told} == {
             name: " ".join(line.split(maxsplit=0)) for name, line in found().items()
         }
-    assert "feddyn" in bf.list_methods("examples/own_parts")
-    assert "feddyn" not in bf.list_methods()
+    assert "own_feddyn" in bf.list_methods("examples/own_parts")
+    assert "own_feddyn" not in bf.list_methods()
 
 
 def test_a_registered_method_enters_the_key_by_its_source() -> None:

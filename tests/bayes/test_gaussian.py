@@ -1,6 +1,8 @@
 """Products of diagonal Gaussians against dense solves, and their entropy against torch's."""
 
 import math
+from itertools import pairwise
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -8,7 +10,20 @@ import torch
 from hypothesis import given, settings
 
 from bayesfed.bayes import gaussian
-from bayesfed.bayes.gaussian import log_precision_spread, product, rho_gradient, sample, softplus, weighted_mean
+from bayesfed.bayes.gaussian import (
+    Rule,
+    barycentre,
+    kl,
+    kl_gradient,
+    log_precision_spread,
+    product,
+    renyi,
+    renyi_gradient,
+    rho_gradient,
+    sample,
+    softplus,
+    weighted_mean,
+)
 
 
 def gaussians(seed: int, clients: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -113,3 +128,96 @@ def test_kl_is_the_mean_log_ratio_of_draws() -> None:
     ratio = (q.log_prob(draws) - w.log_prob(draws)).sum(-1)
     error = float(ratio.mean() - gaussian.kl(mu, sigma, mu_w, sigma_w))
     assert abs(error) < 4 * float(ratio.std()) / 200_000**0.5
+
+
+TWO = [  # of N(1/2, 1/4) and N(-1/2, 1/2) with weights of 1/2 each, and of 3/4 and 1/4: mean and variance
+    ("eaa", (0, 0.375), (0.25, 0.3125)),
+    ("gaa", (0, 0.1875), (0.25, 0.171875)),
+    ("gaa-normalised", (0, 0.375), (0.25, 0.275)),
+    ("aalv", (0, 0.353553), (0.25, 0.297302)),
+    ("wb", (0, 0.364277), (0.25, 0.304458)),
+    ("fkl", (0, 0.625), (0.25, 0.5)),
+    ("fedag", (0, 0.25), (0.25, 0.1875)),
+    ("rkl", (1 / 6, 1 / 3), (0.357143, 0.285714)),
+    ("cf", (1 / 6, 1 / 6), (0.357143, 0.214286)),
+    ("dwc", (1 / 5, 1 / 5), (1 / 5, 1 / 5)),
+]
+
+
+def test_there_is_a_number_for_every_rule() -> None:
+    assert sorted(rule for rule, *_ in TWO) == sorted(get_args(Rule))
+
+
+@pytest.mark.parametrize(("rule", "even", "uneven"), TWO)
+def test_barycentres_of_two_by_hand(rule: Rule, even: tuple[float, float], uneven: tuple[float, float]) -> None:
+    means = torch.tensor([[0.5], [-0.5]])
+    sigmas = torch.tensor([[0.25], [0.5]]).sqrt()
+    for weights, expected in ((torch.tensor([3.0, 3.0]), even), (torch.tensor([0.75, 0.25]), uneven)):
+        mean, sigma = barycentre(rule, means, sigmas, weights, torch.ones(2))
+        assert mean.dtype == sigma.dtype == torch.float64
+        assert (mean.item(), sigma.item() ** 2) == pytest.approx(expected, abs=1e-6)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 9))
+def test_barycentres_are_ordered_by_variance(seed: int, clients: int, size: int) -> None:
+    """Harmonic, geometric, square-root and arithmetic mean, and that plus the spread of means."""
+    means, sigmas, q = gaussians(seed, clients, size)
+    found = [barycentre(rule, means, sigmas, q, torch.ones(clients))[1] for rule in ("rkl", "aalv", "wb", "eaa", "fkl")]
+    for smaller, larger in pairwise(found):
+        assert (smaller <= larger * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_a_barycentre_of_equal_clients(rule: Rule) -> None:
+    """The client itself, or with K times its precision; by `dwc` the prior's is taken off, by `fedag` nothing is left."""
+    K, variance = 4, 0.3
+    means, sigmas = torch.full((K, 2), 0.7).double(), torch.full((K, 2), variance).double().sqrt()
+    mean, sigma = barycentre(rule, means, sigmas, torch.ones(K), torch.ones(K))
+    P = K / variance - (K - 1)
+    expected = {"gaa": variance / K, "cf": variance / K, "dwc": 1 / P, "fedag": 0.0}.get(rule, variance)
+    torch.testing.assert_close(sigma.square(), torch.full((2,), expected).double(), rtol=1e-6, atol=1e-12)
+    mu = K / variance * 0.7 / P if rule == "dwc" else 0.7
+    torch.testing.assert_close(mean, torch.full((2,), mu).double(), rtol=1e-6, atol=0)
+
+
+def test_the_product_over_a_prior_is_never_less_sure_than_it() -> None:
+    """Clients that know less than the prior, by the noise of their training."""
+    _, sigma = barycentre("dwc", torch.zeros(3, 1), torch.full((3, 1), 2.0), torch.ones(3), torch.ones(3))
+    assert sigma.item() == 1
+
+
+@pytest.mark.parametrize("alpha", [2.5, 0.5, 1 + 1e-6])
+def test_renyis_divergence_and_its_gradient(alpha: float) -> None:
+    """Against numerical integration, a number by hand, and the KL as its limit."""
+    mu, s, mu_c, s_c = (
+        torch.tensor([value], dtype=torch.float64) for value in (0.3, math.log(0.64), -0.2, math.log(1.21))
+    )
+    found = renyi(mu, s.exp(), mu_c, s_c.exp(), alpha)
+    x = torch.linspace(-30, 30, 200_001, dtype=torch.float64)
+    q, c = (torch.distributions.Normal(m, (v / 2).exp()).log_prob(x) for m, v in ((mu, s), (mu_c, s_c)))
+    integral = torch.trapezoid((alpha * q + (1 - alpha) * c).exp(), x).log() / (alpha * (alpha - 1))
+    assert found.item() == pytest.approx(integral.item(), rel=1e-5)
+    if alpha == 2.5:
+        assert found.item() == pytest.approx(0.1166462, abs=1e-7)
+    if alpha > 1 and alpha < 2:
+        assert found.item() == pytest.approx(kl(mu, (s / 2).exp(), mu_c, (s_c / 2).exp()).item(), rel=1e-4)
+    leaf, log_variance = mu.requires_grad_(), s.requires_grad_()
+    expected = torch.autograd.grad(renyi(leaf, log_variance.exp(), mu_c, s_c.exp(), alpha), (leaf, log_variance))
+    for ours, theirs in zip(renyi_gradient(mu, s.exp(), mu_c, s_c.exp(), alpha), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_renyis_gradient_at_1_is_that_of_kl() -> None:
+    torch.manual_seed(0)
+    mu, mu_c = torch.randn(2, 9, dtype=torch.float64)
+    variance, variance_c = torch.rand(2, 9, dtype=torch.float64) + 0.1
+    g_mu, g_sigma = kl_gradient(mu, variance.sqrt(), mu_c, variance_c.sqrt())
+    found = renyi_gradient(mu, variance, mu_c, variance_c, 1.0)
+    torch.testing.assert_close(found[0], g_mu, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[1], g_sigma * variance.sqrt() / 2, rtol=1e-12, atol=1e-12)
+
+
+def test_renyis_divergence_of_a_wide_gaussian_is_infinite_and_its_gradient_makes_it_narrower() -> None:
+    wide, one = torch.tensor([2.0]), torch.tensor([1.0])
+    assert renyi(one, wide, one, one, 2.5) == torch.inf
+    assert renyi_gradient(one, wide, one, one, 2.5)[1] > 0

@@ -2,6 +2,7 @@
 
 import math
 
+import ivon
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from bayesfed import methods
 from bayesfed.methods.hbfl import HBFL
 from bayesfed.methods.node import Batch
-from bayesfed.methods.steps import SGD, Adam, cross_entropy, grad, kl, leaves, loss_gradient
+from bayesfed.methods.steps import IVON, SGD, Adam, cross_entropy, grad, kl, leaves, loss_gradient
 from bayesfed.models import build
 
 
@@ -18,6 +19,12 @@ class FakeNode(dict):
 
     def rate(self, lr: float) -> float:
         return lr
+
+    def weights(self, values: torch.Tensor, normalisation: torch.Tensor | float) -> torch.Tensor:
+        return values
+
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.randn(like.shape, dtype=like.dtype)
 
 
 @pytest.mark.parametrize(
@@ -185,3 +192,69 @@ def test_what_the_entropy_alone_makes_of_sigma(weight: str, step: float) -> None
         _, g_rho = hbfl.gradient_meme(c, zeros, zeros, F.softplus(c["rho"]))
         hbfl.optimizer.step(c, mu=zeros, rho=g_rho)
     torch.testing.assert_close(c["rho"], torch.full_like(mu, -5 + 10 * 1e-3 * step), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_plain_ivon_is_that_of_its_authors(rescale: bool) -> None:
+    """Of the package ivon-opt, on the same draws; its `rescale_lr` is a larger lr."""
+    torch.manual_seed(0)
+    curvature, start = torch.rand(30, dtype=torch.float64) * 4, torch.randn(30, dtype=torch.float64)
+    theirs = start.clone().requires_grad_()
+    values = {"ess": 50.0, "weight_decay": 1e-2, "hess_init": 0.5, "beta2": 0.99, "rescale_lr": rescale}
+    optimiser = ivon.IVON([theirs], lr=0.1, **values)
+    ours = IVON(0.1 * (0.51 if rescale else 1), 0.9, 0.99)
+    node = FakeNode({"m": start.clone()} | ours.start("m", start, 0.5))
+    size, w = torch.tensor(50.0, dtype=torch.float64), torch.tensor(1e-2, dtype=torch.float64)
+    for _ in range(40):
+        with optimiser.sampled_params(train=True):
+            d = theirs.detach() - node["m"]
+            theirs.grad = curvature * theirs.detach() - 1
+        optimiser.step()
+        ours.step(node, "m", curvature * (node["m"] + d) - 1, d, size, w)
+        torch.testing.assert_close(node["m"], theirs.detach(), rtol=0, atol=1e-6)
+    assert (node["m"] - start).abs().max() > 0.1
+
+
+def test_a_draw_of_ivon_has_its_deviation() -> None:
+    """The authors' draw, too, from the same standard normal one."""
+    start = torch.zeros(30, dtype=torch.float64, requires_grad=True)
+    optimiser = ivon.IVON([start], lr=0.1, ess=50.0, weight_decay=1e-2, hess_init=0.5)
+    node = FakeNode({"m": torch.zeros(30, dtype=torch.float64)} | IVON(0.1).start("m", start.detach(), 0.5))
+    torch.manual_seed(0)
+    with optimiser.sampled_params():
+        theirs = start.detach().clone()
+    torch.manual_seed(0)
+    ours = IVON(0.1).noise(node, "m", torch.tensor(50.0), torch.tensor(1e-2))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_a_step_of_ivon_by_hand() -> None:
+    node = FakeNode({"m": torch.ones(1, dtype=torch.float64)})
+    ours = IVON(0.1, 0.9, 0.5)
+    node |= ours.start("m", node["m"], 0.5)
+    size, w = torch.tensor(4.0, dtype=torch.float64), torch.tensor(0.25, dtype=torch.float64)
+    d = 1 / (size * (node["m.h"] + w)).sqrt()
+    ours.step(node, "m", 2 * (node["m"] + d) - 1, d, size, w)
+    found = torch.cat([d, node["m.b"], node["m.h"], node["m"]])
+    expected = torch.tensor([0.5773503, 0.2154701, 3.8570508, 0.9414495], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("duals", [False, True])
+def test_ivon_finds_the_posterior_of_a_quadratic_loss(duals: bool) -> None:
+    """l = a/2 theta^2 - b theta: h -> a - V, and m where the whole objective is stationary. Ten entries, within 3 %."""
+    torch.manual_seed(0)
+    a, b, w, size = 2.0, 1.0, torch.tensor(0.5, dtype=torch.float64), torch.tensor(100.0, dtype=torch.float64)
+    m_0, v, V = (0.3, 0.2, 0.4) if duals else (0.0, 0.0, 0.0)
+    ours = IVON(0.002, 0.9, 0.9995)
+    node = FakeNode({"m": torch.zeros(10, dtype=torch.float64)})
+    node |= ours.start("m", node["m"], 1.0)
+    means, curvatures = [], []
+    for step in range(20000):
+        d = ours.noise(node, "m", size, w)
+        ours.step(node, "m", a * (node["m"] + d) - b, d, size, w, m_0=m_0, v=v, V=V)
+        if step >= 10000:
+            means.append(node["m"].mean().item())
+            curvatures.append(node["m.h"].mean().item())
+    assert sum(means) / len(means) == pytest.approx((b - v + 0.5 * m_0) / (a - V + 0.5), rel=0.03)
+    assert sum(curvatures) / len(curvatures) == pytest.approx(a - V, rel=0.03)

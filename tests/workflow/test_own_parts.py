@@ -30,19 +30,19 @@ def test_example(tmp_path: Path) -> None:
     assert "Top-1 test accuracy (%) on drawn shapes" in (tmp_path / "reports" / "own-parts.html").read_text()
     summaries = clone.summaries("own-parts")
     own = {path.parts[-3]: json.loads(path.with_name("provenance.json").read_text())["parts"] for path in summaries}
-    assert own["feddyn"].keys() - own["fedavg"].keys() == {"methods/feddyn"}
+    assert own["own_feddyn"].keys() - own["fedavg"].keys() == {"methods/own_feddyn"}
     assert {"networks/resnet8", "datasets/shapes", "preparations/contrast"} == own["fedavg"].keys()
     assert "Nothing to be done" in clone.snakemake("-n", config=CONFIG)
 
-    clone.edit("examples/own_parts/methods/feddyn.py", "alpha: float = option(0.01", "alpha: float = option(0.02")
+    clone.edit("examples/own_parts/methods/own_feddyn.py", "alpha: float = option(0.01", "alpha: float = option(0.02")
     listed = clone.snakemake("-n", config=CONFIG)
     assert re.findall(r"results/own-parts/runs/\S+/(\w+)/seed~0-\w+/summary.json \(update\)\n    log", listed) == [
-        "feddyn"
+        "own_feddyn"
     ]
 
-    clone.edit("examples/own_parts/methods/feddyn.py", "METHOD = FedDyn", "METHOD = FedDin")
+    clone.edit("examples/own_parts/methods/own_feddyn.py", "METHOD = FedDyn", "METHOD = FedDin")
     output = clone.snakemake("-n", config=CONFIG, code=1)
-    assert re.search(r"methods/feddyn\.py, line \d+: NameError: name 'FedDin' is not defined", output)
+    assert re.search(r"methods/own_feddyn\.py, line \d+: NameError: name 'FedDin' is not defined", output)
     assert len(output.splitlines()) <= 4
 
 

@@ -6,6 +6,9 @@ in float64 whatever the inputs, since precisions of different clients span many 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +33,49 @@ def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tens
     largest = log_precision.amax(0)
     relative = powers.double()[:, None] * (log_precision - largest).exp()
     return weighted_mean(relative, means), (-0.5 * (largest + relative.sum(0).log())).exp()
+
+
+Rule = Literal["eaa", "gaa", "gaa-normalised", "aalv", "fkl", "rkl", "cf", "wb", "dwc", "fedag"]
+# Standard deviations (P,) around the plain mean, from those of the clients, the weights (K, 1), which sum to 1, and the
+# squares of what the clients' means are away from the plain one.
+DEVIATIONS: dict[Rule, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "eaa": lambda sigmas, w, apart: (w * sigmas.square()).sum(0).sqrt(),
+    "gaa": lambda sigmas, w, apart: (w * sigmas).square().sum(0).sqrt(),
+    "gaa-normalised": lambda sigmas, w, apart: ((w * sigmas).square().sum(0) / w.square().sum()).sqrt(),
+    "aalv": lambda sigmas, w, apart: (w * sigmas.log()).sum(0).exp(),
+    "fkl": lambda sigmas, w, apart: (w * (sigmas.square() + apart)).sum(0).sqrt(),
+    "wb": lambda sigmas, w, apart: (w * sigmas).sum(0),
+    "fedag": lambda sigmas, w, apart: (w * apart).sum(0).sqrt(),
+}
+
+
+def barycentre(rule: Rule, means: Tensor, sigmas: Tensor, weights: Tensor, priors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one Gaussian for those of K clients by a rule; all elementwise, w_k the weights over their sum:
+
+        rule            mean            variance
+        eaa             sum w mu        sum w sigma^2, arithmetic mean
+        gaa             sum w mu        sum w^2 sigma^2, that of the weighted sum; gaa-normalised divides it by sum w^2
+        aalv            sum w mu        exp(sum w log sigma^2), geometric mean
+        fkl             sum w mu        sum w (sigma^2 + (mu_k - mu)^2), the mixture's moments: forward KL
+        fedag           sum w mu        sum w (mu_k - mu)^2, that of point estimates
+        wb              sum w mu        (sum w sigma)^2, Wasserstein-2 barycentre
+        rkl             of `product`    1/sum w sigma^-2, reverse KL
+        cf              of `product`    max w/sum w sigma^-2, conflation
+        dwc             of `product`    1/P, P = sum sigma^-2 - (K - 1)/sigma_0^2: one prior; of powers 1
+
+    means, sigmas (K, P), weights (K,), priors (K,): the clients' 1/sigma_0^2, of which dwc takes the mean; P is no less.
+    Gives mean and standard deviation (P,) in float64.
+    """
+    w = (weights.double() / weights.double().sum())[:, None]
+    if rule in DEVIATIONS:
+        mean = weighted_mean(weights, means)
+        return mean, DEVIATIONS[rule](sigmas.double(), w, (means.double() - mean).square())
+    if rule == "dwc":
+        precisions, prior = sigmas.double().square().reciprocal(), priors.double().mean()
+        P = (precisions.sum(0) - (len(priors) - 1) * prior).clamp(min=prior)
+        return (precisions * means.double()).sum(0) / P, P.rsqrt()
+    mean, sigma = product(means, sigmas, w[:, 0])
+    return mean, sigma * w.max().sqrt() if rule == "cf" else sigma
 
 
 def softplus(rho: Tensor) -> Tensor:
@@ -75,6 +121,34 @@ def kl_prior_gradient(mu: Tensor, sigma: Tensor, mu_w: Tensor, sigma_w: Tensor) 
     away, precision = mu_w - mu, sigma_w.square().reciprocal()
     g_sigma = ((sigma_w - sigma) * (sigma_w + sigma) - away.square()) * precision / sigma_w
     return away * precision, g_sigma
+
+
+def renyi(mu: Tensor, variance: Tensor, mu_c: Tensor, variance_c: Tensor, alpha: float) -> Tensor:
+    """Rényi's divergence of q = N(mu, variance) from c = N(mu_c, variance_c) over the last dimension:
+
+        sum log(int q^alpha c^(1 - alpha))/(alpha (alpha - 1)),    s = alpha variance_c + (1 - alpha) variance,
+        log int = (1 - alpha) log sigma + alpha log sigma_c - 1/2 log s + 1/2 alpha (alpha - 1) (mu - mu_c)^2/s
+
+    Infinite where an s is not positive. alpha is not 1, where its limit is `kl`.
+    """
+    s = alpha * variance_c + (1 - alpha) * variance
+    logs = ((1 - alpha) * variance.log() + alpha * variance_c.log() - s.log()) / 2
+    found = (logs / (alpha * (alpha - 1)) + (mu - mu_c).square() / (2 * s)).sum(-1)
+    return torch.where((s > 0).all(-1), found, torch.inf)
+
+
+def renyi_gradient(
+    mu: Tensor, variance: Tensor, mu_c: Tensor, variance_c: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of `renyi` in mu and log variance, all (P,); for alpha = 1 that of `kl`:
+
+        (mu - mu_c)/s    and    variance/2 (1/(alpha s) + (alpha - 1) (mu - mu_c)^2/s^2) - 1/(2 alpha)
+
+    Where the divergence is infinite, s is taken as a thousandth of variance_c, which leads out of there.
+    """
+    s, away = (alpha * variance_c + (1 - alpha) * variance).maximum(1e-3 * variance_c), mu - mu_c
+    stretch = 1 / (alpha * s) + (alpha - 1) * (away / s).square()
+    return away / s, variance / 2 * stretch - 1 / (2 * alpha)
 
 
 def through_softplus(g_sigma: Tensor, rho: Tensor) -> Tensor:

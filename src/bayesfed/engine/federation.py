@@ -183,6 +183,7 @@ class Federation:
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
+            total=self.n[:-1].sum(),
             models={name: self.model(networks[name], prefix(name), client) for name in here},
             generator=torch.Generator(compute.device),
             initial=initial,

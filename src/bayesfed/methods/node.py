@@ -137,11 +137,11 @@ class Node(Learner):
 
     `clients` is the number of all clients of the federation, however many take part in a round. `epochs` are the local
     epochs of this round, fewer for a straggler; where it counts mini-batches, they are 0, and `batches` those. `round`
-    counts from 1. `classes` are those of the node's task.
+    counts from 1. `classes` are those of the node's task. `total` () is the number of all clients' training images.
     """
 
     def __init__(self, *, client: int, clients: int, round_number: int, rounds: int, epochs: int,
-                 batches: int, n: Tensor,
+                 batches: int, n: Tensor, total: Tensor,
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
@@ -152,6 +152,7 @@ class Node(Learner):
         self.client = client
         self.clients = clients
         self.round = round_number
+        self.total = total
         self.rounds = rounds
         self.epochs, self.batches = epochs, batches
         self.classes = classes

@@ -101,6 +101,20 @@ def by_image(c: Learner, theta: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return each.sum(0), each.square().sum(0)
 
 
+def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
+    """Draw (P,) with the mean diag sum_i J_i^T (diag(p_i) - p_i p_i^T) J_i, the diagonal of the Gauss-Newton matrix.
+
+    It is the square of a gradient that has at image i the logit gradient sqrt(p) s - p (sqrt(p)^T s), s a random sign for
+    each class. No batch may be filled up: `Method.draws_by_image`.
+    """
+    (theta,) = leaves(theta)
+    logits = c.model(theta, batch.x)
+    p = F.softmax(logits.detach(), -1)
+    rooted = p.sqrt() * c.noise(p).sign()
+    (g,) = grad(logits, theta, at=rooted - p * rooted.sum(-1, keepdim=True))
+    return g.square()
+
+
 def no_squares(squares: Squares, ground: Ground) -> str:
     """Say why there are no such squares, for `Method.unfit`; "" if there are."""
     if squares == "batch" or ground.by_image:
@@ -203,6 +217,48 @@ class Adam:
                 theta, pieces(vectors.values()), m, v, [], t, lr=c.rate(self.lr), beta1=0.9, beta2=0.999,
                 weight_decay=decay, eps=1e-8, amsgrad=False, maximize=False,
             )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class IVON:
+    """IVON (Shen et al. 2024, Algorithm 1): a Newton-like step of variational inference, q = N(m, 1/(lambda (h + w))).
+
+    The loss is l(theta) + <v, theta> - 1/2 theta^T V theta, l the mean over a batch; v and the diagonal V are BayesADMM's
+    duals. The prior is N(m_0, 1/(lambda w)). With eps ~ N(0, I), d = eps/sqrt(lambda (h + w)), and g the gradient of l at
+    m + d:
+
+        H <- lambda (h + w) d g - V
+        b <- beta1 b + (1 - beta1) g
+        h <- beta2 h + (1 - beta2) H + (1 - beta2)^2/2 (h - H)^2/(h + w)
+        m <- m - lr (b/(1 - beta1^t) + v - V m + w (m - m_0))/(h + w)
+
+    h + w stays positive. Scales and shifts of normalisation have no distribution: they are not drawn, and keep their h.
+    """
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.99999
+
+    def start(self, name: str, m: Tensor, h: float) -> State:
+        """Return a fresh state for the mean `name`: curvature, momentum, and the count of steps."""
+        count = torch.zeros((), dtype=m.dtype, device=m.device)
+        return {f"{name}.h": torch.full_like(m, h), f"{name}.b": torch.zeros_like(m), f"{name}.t": count}
+
+    def noise(self, c: Learner, name: str, size: Tensor, w: Tensor) -> Tensor:
+        """Draw d (P,); `size` is lambda (), `w` a vector or a number."""
+        return c.weights(c.noise(c[name]), 0) * (size * (c[f"{name}.h"] + w)).rsqrt()
+
+    @torch.no_grad()
+    def step(self, c: Learner, name: str, g: Tensor, d: Tensor, size: Tensor, w: Tensor, *, m_0: Tensor | float = 0.0,
+             v: Tensor | float = 0.0, V: Tensor | float = 0.0) -> None:  # fmt: skip
+        """Move the mean, its curvature and its momentum in place, by the gradient g at m + d."""
+        m, h, b, t = c[name], c[f"{name}.h"], c[f"{name}.b"], c[f"{name}.t"]
+        found = c.weights(size * (h + w) * d * g - V, h)
+        away = (1 - self.beta2) * (h - found)
+        h.sub_(away).add_(away.square() / (2 * (h + away + w)))
+        b.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+        t.add_(1)
+        m.sub_(c.rate(self.lr) * (b / (1 - self.beta1**t) + v - V * m + w * (m - m_0)) / (h + w))
 
 
 def by_decay(

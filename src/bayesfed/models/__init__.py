@@ -12,7 +12,7 @@ from torch import nn
 
 from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
-from bayesfed.models import fedppd
+from bayesfed.models import bayesadmm, fedppd
 from bayesfed.models import pretrained as pretraining
 from bayesfed.models.module import Build as ModuleBuilder
 from bayesfed.models.module import ModuleNetwork, naming
@@ -75,6 +75,26 @@ NETWORKS: dict[str, Builder] = {
     ),
     "resnet18": lambda classes, channels, size: fedppd.resnet(18, classes),
     "resnet34": lambda classes, channels, size: fedppd.resnet(34, classes),
+    # BayesADMM and FedLap, FedGVI, and pFedVEM, whose last layer is the head.
+    "sigmoid_mlp": bayesadmm.sigmoid_mlp,
+    "zenke_cnn": bayesadmm.zenke,
+    "acar_cnn": lambda classes, channels, size: (
+        Conv(64, 5, 2),
+        Conv(64, 5, 2),
+        Linear(384),
+        Linear(192),
+        Linear(classes),
+    ),
+    "resnet20_gn": bayesadmm.resnet20,
+    "fedgvi_mlp": lambda classes, channels, size: (Linear(200), Linear(classes)),
+    "fedgvi_mlp2": lambda classes, channels, size: (Linear(100), Linear(100), Linear(classes)),
+    "pfedvem_cnn": lambda classes, channels, size: (
+        Conv(16, 5, 2),
+        Conv(32, 5, 2),
+        Linear(120),
+        Linear(84),
+        Linear(classes),
+    ),
 }
 
 

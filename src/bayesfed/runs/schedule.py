@@ -5,6 +5,7 @@ It multiplies the learning rates of all clients' optimisers, whatever the method
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,12 +20,14 @@ class Schedule:
 
     round_decay: once more for every round after the first. milestones: [share of the rounds, factor] each, from which on
     the factor holds instead of the one before: [[0.333, 0.1], [0.667, 0.01]] divides by ten after a third, and by a hundred
-    after two. epoch_decay: once more after every `epoch_every` local epochs of a round; the next round begins without.
+    after two. cosine: (1 + cos(pi (r - 1)/R))/2 in round r of R. epoch_decay: once more after every `epoch_every` local
+    epochs of a round; the next round begins without.
     Raises InputError for milestones that are no such list.
     """
 
     round_decay: float = option(1.0, above=0, high=1)
     milestones: tuple[tuple[float, ...], ...] = option(())
+    cosine: bool = False
     epoch_decay: float = option(1.0, above=0, high=1)
     epoch_every: int = option(1, low=1)
 
@@ -46,7 +49,8 @@ class Schedule:
     def at(self, round_number: int, rounds: int) -> float:
         """Return the factor with which a round, counted from 1, begins."""
         passed = [factor for share, factor in self.milestones if (round_number - 1) / rounds >= share]
-        return self.round_decay ** (round_number - 1) * (passed[-1] if passed else 1)
+        falling = (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2 if self.cosine else 1
+        return self.round_decay ** (round_number - 1) * (passed[-1] if passed else 1) * falling
 
     def epoch_end(self) -> Callable[[Node], None] | None:
         """Return what to do at the end of each of a client's local epochs in one round."""

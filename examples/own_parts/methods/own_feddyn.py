@@ -24,7 +24,7 @@ from bayesfed.methods.steps import grad, leaves, loss_gradient
 class FedDyn(Method):
     """FedDyn; a client's state is theta_k, theta_0 and g_k, the server's theta and h."""
 
-    name = "feddyn"
+    name = "own_feddyn"
     label = "FedDyn"
     revision = 1
 

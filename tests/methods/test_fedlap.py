@@ -1,0 +1,202 @@
+"""FedDyn, FedLap and FedLap-Cov against exact sequences of two scalar clients, and the fixed points of larger ones."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.playing import federation, play, tensors
+from helpers.quadratics import SCALARS, Quadratics, make
+from torch import Tensor
+
+from bayesfed.methods.node import Batch, Learner, Node
+from bayesfed.methods.steps import gauss_newton
+
+Make = Callable[..., dict[str, Any]]
+
+
+def quadratics(name: str, A: Any = SCALARS[0], b: Any = SCALARS[1], **options: Any) -> Quadratics:
+    """Clients that find the minimum of their objective."""
+    steps, options = options.pop("steps", 300), {"optimizer": "sgd", "lr": 0.5} | options
+    found = Quadratics(make(name, **options), A, b, n=[4, 2] if len(b) == 2 else [3] * len(b), steps=steps)
+
+    def measure(c: Node) -> None:
+        if "H" in c.state:
+            H = found.A[c.client]
+            c["H"].copy_(H.diagonal() if H.dim() == 2 else H)
+
+    found.measure = measure
+    return found
+
+
+def test_feddyn_of_two_scalars() -> None:
+    """theta = 0, 1/8, 3/16, 7/32, towards 1/4: without a prior; of single images, n_k = 1."""
+    found = quadratics("feddyn", alpha=1.0, weight_decay=0.0, lr=0.1)
+    found.n = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    for expected in (0, 1 / 8, 3 / 16, 7 / 32):
+        found.play()
+        assert found.server["theta"].item() == pytest.approx(expected, abs=1e-12)
+    for _ in range(60):
+        found.play()
+    assert found.server["theta"].item() == pytest.approx(1 / 4, abs=1e-9)
+
+
+def test_fedlap_of_two_scalars() -> None:
+    found = quadratics("fedlap", damping=0.5)
+    clients = [(1 / 2, -1 / 2), (7 / 16, -3 / 8)]
+    for round, expected in enumerate((0, 1 / 32, 1 / 16, 91 / 1024)):
+        ended = found.play()
+        if round < 2:
+            assert [c["theta"].item() for c in ended.values()] == pytest.approx(clients[round], abs=1e-12)
+        assert found.server["theta"].item() == pytest.approx(expected, abs=1e-12)
+    for _ in range(200):
+        found.play()
+    assert found.server["theta"].item() == pytest.approx(1 / 5, abs=1e-9)
+
+
+def test_damping_is_one_over_the_clients() -> None:
+    ours, theirs = quadratics("fedlap"), quadratics("fedlap", damping=0.5)
+    for one in (ours, theirs):
+        one.play()
+        one.play()
+    assert torch.equal(ours.server["theta"], theirs.server["theta"])
+
+
+def test_the_first_round_is_fedprox() -> None:
+    """With zero duals, from the server's 0: the gradient is that of FedProx with mu = delta/n_k."""
+    method = make("fedlap", delta=3.0)
+    prox = make("fedprox", mu=3.0 / 4)
+    c = Quadratics(method, *SCALARS)
+    node = c.node(0)
+    node.state = {"theta": torch.tensor([0.7]).double(), "theta_0": torch.tensor([0.2]).double()}
+    node.state |= {"theta_t": node["theta_0"], "v": torch.zeros(1).double()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bayesfed.methods.fedavg.ce_gradient", c.gradients()["ce_gradient"])
+        batch = Batch(torch.zeros(1), torch.tensor([0]))
+        torch.testing.assert_close(method.gradient(node, batch), prox.gradient(node, batch), rtol=1e-12, atol=0)
+
+
+def test_training_begins_at_the_networks_start_and_then_at_the_servers() -> None:
+    found = quadratics("fedlap", steps=0)
+    found.start = torch.tensor([5.0]).double()
+    first, second = found.play()[0], found.play()[0]
+    assert first["theta"].item() == 5
+    assert first["theta_0"].item() == 0
+    assert second["theta"].item() == second["theta_0"].item() == found.method.rho(second) * 5 * 2  # type: ignore[attr-defined]
+
+
+def test_the_public_codes_term_holds_a_client_that_is_pulled_less() -> None:
+    """delta/2 ||theta - theta_0||: nothing moves while the gradient is shorter than delta/2."""
+    held = quadratics("fedlap", proximal="norm", delta=4.2, lr=0.005, steps=3000)
+    moved = quadratics("fedlap", proximal="norm", delta=3.0, lr=0.005, steps=3000)
+    assert abs(held.play()[0]["theta"].item()) < 1e-2
+    assert moved.play()[0]["theta"].item() == pytest.approx((2 - 1.5) / 3, abs=1e-2)
+
+
+@pytest.mark.parametrize("received", ["prior", "flat"])
+def test_fedlap_cov_of_two_scalars(received: str) -> None:
+    found = quadratics("fedlap_cov", damping=0.5, received=received)
+    clients = {"prior": (1 / 2, -1 / 2), "flat": (2 / 3, -1)}[received]
+    for round, expected in enumerate(((3, 1 / 6), (4, 3 / 16), (9 / 2, 7 / 36))):
+        ended = found.play()
+        if not round:
+            assert [c["theta"].item() for c in ended.values()] == pytest.approx(clients, abs=1e-12)
+        assert (found.server["S"].item(), found.server["theta"].item()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_fedlap_cov_undamped_is_exact_after_a_round() -> None:
+    found = quadratics("fedlap_cov", damping=1.0)
+    found.play()
+    assert (found.server["S"].item(), found.server["theta"].item()) == pytest.approx((5, 1 / 5), abs=1e-12)
+
+
+def test_fedlap_cov_of_diagonal_quadratics_in_closed_form() -> None:
+    """(delta + c_t sum H)^-1 c_t sum b with c_t = 1 - (1 - rho)^t."""
+    generator = torch.Generator().manual_seed(0)
+    H = torch.rand(4, 6, generator=generator, dtype=torch.float64) + 0.1
+    b = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    found = quadratics("fedlap_cov", H, b, damping=0.3, delta=0.7)
+    for t in range(1, 6):
+        found.play()
+        share = 1 - 0.7**t
+        expected = share * b.sum(0) / (0.7 + share * H.sum(0))
+        torch.testing.assert_close(found.server["theta"], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", ["fedlap", "fedlap_cov"])
+def test_the_fixed_point_is_the_map(name: str, half: bool) -> None:
+    """Of quadratics that are not diagonal, with diagonal precisions; also where half of the clients take part, by turns."""
+    generator = torch.Generator().manual_seed(0)
+    roots = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64) / 2
+    A, b = roots @ roots.mT + 0.5 * torch.eye(6), torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    found = quadratics(name, A, b, delta=1.0)
+
+    def solve(c: Node) -> None:
+        n, at = c.n, torch.zeros(6, dtype=torch.float64)
+        batch = Batch(torch.zeros(1), torch.tensor([c.client]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bayesfed.methods.fedavg.ce_gradient", found.gradients()["ce_gradient"])
+
+            def gradient(theta: Tensor) -> Tensor:
+                c["theta"].copy_(theta)
+                return n * found.method.gradient(c, batch)  # type: ignore[attr-defined,no-any-return]
+
+            linear = gradient(at)
+            matrix = torch.stack([gradient(row) - linear for row in torch.eye(6, dtype=torch.float64)], 1)
+        c["theta"].copy_(torch.linalg.solve(matrix, -linear))
+
+    found.solve = solve
+    for round in range(600 * (1 + half)):
+        found.play([[0, 1], [2, 3], [0, 3], [1, 2]][round % 4] if half else None)
+    expected = torch.linalg.solve(A.sum(0) + torch.eye(6), b.sum(0))
+    torch.testing.assert_close(found.server["theta"], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.server["v"], sum(kept["v"] for kept in found.kept.values()), rtol=1e-9, atol=1e-9)
+
+
+class Linear(Learner):
+    """A learner of one linear layer (classes x features)."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(state={}, n=torch.ones(()), models={}, generator=torch.Generator().manual_seed(0))
+        self.shape = classes, features
+
+    def model(self, theta: Tensor, x: Tensor) -> Tensor:
+        return x @ theta.view(self.shape).T
+
+
+def test_the_gauss_newton_diagonal_of_a_linear_layer() -> None:
+    """sum_i x_ij^2 p_ic (1 - p_ic), as the mean over 20 000 draws."""
+    torch.manual_seed(0)
+    c, theta, x = Linear(4, 3), torch.randn(12, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+    batch = Batch(x, torch.zeros(6, dtype=torch.long))
+    mean = sum(gauss_newton(c, theta, batch) for _ in range(20_000)) / 20_000
+    p = c.model(theta, x).softmax(-1)
+    expected = torch.einsum("ij,ic->cj", x.square(), p * (1 - p)).flatten()
+    torch.testing.assert_close(mean, expected, rtol=0.06, atol=0)
+    assert ((mean - expected) / expected).abs().mean() < 0.015
+
+
+def test_the_gauss_newton_diagonal_is_exact_in_expectation() -> None:
+    """Over all signs of one image: J^T (diag(p) - p p^T) J."""
+    torch.manual_seed(0)
+    c, theta, x = Linear(3, 3), torch.randn(9, dtype=torch.float64), torch.randn(1, 3, dtype=torch.float64)
+    batch, found = Batch(x, torch.zeros(1, dtype=torch.long)), []
+    for signs in itertools.product((-1.0, 1.0), repeat=3):
+        c.noise = lambda like, signs=signs: torch.tensor([signs], dtype=like.dtype)  # type: ignore[method-assign]
+        found.append(gauss_newton(c, theta, batch))
+    p = c.model(theta, x).softmax(-1)
+    expected = torch.einsum("ij,ic->cj", x.square(), p * (1 - p)).flatten()
+    torch.testing.assert_close(sum(found) / len(found), expected, rtol=1e-12, atol=0)
+
+
+def test_fedlap_cov_measures_the_clients_own_images_once(mapping: Make, data_dir: Path) -> None:
+    """After local training: more draws change H alone, and with it nothing of the first local training."""
+    one = play(federation(mapping("fedlap_cov"), data_dir), 1)
+    more = play(federation(mapping({"name": "fedlap_cov", "draws": 3}), data_dir), 1)
+    sums = [tensors(each)["server/V"] for each in (one, more)]
+    assert not torch.equal(*sums)
+    assert all((each >= 0).all() for each in sums)
+    assert (sums[0].sum() / sums[1].sum()).item() == pytest.approx(1, abs=0.3)
