@@ -21,7 +21,11 @@ def test_every_method_is_in_the_table_with_its_file() -> None:
     )
     assert len(rows) == len(section.split("|---|---|---|\n")[1].split("\n\n")[0].splitlines())
     found = {file: title for title, file, _, _, _ in rows}
-    assert found.keys() == {path.stem for path in FILES}
+    newer = re.search(r"^Newer, not compared yet: (.+)\.$", section, re.M)
+    assert newer is not None
+    links = re.findall(r"\[(.+?)\]\(src/bayesfed/methods/(\w+)\.py\)", newer[1])
+    assert found.keys() | {file for _, file in links} == {path.stem for path in FILES}
+    assert all(methods.get(file).label == label for label, file in links)
     for title, file, place, _, papers in rows:
         assert place == f"src/bayesfed/methods/{file}.py"
         assert title.startswith(methods.get(importlib.import_module(f"bayesfed.methods.{file}").METHOD.name).label)
