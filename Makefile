@@ -73,7 +73,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 report: $(STAMP)
-	$(call snakemake,$(CONFIG),--forcerun report,--config runs=standing)
+	$(call snakemake,$(CONFIG),--forcerun report,--config runs=finished)
 	@echo "The report: reports/$(CONFIG).html"
 
 # `sync` leaves exactly what the lock file names, so the package itself comes after it.

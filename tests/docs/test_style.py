@@ -15,7 +15,7 @@ WRITTEN = "<!-- Written by "
 LONGEST_SENTENCE, LONGEST_CELL, LONGEST_PAGE = 30, 40, 200
 BANNED = (
     r"printed", r"(in|of|from|beside|than|with) print", r"print's", r"stands?(?! for|-in)", r"standing", r"readings", r"(a|the|our|this|one|another) reading",
-    r"(a|the) draw", r"draws? of", r"in balance", r"foreign (data|images?)", r"own mistakes", r"own parts", r"likewise",
+    r"(a|the) draw", r"draws? of", r"in balance", r"foreign (data|images?)", r"own mistakes", r"own plugins", r"likewise",
     r"but for", r"anew", r"hangs? on", r"(is|are|was) worth", r"of it", r"dear(er|est)?", r"(are|is) level", r"level with",
     r"houses?", r"floors?", r"rooms?", r"desks?", r"lanes?", r"tapes?",
 )  # fmt: skip

@@ -292,7 +292,7 @@ def trained(mapping: Make, digits_dir: Path, tmp_path: Path) -> Callable[[str, s
         small = {
             "models": {"global": "softmax"},
             "partition": {"alpha": 1.0, "clients": 2},
-            "parts": str(own.parents[1]),
+            "plugins": str(own.parents[1]),
         }
         plugins.use(own.parents[1])
         path.write_text(yaml.safe_dump(mapping(name, rounds=3, dataset="digits", **small)))

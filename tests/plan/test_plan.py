@@ -341,7 +341,7 @@ def test_a_value_that_one_run_takes_is_none_the_worse(config: dict[str, Any]) ->
         ({"figures": {"mine": OWN | {"rows": [], "columns": [], "accuracy": "client", "methods": ["FML"]}}},
          "figures.mine: no planned run is in it"),
         ({"papers": ["small", "other"]}, "papers: all experiments of 'other' are skipped"),
-        ({"parts": "own"}, "parts: no run takes anything of own"),
+        ({"plugins": "own"}, "plugins: no run takes anything of own"),
         ({"weights": "own"}, "weights: no run takes anything of own"),
         ({"short_runs": {"below": 0, "together": 3}}, "short_runs.together: no run is short"),
     ],
@@ -814,7 +814,7 @@ def test_plan_is_made_anew_when_its_sources_change(
             file.write("\n# more\n")
         seen.append(plan.content_hash(config))
     seen.append(plan.content_hash(config | {"title": "another"}))
-    assert plan.content_hash(config | {"runs": "standing", "gpu_slots": 2, "title": "another"}) == seen[-1]
+    assert plan.content_hash(config | {"runs": "finished", "gpu_slots": 2, "title": "another"}) == seen[-1]
     assert len(set(seen)) == len(seen)
 
 

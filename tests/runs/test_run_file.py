@@ -83,7 +83,7 @@ def mapping(mapping: Make) -> Make:
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]}, "server_images": 5}, "server_images: 5 images for the server need clients with a common dataset"),
         ({"method": {"name": "fedavg", "lr": float("inf")}}, "method.lr: expected a finite number, found inf"),
         ({"method": {"name": "pfedbayes", "rho_start": float("nan")}}, "method.rho_start: expected a finite number, found nan"),
-        ({"parts": ""}, "parts: there is no folder ''"),
+        ({"plugins": ""}, "plugins: there is no folder ''"),
         (MULTI, "models.local: clients of FedAvg have no models"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions"}}, "models.local must name each client's model"),
         (MULTI | {"method": {"name": "fml"}, "dataset": "digits"}, "dataset: partition 'whole' needs one for each of 2 clients, found 1"),

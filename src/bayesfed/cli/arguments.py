@@ -50,6 +50,6 @@ def weights(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=text)
 
 
-def parts(sub: argparse.ArgumentParser, text: str) -> None:
-    """--parts"""
-    sub.add_argument("--parts", type=path, metavar="DIR", help=text)
+def plugins(sub: argparse.ArgumentParser, text: str) -> None:
+    """--plugins"""
+    sub.add_argument("--plugins", type=path, metavar="DIR", help=text)

@@ -23,14 +23,14 @@ def add_fetch(commands: Commands) -> None:
     sub.add_argument("names", nargs="+", metavar="NAME", help="a dataset, such as mnist, or one of your own")
     arguments.data(sub)
     sub.add_argument("--mirror", type=path, metavar="DIR", help="folder with the publishers' files")
-    arguments.parts(sub, "folder with datasets of your own (docs/guides/your-method.md)")
+    arguments.plugins(sub, "folder with datasets of your own (docs/guides/your-method.md)")
 
 
 def fetch(args: argparse.Namespace) -> None:
     """bayesfed fetch"""
     from bayesfed.data.fetch import fetch
 
-    plugins.use(args.parts, args.data)
+    plugins.use(args.plugins, args.data)
     for name in args.names:
         print(fetch(name, args.data, args.mirror))
 
@@ -62,7 +62,7 @@ def add_list(commands: Commands) -> None:
     text = "List methods, datasets, models or partition schemes that a run file can name."
     sub = arguments.command(commands, "list", names, text)
     sub.add_argument("kind", choices=["methods", "datasets", "models", "partitions"], help="what to list")
-    arguments.parts(sub, "folder with parts of your own, which are listed, too")
+    arguments.plugins(sub, "folder with plugins of your own, which are listed, too")
 
 
 def names(args: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def names(args: argparse.Namespace) -> None:
         found = names.list_partitions()
     else:
         of = {"methods": names.list_methods, "datasets": names.list_datasets, "models": names.list_models}
-        found = of[args.kind](args.parts)
+        found = of[args.kind](args.plugins)
     width = max(map(len, found))
     for name, line in found.items():
         print(f"{name:{width}}  {line}".rstrip())

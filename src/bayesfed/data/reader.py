@@ -139,7 +139,7 @@ def identity(source: Source, then: Mapping[str, Any] | None) -> str:
 
 
 def own_digest(folder: Path) -> str:
-    """Return a digest of the files of a dataset's own folder, as they were when own parts were last looked at."""
+    """Return a digest of the files of a dataset's own folder, as they were when own plugins were last looked at."""
     known = plugins.in_use.listings
     if folder not in known:
         known[folder] = hashlib.sha256(json.dumps(listing(folder)).encode()).hexdigest()

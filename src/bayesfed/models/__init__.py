@@ -92,7 +92,7 @@ registry = plugins.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fa
 
 def check(name: object, key: str) -> str:
     """Return `name` if a network has it; raise InputError that names the run file's `key` otherwise."""
-    registry.part(name, key)
+    registry.plugin(name, key)
     return str(name)
 
 
@@ -103,7 +103,7 @@ def build(name: str, classes: int, channels: int, size: int, weights: Path | Non
     `weights`: a file that it starts from. Raises InputError for an unknown name, for images that the network cannot take,
     and for weights that are not its own.
     """
-    return built(name, registry.part(name, "model").value(), classes, channels, size, weights)
+    return built(name, registry.plugin(name, "model").value(), classes, channels, size, weights)
 
 
 @cache

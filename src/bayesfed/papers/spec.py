@@ -286,13 +286,13 @@ class Config:
     """config/<name>.yaml: which papers' grids to run, and how much of them.
 
     name: of results/<name>/ and reports/<name>.html. notice: stands over every table, figure and the report. benchmarks:
-    whether the report has the tables of speed. papers: names of their files. parts: a folder of plugins and papers of your
+    whether the report has the tables of speed. papers: names of their files. plugins: a folder of plugins and papers of your
     own. weights: a folder of pretrained weights; without it all networks start from scratch. run: keys of a run file that
     replace the paper's. methods: label -> hyperparameters that replace the paper's; with a `name`, a method of your own.
     datasets: the paper's dataset -> the one that stands in for it. tables, figures: of your own, as `Table` and `Figure`
     describe. data_mirror: a folder of the publishers' files. partitions: a folder for sampled partitions. gpu_slots: how
     many jobs share a GPU. precision: how networks are computed, by the device (auto) unless given. runs: train what is
-    missing (all), or take those that are finished (standing).
+    missing (all), or take those that are finished (finished).
     """
 
     name: Name
@@ -300,7 +300,7 @@ class Config:
     title: Text = ""
     notice: str = ""
     benchmarks: bool = False
-    parts: Word = ""
+    plugins: Word = ""
     weights: str | None = None
     seeds: Seeds = ()
     run: RunKeys = RunKeys()
@@ -314,4 +314,4 @@ class Config:
     partitions: Folder | None = None
     gpu_slots: int = option(1, low=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
-    runs: Literal["all", "standing"] = "all"
+    runs: Literal["all", "finished"] = "all"

@@ -181,8 +181,8 @@ def run_mapping(
     budget = config.get("run", {})
     own = {key: value for key, value in experiment.items() if key not in OF_PLAN}
     mapping = merged(merged(merged(run, budget), own), change)
-    if "parts" in spec:
-        mapping["parts"] = spec["parts"]
+    if "plugins" in spec:
+        mapping["plugins"] = spec["plugins"]
     if "method" not in point:
         raise InputError("method: no case and no axis names one")
     label = point["method"]

@@ -40,12 +40,12 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     """Make a run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched
     to.
 
-    The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be
-    right, for anything unknown, of the wrong type, out of range, or impossible together.
+    The run's own plugins are in use from now on (`plugins.use`). Raises InputError, naming the key, its value and the
+    remedy, for anything unknown, of the wrong type, out of range, or impossible together.
     """
-    mapping = options.check_mapping(mapping, "")
+    mapping = options.renamed(options.check_mapping(mapping, ""))
     blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "parts"]
+    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "plugins"]
     if "papers" in mapping:
         raise InputError("run file: this is a config, which has papers; `bayesfed plan` makes its run files")
     if {"paper", "reference"} <= mapping.keys():
@@ -56,7 +56,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     for key in blocks:
         if key not in mapping:
             raise InputError(f"{key}: this key is missing")
-    folder = mapping.get("parts")
+    folder = mapping.get("plugins")
     plugins.use(folder, data)
     folder = None if folder is None else str(folder)
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
@@ -117,7 +117,7 @@ def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -
     """
     tasks = options.read(Tasks, value, "tasks")
     for name in tasks.foreign:
-        catalogue.registry.part(name, "tasks.foreign")
+        catalogue.registry.plugin(name, "tasks.foreign")
         if name in datasets:
             raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
         if len(datasets) > 1:
@@ -181,8 +181,8 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Say what tells two run files with different keys apart, all defaults written: the first value, or what is in
     none.
     """
-    then, now = options.flat(then), options.flat(now)
+    then, now = options.flat(options.renamed(then)), options.flat(now)
     for key in {**then, **now}:
         if then.get(key) != now.get(key):
             return f"{key}: {then.get(key)} there, {now.get(key)} here"
-    return "the same run file, but its data, its parts or a revision of the code are others"
+    return "the same run file, but its data, its plugins or a revision of the code are others"
