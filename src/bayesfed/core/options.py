@@ -79,7 +79,7 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
         values[others] = check(left, hints[others], NONE, where)
     for name, field in fields.items():
         if name not in values and dataclasses.MISSING is field.default is field.default_factory:
-            raise InputError(f"{prefix}{name}: this key is missing")
+            raise InputError(f"{prefix}{name} is missing; {remedy(hints[name], bounds_of(field))}")
     return cls(**values)
 
 
@@ -258,12 +258,21 @@ def found(value: Any) -> str:
 
 def kind_in_words(kind: Any) -> str:
     """Name what a field of a kind takes: `a number`, `one of a, b`."""
-    inside = typing.get_args(kind)
-    if typing.get_origin(kind) in UNIONS:
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return kind_in_words(inside[0])
+    if origin in UNIONS:
         return " or ".join("null" if one is type(None) else kind_in_words(one) for one in inside)
-    if typing.get_origin(kind) is tuple:
+    if origin is Mapping or dataclasses.is_dataclass(kind):
+        return "keys and values"
+    if origin is tuple:
         return f"a list, each {kind_in_words(inside[0])}"
     return f"one of {', '.join(inside)}" if inside else PLAIN.get(kind, "anything")
+
+
+def remedy(kind: Any, bounds: Bounds) -> str:
+    """Say what to give for a missing key of a kind: `give a number above 0`."""
+    return " ".join(filter(None, ("give", kind_in_words(kind), bounds_in_words(bounds))))
 
 
 def bounds_in_words(bounds: Bounds) -> str:

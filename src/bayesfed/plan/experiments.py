@@ -90,7 +90,7 @@ def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
     """Return the seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
     found = taken(change.get("seeds", experiment.get("seeds", config.get("seeds"))))
     if found is None:
-        raise InputError("config.seeds: this key is missing")
+        raise InputError("config.seeds is missing; give a list of whole numbers, e.g. [0, 1, 2]")
     return range(found) if isinstance(found, int) else found
 
 

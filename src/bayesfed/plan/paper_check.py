@@ -141,7 +141,7 @@ def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
     for column in table["columns"]:
         metric = column.get("metric", table.get("metric"))
         if metric is None:
-            raise InputError("metric: this key is missing; give the table one, or each of its columns")
+            raise InputError("metric is missing; give the table one, or each of its columns")
         values(of_level(records, metric, own), cells.keys_of(column))
     titles = [cells.title(study, column) for column in table["columns"]]
     taken = [*table["rows"], *tables.BESIDE, *tables.ALSO, *(f"{title} last5" for title in titles)]
@@ -199,7 +199,7 @@ def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
     kind = claim["kind"]
     for key in dict.fromkeys(itertools.chain(*OF_KIND.values())):
         if key in OF_KIND[kind] and key not in claim:
-            raise InputError(f"{key}: this key is missing")
+            raise InputError(f"{key} is missing; a claim of kind '{kind}' has {', '.join(OF_KIND[kind])}")
         if key in claim and key not in OF_KIND[kind]:
             raise InputError(f"{key}: no key of a claim of kind '{kind}'; valid: {', '.join(OF_KIND[kind])}")
     own = study.spec.get("statistics", {})

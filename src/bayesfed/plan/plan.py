@@ -179,9 +179,9 @@ def check_file(path: Path) -> None:
 def check_config(config: Tree) -> None:
     """Return raises InputError where a config is another kind of file, or is not as `Config` has it."""
     if {"dataset", "method"} <= config.keys():
-        raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
+        raise InputError("config: this is a run file; train it with `bayesfed train FILE --out DIR`")
     if {"paper", "reference"} <= config.keys():
-        raise InputError("config: this is a paper's file; a config names it, `papers: [NAME]`")
+        raise InputError("config: this is a paper's file; name it in a config, `papers: [NAME]`")
     read(Config, config, "config")
 
 

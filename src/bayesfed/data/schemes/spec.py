@@ -71,10 +71,12 @@ class PartitionSpec:
                     f"partition.alpha: {self.alpha!r} means nothing with scheme {self.scheme}; leave it out"
                 )
             return
+        if self.alpha is None:
+            raise InputError("partition.alpha is missing; give a number > 0, e.g. 0.05")
         if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
-            raise InputError(f"partition.alpha: {self.alpha!r} is not a number above 0, for example 0.05")
+            raise InputError(f"partition.alpha: {self.alpha!r} is not a number; give one > 0, e.g. 0.05")
         if not 0 < self.alpha <= LARGEST_ALPHA:
-            raise InputError(f"partition.alpha: {self.alpha!r} is not above 0 and up to {LARGEST_ALPHA:g}")
+            raise InputError(f"partition.alpha: {self.alpha!r} is not above 0 and up to {LARGEST_ALPHA:g}; e.g. 0.05")
         if not math.isclose(float(f"{self.alpha:g}"), self.alpha, rel_tol=1e-12):
             raise InputError(f"partition.alpha: {self.alpha!r} has more digits than names hold; write {self.alpha:g}")
 
