@@ -11,17 +11,27 @@ from collections.abc import Sequence
 
 import bayesfed
 from bayesfed.cli import data, plans, training
+from bayesfed.cli.arguments import Help, examples
 from bayesfed.core.errors import in_a_line
+
+EXAMPLES = """
+    bayesfed list methods
+    bayesfed fetch digits
+    bayesfed train examples/run.yaml --out runs/one
+"""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line; every sub-command sets `run`, a function of the parsed arguments."""
     main = argparse.ArgumentParser(
         prog="bayesfed",
-        description="Federated learning papers, checked.",
-        epilog="A run file is shown in docs/reference/run-file.md; a config is one of config/*.yaml.",
+        description="Train federated-learning methods, and reproduce papers on Bayesian federated learning.",
+        epilog=examples(EXAMPLES),
+        formatter_class=Help,
     )
-    main.add_argument("--version", action="version", version=f"%(prog)s {bayesfed.__version__}")
+    main.add_argument(
+        "--version", action="version", version=f"%(prog)s {bayesfed.__version__}", help="version of bayesfed"
+    )
     commands = main.add_subparsers(required=True, metavar="COMMAND")
     for group in (data, training, plans):
         group.add(commands)
