@@ -69,6 +69,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/snakemake --lint --configfile config/test.yaml
 
 bench: $(STAMP)
