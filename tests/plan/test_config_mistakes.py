@@ -44,7 +44,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run: {weights: 3}", "weights: expected keys and values, found 3"),
         ("run: {alpha: 1}", "): config.run.alpha: unknown key; valid: "),
         ("run: {partition: {client: 3}}", "): config.run.partition.client: unknown key; did you mean 'clients'?"),
-        ("run: {seed: 1}", "): config.run.seed: seeds stand under `seeds`"),
+        ("run: {seed: 1}", "): config.run.seed: seeds are given under `seeds`"),
         ("title: 2026-02-20", "config.title: expected text, found 2026-02-20; put it in quotes"),
         (
             "title: 2026-02-30",

@@ -269,8 +269,8 @@ def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"seed": 5}, "run.seed: seeds stand under `seeds`"),
-        ({"method": {"lr": 0.1}}, "run.method: a method's options stand under `methods`"),
+        ({"seed": 5}, "run.seed: seeds are given under `seeds`"),
+        ({"method": {"lr": 0.1}}, "run.method: a method's options are given under `methods`"),
     ],
 )
 @pytest.mark.parametrize("place", ["of all experiments", "of one"])
@@ -336,7 +336,7 @@ def test_a_value_that_one_run_takes_is_none_the_worse(config: dict[str, Any]) ->
     ("change", "words"),
     [
         ({"experiments": {"first": {"skip": True, "run": {"rounds": 3}}}}, "experiments.first.run: the experiment is skipped"),
-        ({"experiments": {"mine": {"seed": 1, "axes": {"method": ["FML"]}}}}, "experiments.mine.seed: seeds stand under"),
+        ({"experiments": {"mine": {"seed": 1, "axes": {"method": ["FML"]}}}}, "experiments.mine.seed: seeds are given under"),
         ({"tables": {"mine": OWN | {"rows": {}, "metric": "client_accuracy_best"}}}, "tables.mine: no planned run is in it"),
         ({"figures": {"mine": OWN | {"rows": [], "columns": [], "accuracy": "client", "methods": ["FML"]}}},
          "figures.mine: no planned run is in it"),
@@ -595,7 +595,7 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
         (
             {"experiments": {"mine": {"axes": {"method": ["FML"]}, "run": {"rounds": 1}}}},
-            "config.experiments.mine.run: keys of a run file, such as rounds, stand in an experiment of your own itself",
+            "config.experiments.mine.run: keys of a run file, such as rounds, are keys of your own experiment itself",
         ),
         (
             {"experiments": {"mine": {"axes": {"method": ["FML"], "method.lr": [1]}, "cases": [{"method.lr": 0.5}]}}},
@@ -632,7 +632,7 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
                     }
                 }
             },
-            "axis 'seed': seeds stand under `seeds`",
+            "axis 'seed': seeds are given under `seeds`",
         ),
         ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
         ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),

@@ -385,7 +385,7 @@ def test_a_config_elsewhere_cannot_take_anothers_results(tmp_path: Path) -> None
         (
             "seeds: [0]",
             "seeds: [0]\nseeds: [1]",
-            "config/test.yaml: the key 'seeds' stands twice in what begins in line",
+            "config/test.yaml: the key 'seeds' occurs twice in the block that begins in line",
         ),
         ("name: test", "name: tset", "config/test.yaml: expected name: test, as the file's, found tset"),
         (

@@ -28,8 +28,7 @@ class UnfitImages(InputError):
 
 def in_a_line(error: BaseException) -> tuple[str, int] | None:
     """Return one line about what ended a command, and its exit code: refused input, a file where a folder is needed, a
-    fault of the machine (a full disk, memory that ran out), or of a user's own plugin, whose traceback is printed
-    before.
+    fault of the machine (a full disk, memory that ran out), or of a user's own plugin, whose traceback is shown before.
 
     None for any other error, which is ours and wants its traceback.
     """
@@ -59,8 +58,7 @@ def in_a_line(error: BaseException) -> tuple[str, int] | None:
 
 def of_machine(error: BaseException) -> bool:
     """Return whether a run may go on where the error came: not after refused input or a fault of a user's own plugin,
-    whose mending makes another run of it.
-    """
+    whose repair makes it another run."""
     return out_of_memory(error) or not (isinstance(error, InputError) or in_own_part(error))
 
 

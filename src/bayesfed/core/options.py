@@ -59,7 +59,7 @@ def rest() -> Any:
 
 
 def read(cls: type[T], mapping: object, where: str = "") -> T:
-    """Return an instance of the dataclass `cls` from the keys of `mapping`; `where` stands before a key in errors.
+    """Return an instance of the dataclass `cls` from the keys of `mapping`; `where` precedes a key in errors.
 
     Raises InputError for an unknown or missing key, a wrong type, a value out of range or not among the choices.
     """
@@ -328,7 +328,7 @@ def check_mapping(value: object, where: str) -> Mapping[str, Any]:
 def check_keys(value: object, valid: Iterable[str], where: str) -> Mapping[str, Any]:
     """Return the value, where it is a mapping with these keys and no other; raises InputError otherwise.
 
-    `where` stands before a key; "" at the top of a run file.
+    `where` precedes a key; "" at the top of a run file.
     """
     mapping, valid = check_mapping(value, where), list(valid)
     for key in mapping:

@@ -35,8 +35,8 @@ from bayesfed.core.errors import OWN, InputError, nearest, out_of_memory, words
 KINDS = ("methods", "networks", "datasets", "preparations")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
 DATA = Path("data")  # where datasets are fetched to, unless a command is told otherwise
-WEIGHTS = Path("weights")  # where files of pretrained weights are, likewise
-NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
+WEIGHTS = Path("weights")  # where files of pretrained weights are, by default
+NAME = re.compile(r"[A-Za-z][\w.-]*")  # names are in folders' names
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def listing(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files in a folder at any depth, in one order on every machine, but for hidden ones and bytecode."""
+    """Return the files in a folder at any depth, in one order on every machine, except hidden ones and bytecode."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     named = ((path.relative_to(folder).parts, path) for path in found)
     return [path for parts, path in sorted(named) if not any(part.startswith(".") for part in parts)]

@@ -271,7 +271,7 @@ class LoadedRun:
         """The federation with images."""
         self.take_plugins()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
-        # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
+        # Its networks have begun and its tasks are done: neither weights' files nor OOD images are needed any more.
         trained = replace(self.run, weights=(), tasks=spec.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 

@@ -42,7 +42,7 @@ def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
 
 
 def check_stand_ins(config: Tree, asked: Container[str]) -> None:
-    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
+    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would replace nothing."""
     from bayesfed.data import catalogue
 
     changes = {f"config.experiments.{name}": change for name, change in config.get("experiments", {}).items()}

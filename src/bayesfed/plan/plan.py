@@ -35,8 +35,8 @@ WORKFLOW_KEYS = ("data_mirror", "gpu_slots", "partitions", "precision", "runs")
 OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
 PLAN, MADE_FROM = "plan.json", "made_from"  # the plan, and a digest of what it and its run files were made from
 OF_CHANGE = {  # what has no place in an experiment of a config's own
-    "run": "keys of a run file, such as rounds, stand in an experiment of your own itself",
-    "datasets": "stand-ins for an experiment of your own stand under the config's `datasets`",
+    "run": "keys of a run file, such as rounds, are keys of your own experiment itself",
+    "datasets": "stand-ins for your own experiment are given under the config's `datasets`",
     "skip": "leave an experiment of your own out, or delete its lines",
     "seed": experiments.ELSEWHERE["seed"],
 }
@@ -48,7 +48,7 @@ def folder(name: str) -> Path:
 
 
 def load(config: Tree) -> dict[str, Any]:
-    """Return the plan of a config, from the cache where that is current, else made anew by a process of its own.
+    """Return the plan of a config, from the cache where that is current, else made by a process of its own.
 
     Called by the Snakefile at every parse. Raises InputError with what that process said.
     """
@@ -167,7 +167,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
 
 
 def check_file(path: Path) -> None:
-    """Check what is not seen in a config that somebody else has read: a key that stands twice, and another config's name, as
+    """Check what is not seen in a config that somebody else has read: a key that is given twice, and another config's
+    name, as
     a copy has it, which would put its results in the place of the other's."""
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:

@@ -242,7 +242,7 @@ def check_profile(arguments: Sequence[str]) -> None:
 
 
 def check_configs(paths: Sequence[str]) -> None:
-    """Check what is not seen in configs that Snakemake has read: of a key that stands twice it has kept the last."""
+    """Check what is not seen in configs that Snakemake has read: of a key given twice it has kept the last."""
     for path in paths:
         planning.check_file(Path(os.path.relpath(path)))
 

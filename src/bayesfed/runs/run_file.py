@@ -119,7 +119,7 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
 
 
 def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -> Tasks:
-    """Read the `tasks` block; raise InputError for foreign data that are none, or cannot be shown to the run's
+    """Read the `tasks` block; raise InputError for OOD datasets that do not exist, or cannot be shown to the run's
     networks.
     """
     tasks = options.read(Tasks, value, "tasks")
@@ -128,7 +128,9 @@ def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -
         if name in datasets:
             raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
         if len(datasets) > 1:
-            raise InputError(f"tasks.foreign: '{name}' is foreign to one dataset; clients have one each here")
+            raise InputError(
+                f"tasks.foreign: '{name}' is OOD to one dataset, and clients have one each here; leave it out"
+            )
         store.check_channels(source(name), images.of(source(datasets[0])))
     if len(set(tasks.foreign)) < len(tasks.foreign):
         raise InputError(f"tasks.foreign: {', '.join(tasks.foreign)}: name each dataset once")

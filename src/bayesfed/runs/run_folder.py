@@ -1,4 +1,4 @@
-"""The record of a finished run: small text files that may stand in git for years, sealed by digests.
+"""The record of a finished run: small text files that may stay in git for years, sealed by digests.
 
 `summary.json` is written last and holds the sha256 of the other files and of itself. So a record that was edited, cut or
 mixed with another is noticed by whoever reads it.
@@ -84,7 +84,7 @@ def undefined(metric: str, value: float, accuracy: float) -> str:
 def refused(path: Path, why: str) -> InputError:
     """Return the error for a record that cannot be trusted, and what to do."""
     return InputError(
-        f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to make it anew"
+        f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to train it again"
     )
 
 

@@ -55,7 +55,7 @@ class Tasks:
 
     Of every predictor that is tested on the full test set (metrics/detection.py).
 
-    foreign: datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
+    foreign: OOD datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
     predictions from right ones.
     """
 

@@ -1,4 +1,4 @@
-"""The block `partition` of a run file, the schemes by name, and the draw of a partition."""
+"""The block `partition` of a run file, the schemes by name, and the sampling of a partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayesfed.data.schemes.labels import LABELS5_SIZES, ClassesApart, Labels5
 
 WHOLE = "whole"  # deals nothing: client k holds all of the run's dataset k (multi-task)
 OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server", "size")  # of single schemes
-LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all shares are equal
+LARGEST_ALPHA = 1e9  # far above it sampling overflows; long before it all shares are equal
 
 SCHEMES: Mapping[str, Scheme] = {
     scheme.name: scheme
@@ -29,8 +29,8 @@ SCHEMES: Mapping[str, Scheme] = {
 class PartitionSpec:
     """The division of a dataset; raises InputError for a scheme, alpha or count that cannot be.
 
-    `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
-    A17; 0 takes any draw). The other options are those of single schemes: each wants its own, and no other.
+    `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (assumption
+    A17; 0 takes any sample). The other options are those of single schemes: each wants its own, and no other.
     """
 
     scheme: str = "dirichlet_class_shared"
