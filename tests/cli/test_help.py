@@ -79,5 +79,5 @@ def test_each_option_is_a_noun_phrase_with_its_default(name: str) -> None:
 @EVERY
 def test_a_default_is_the_one_that_is_told(name: str) -> None:
     for action in options(name):
-        if action.default not in (None, []):
+        if action.default not in (None, [], False):
             assert f"default: {action.default}" in (action.help or "")

@@ -57,8 +57,7 @@ class Federation:
                  foreign: Sequence[np.ndarray] = (), pretrained: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
         images: enough to ask nodes what they predict with. foreign: the OOD images of `run.tasks.foreign`. pretrained:
-        the files
-        of `run.weights`, which only a run that begins needs.
+        the files of `run.weights`, which only a run that begins needs.
 
         Raises InputError when the server's images cannot be set aside.
         """

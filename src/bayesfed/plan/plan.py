@@ -167,9 +167,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
 
 
 def check_file(path: Path) -> None:
-    """Check what is not seen in a config that somebody else has read: a key that is given twice, and another config's
-    name, as
-    a copy has it, which would put its results in the place of the other's."""
+    """Refuse what a reader of YAML does not see: a key given twice, and the name of another config, as a copy has it, whose
+    results would be replaced."""
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:
         raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")
