@@ -5,8 +5,8 @@
 #   make test-kills                         every method killed fifty times, and Snakemake and DVC: an hour on two cores
 #   make test-remotes                       DVC over S3 and SSH; needs sshd (Debian: openssh-server)
 #   make test-slurm                         a sweep through a real Slurm, with faults: needs root, slurm-wlm and munge
-#   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the report anew
-#   make report CONFIG=paper                of another config, from the runs that stand: nothing is trained or fetched
+#   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the demo's report again
+#   make report CONFIG=paper                the report of another config, from finished runs: nothing is trained or fetched
 #   make docs                               the documentation site, in site/; fails at dead links
 #   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
 
@@ -19,7 +19,7 @@ BIN := .venv/bin
 # Every stage is a process of its own: without bytecode on disk each would compile PyTorch again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.set-up
-SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules
+SNAKEMAKE := $(BIN)/snakemake --cores all --quiet rules progress host
 define snakemake
 	@test -f config/$(1).yaml || { echo "No config/$(1).yaml; there are: $(basename $(notdir $(wildcard config/*.yaml)))" >&2; exit 2; }
 	@$(SNAKEMAKE) $(2) --configfile config/$(1).yaml $(3)
@@ -29,7 +29,9 @@ endef
 
 demo: $(STAMP)
 	$(call snakemake,demo)
-	@echo "The report: reports/demo.html (tables and figures alone: results/demo/)"
+	@echo "Open  reports/demo.html: every table, figure and claim of the demo. It trains on digits for a few rounds; do not compare it with the papers."
+	@echo "Try   .venv/bin/bayesfed train examples/run.yaml --out runs/one     # one run of HBFL: seconds"
+	@echo "Then  make report CONFIG=paper     # the papers' results, from finished runs: about a minute. Guides: docs/guides/quickstart.md"
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
@@ -67,13 +69,14 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/snakemake --lint --configfile config/test.yaml
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 report: $(STAMP)
-	$(call snakemake,$(CONFIG),--forcerun report,--config runs=standing)
+	$(call snakemake,$(CONFIG),--forcerun report,--config runs=finished)
 	@echo "The report: reports/$(CONFIG).html"
 
 # `sync` leaves exactly what the lock file names, so the package itself comes after it.

@@ -139,7 +139,7 @@ def of_mine(mapping: Callable[..., dict[str, Any]], data_dir: Path, tmp_path: Pa
         (folder / "__init__.py").write_text(MINE.format(before=before, inside=inside))
         (folder / "helper.py").write_text(helper)
         plugins.use(tmp_path)
-        small = {"models": {"global": "softmax"}, "rounds": 3, "parts": str(tmp_path)}
+        small = {"models": {"global": "softmax"}, "rounds": 3, "plugins": str(tmp_path)}
         return federation(mapping("mine", **(small | changes)), data_dir, torch.float32)
 
     yield make

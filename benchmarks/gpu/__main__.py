@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--minutes", type=float, default=minutes, help=f"the whole call; default: {minutes:g}")
         sub.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
         sub.add_argument("--small", action="store_true", help="few images and rounds")
-        sub.add_argument("--parts", nargs="+", metavar="NAME", help="only parts whose names begin so; default: all")
+        sub.add_argument("--plugins", nargs="+", metavar="NAME", help="only parts whose names begin so; default: all")
     return main
 
 
@@ -46,7 +46,7 @@ def measure(args: argparse.Namespace) -> int:
     for name in args.parts or []:
         if not any(part.name.startswith(name) for part in every):
             raise InputError(
-                f"--parts {name}: no part of {args.command} begins so; it has {', '.join(part.name for part in every)}"
+                f"--plugins {name}: no part of {args.command} begins so; it has {', '.join(part.name for part in every)}"
             )
     chosen = [part for part in every if part.name.startswith(tuple(args.parts or [""]))]
     return min(1, parts.run(task, chosen))

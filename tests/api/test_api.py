@@ -186,7 +186,7 @@ def test_lists_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> N
         assert {name: " ".join(text) for name, *text in told} == {
             name: " ".join(line.split(maxsplit=0)) for name, line in found().items()
         }
-    assert "own_feddyn" in bf.list_methods("examples/own_parts")
+    assert "own_feddyn" in bf.list_methods("examples/own_plugins")
     assert "own_feddyn" not in bf.list_methods()
 
 
@@ -263,7 +263,7 @@ def test_a_method_of_a_notebook_may_have_any_neighbours(tmp_path: Path, digits_d
     main.seen = seen  # type: ignore[attr-defined]
     given = run(method=mine(), rounds=2, model="softmax", batch_size=64, local_epochs=1, data=digits_dir)
     result = bf.train(given, tmp_path / "out")
-    assert result.provenance["parts"].keys() == {"methods/mine"}
+    assert result.provenance["plugins"].keys() == {"methods/mine"}
     assert result.summary["method"] == "mine"
     assert bf.load_run(tmp_path / "out", data=digits_dir).server["global"].name == "global"
 

@@ -1,4 +1,4 @@
-"""Modules that own parts import from beside their folder: they are in no key, and that is told wherever it matters."""
+"""Modules that own plugins import from beside their folder: they are in no key, and that is told wherever it matters."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ METHOD = Mine
 LIB = 'sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))'
 RUN = {
     "dataset": "digits", "partition": {"alpha": 1.0, "clients": 2}, "method": {"name": "mine"}, "models": {"global": "softmax"},
-    "rounds": 1, "local_epochs": 1, "batch_size": 32, "seed": 0, "parts": "own",
+    "rounds": 1, "local_epochs": 1, "batch_size": 32, "seed": 0, "plugins": "own",
 }  # fmt: skip
 TRAIN = ["train", "run.yaml", "--out", "out", "--device", "cpu", "--precision", "fp32"]
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with helpers in the folder of own parts, in a package there, and beside it; modules are forgotten after."""
+    """A folder with helpers in the folder of own plugins, in a package there, and beside it; modules are forgotten after."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name, text in {
@@ -93,8 +93,8 @@ def test_helpers_are_told_and_kept_with_the_results(case: str, capsys: pytest.Ca
     write(top, inside, factor)
     assert cli.main(TRAIN) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bayesfed: ")]
-    assert lines == ([f"bayesfed: {', '.join(named)}: imported by parts of your own, and in no run's key; put it into a package "
-                      "folder with its part, or a change of it is not noticed (docs/guides/your-method.md)"] if named else [])  # fmt: skip
+    assert lines == ([f"bayesfed: {', '.join(named)}: imported by plugins of your own, and in no run's key; put it into a package "
+                      "folder with its plugin, or a change of it is not noticed (docs/guides/your-method.md)"] if named else [])  # fmt: skip
     kept = json.loads(Path("out/provenance.json").read_text()).get("helpers", {})
     assert sorted(map(helper_modules.shown, kept)) == named
 
@@ -132,7 +132,7 @@ def test_what_a_package_folder_imports_of_itself_is_in_its_digest(capsys: pytest
     Path("own/methods/mine.py").rename("own/methods/whole/inner.py")
     Path("own/methods/whole/__init__.py").write_text("from .inner import METHOD\nfrom . import inner\n")
     assert cli.main(TRAIN) == 0
-    assert "imported by parts" not in capsys.readouterr().err
+    assert "imported by plugins" not in capsys.readouterr().err
 
 
 def test_helpers_are_told_when_runs_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +143,6 @@ def test_helpers_are_told_when_runs_are_planned(capsys: pytest.CaptureFixture[st
     }  # fmt: skip
     Path("own/papers").mkdir()
     Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))
-    Path("config.yaml").write_text(yaml.safe_dump({"name": "one", "papers": ["one"], "parts": "own", "seeds": [0]}))
+    Path("config.yaml").write_text(yaml.safe_dump({"name": "one", "papers": ["one"], "plugins": "own", "seeds": [0]}))
     assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
-    assert capsys.readouterr().err.startswith("bayesfed: own/lib/factor.py: imported by parts of your own")
+    assert capsys.readouterr().err.startswith("bayesfed: own/lib/factor.py: imported by plugins of your own")

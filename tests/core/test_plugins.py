@@ -1,4 +1,4 @@
-"""Parts of a user's own: files in a folder, found by name through the command line, and told by their source."""
+"""Plugins of a user's own: files in a folder, found by name through the command line, and told by their source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bayesfed import cli
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.plan import plan
-from bayesfed.runs import run_file
+from bayesfed.runs import run_file, run_folder
 
 METHOD = '''
 """SignSGD: the server goes a step of `lr` along the sign of the clients' mean change."""
@@ -103,12 +103,12 @@ def drawn(count: int, seed: int, *shape: int, classes: int = 5) -> dict[str, np.
 
 @pytest.fixture
 def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
-    """Work in a folder with one part of each kind in `my_parts`; a function that writes there another."""
+    """Work in a folder with one plugin of each kind in `my_plugins`; a function that writes there another."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BAYESFED_MIRROR", raising=False)
 
     def write(name: str, content: Any) -> Path:
-        path = Path("my_parts", name)
+        path = Path("my_plugins", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".npz":
             np.savez_compressed(path, **content)
@@ -124,17 +124,17 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
     write("datasets/drawn/train.npz", drawn(60, 0))
     write("datasets/drawn/test.npz", drawn(30, 1))
     Path("config.yaml").write_text(
-        yaml.safe_dump({"name": "tiny", "papers": ["mine"], "parts": "my_parts", "seeds": [0]})
+        yaml.safe_dump({"name": "tiny", "papers": ["mine"], "plugins": "my_plugins", "seeds": [0]})
     )
     yield write
     plugins.use(None)
 
 
 def run(**changes: Any) -> dict[str, Any]:
-    """A run file of own parts."""
+    """A run file of own plugins."""
     return {
         "dataset": "drawn", "partition": {"alpha": 10.0, "clients": 3}, "method": {"name": "sign"}, "models": {"global": "tiny"},
-        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "parts": "my_parts",
+        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "plugins": "my_plugins",
     } | changes  # fmt: skip
 
 
@@ -157,17 +157,17 @@ def planned(capsys: pytest.CaptureFixture[str]) -> str:
 def test_from_files_to_a_table(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     """Planned, fetched, trained with the run file alone, tabled and set beside print, of which there is none."""
     assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     made = json.loads(Path("plan/plan.json").read_text())
     digests = {}
     for one in made["runs"]:
         assert cli.main(["train", one["runfile"], "--out", f"runs/{one['folder']}", "--device", "cpu"]) == 0
         provenance = json.loads(Path("runs", one["folder"], "provenance.json").read_text())
         assert run_file.load(Path("runs", one["folder"], "run.yaml")).key == provenance["key"] == one["key"]
-        digests[one["method"]] = provenance["parts"]
+        digests[one["method"]] = provenance["plugins"]
     assert digests["sign"].keys() == {"methods/sign", "networks/tiny", "datasets/drawn", "preparations/halved"}
     assert digests["fedavg"].keys() == digests["sign"].keys() - {"methods/sign"}
-    assert digests["sign"]["methods/sign"] == files.sha256(Path("my_parts/methods/sign.py"))
+    assert digests["sign"]["methods/sign"] == files.sha256(Path("my_plugins/methods/sign.py"))
     for command in ("tables", "compare"):
         assert cli.main([command, "plan/plan.json", "--out", "tables"]) == 0
     with Path("tables/mine/table1.csv").open() as file:
@@ -181,7 +181,7 @@ def test_the_method_in_the_docs_trains(put: Put) -> None:
     text = (Path(__file__).parents[2] / "docs" / "guides" / "your-method.md").read_text()
     put("methods/mine.py", text.split("```python\n")[1].split("```")[0])
     Path("run.yaml").write_text(yaml.safe_dump(run(method={"name": "mine"})))
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
     assert json.loads(Path("out/summary.json").read_text())["global"]["accuracy_best"] > 0
 
@@ -200,7 +200,7 @@ def test_a_changed_source_is_another_run(put: Put, name: str, old: str, new: str
     """Of those that use it alone. An edit within the same second, to the same length, is seen as well."""
     before = {method: key(method={"name": method}) for method in ("sign", "fedavg")}
     put("methods/other.py", METHOD.replace('"sign"', '"other"'))
-    put(name, Path("my_parts", name).read_text().replace(old, new))
+    put(name, Path("my_plugins", name).read_text().replace(old, new))
     assert {method for method in before if key(method={"name": method}) != before[method]} == changes
 
 
@@ -214,10 +214,10 @@ def test_changed_images_are_another_run(put: Put) -> None:
     assert key() != before
 
 
-def test_a_run_of_own_parts_in_python(put: Put) -> None:
-    """Its network gives the recorded accuracy; another folder of parts between is no matter; a changed source is."""
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
-    done = bayesfed.train(run(parts=Path("my_parts")), "out", device="cpu", precision="fp32")
+def test_a_run_of_own_plugins_in_python(put: Put) -> None:
+    """Its network gives the recorded accuracy; another folder of plugins between is no matter; a changed source is."""
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
+    done = bayesfed.train(run(plugins=Path("my_plugins")), "out", device="cpu", precision="fp32")
     plugins.use(None)
     images, labels = done.images("test")
     assert images.shape == (30, 1, 28, 28)
@@ -244,7 +244,7 @@ def test_a_file_of_two_networks_counts_as_a_whole_unless_it_is_trusted(
 ) -> None:
     """An edit of one of them makes the other's run no other; of the run's own one, trust does not help."""
     put("networks/tiny.py", TWO)
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     done = bayesfed.train(run(), "out", device="cpu", precision="fp32")
     (images, _), (own, _) = done.images("test"), done.images("train", 0)
     before = done.server["global"].log_probabilities(images)
@@ -252,7 +252,7 @@ def test_a_file_of_two_networks_counts_as_a_whole_unless_it_is_trusted(
     with pytest.raises(
         InputError,
         match=r"^out: the source of networks/tiny has changed .*; put the old one back, or, where all that the run uses is as it was "
-        r"\(a file counts as a whole, other parts in it too\), load it with `trust=True`$",
+        r"\(a file counts as a whole, other plugins in it too\), load it with `trust=True`$",
     ):
         _ = bayesfed.load_run("out").server
     trusted = bayesfed.load_run("out", trust=True)
@@ -271,7 +271,7 @@ def test_a_method_beside_another_in_its_file_is_trusted_alike(put: Put) -> None:
     both = METHOD.replace("METHOD = Sign", "")
     other = "class Other(Sign):\n    name = 'other'\n\n\nMETHOD = {'sign': Sign, 'other': Other}\n"
     put("methods/sign.py", both + other)
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     bayesfed.train(run(), "out", device="cpu")
     put("methods/sign.py", both + other.replace("'other'\n", "'other'\n    by_epochs = True\n", 1))
     with pytest.raises(InputError, match="the source of methods/sign has changed"):
@@ -280,23 +280,23 @@ def test_a_method_beside_another_in_its_file_is_trusted_alike(put: Put) -> None:
 
 
 def test_a_runs_records_need_no_parts(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook lies in another folder than its runs, and parts move."""
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
-    bayesfed.train(run(parts="my_parts"), "out", device="cpu")
-    Path("my_parts").rename("moved")
+    """A notebook lies in another folder than its runs, and plugins move."""
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
+    bayesfed.train(run(plugins="my_plugins"), "out", device="cpu")
+    Path("my_plugins").rename("moved")
     monkeypatch.chdir(put("notebooks/one", "").parent)
     there = Path("../..").resolve()
     done = bayesfed.load_run(there / "out", data=there / "data")
     assert len(done.metrics)
     assert done.summary["method"] == "sign"
-    with pytest.raises(InputError, match="parts: there is no folder 'my_parts'; it is looked for from"):
+    with pytest.raises(InputError, match="plugins: there is no folder 'my_plugins'; it is looked for from"):
         _ = done.server
-    assert bayesfed.load_run(there / "out", data=there / "data", parts=there / "moved").server.keys() == {"global"}
+    assert bayesfed.load_run(there / "out", data=there / "data", plugins=there / "moved").server.keys() == {"global"}
 
 
 def test_networks_that_are_not_there_are_told(put: Put) -> None:
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
-    done = bayesfed.train(run(parts="my_parts"), "out", device="cpu")
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
+    done = bayesfed.train(run(plugins="my_plugins"), "out", device="cpu")
     with pytest.raises(KeyError, match="no network 'globl': the server of this run of sign has global"):
         _ = done.server["globl"]
     with pytest.raises(
@@ -311,7 +311,7 @@ def test_networks_that_are_not_there_are_told(put: Put) -> None:
         ('server["theta"] = server["theta"] + ', 'server["theta"] = server["theta"][:3] + 0 * ',
          r"method 'sign': the server's 'theta' has the shape \(3,\); expected \("),
         ('server["theta"] = server["theta"]', 'server["theta"] = server["thta"]',
-         r"my_parts/methods/sign.py, line 20: LookupError: no 'thta' in the state, which has theta"),
+         r"my_plugins/methods/sign.py, line 20: LookupError: no 'thta' in the state, which has theta"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_round_are_named(
@@ -320,7 +320,7 @@ def test_mistakes_in_a_round_are_named(
     sign = METHOD.replace("torch.sign(change)", "torch.sign(change)[:3]") if "[:3]" in new else METHOD
     put("methods/sign.py", sign.replace(old, new))
     Path("run.yaml").write_text(yaml.safe_dump(run()))
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) in (1, 2)
     assert re.search(message, capsys.readouterr().err)
 
@@ -328,18 +328,18 @@ def test_mistakes_in_a_round_are_named(
 def test_a_folder_of_another_kind_is_refused(put: Put) -> None:
     put("empty/methodes/sign.py", METHOD)
     with pytest.raises(
-        InputError, match="parts: my_parts/empty has none of the folders methods, networks, datasets, prep"
+        InputError, match="plugins: my_plugins/empty has none of the folders methods, networks, datasets, prep"
     ):
-        plugins.use("my_parts/empty")
+        plugins.use("my_plugins/empty")
     plugins.use(None)
     with pytest.raises(
         InputError,
-        match=r"no method is named 'sign'; .*\(one of your own is in `methods/` of the folder that `parts` names\)",
+        match=r"no method is named 'sign'; .*\(one of your own is in `methods/` of the folder that `plugins` names\)",
     ):
-        run_file.resolve(run(dataset="digits") | {"parts": None})
+        run_file.resolve(run(dataset="digits") | {"plugins": None})
 
 
-def test_a_package_folder_is_one_part(put: Put) -> None:
+def test_a_package_folder_is_one_plugin(put: Put) -> None:
     put("methods/both/__init__.py", "from .inner import METHOD")
     put("methods/both/inner.py", METHOD.replace('"sign"', '"both"'))
     before = key(method={"name": "both"})
@@ -348,35 +348,66 @@ def test_a_package_folder_is_one_part(put: Put) -> None:
     assert run_file.resolve(run(method={"name": "both"})).options.step == 0.02
 
 
-def test_the_place_of_the_parts_is_no_part_of_the_key(put: Put) -> None:
+@pytest.mark.usefixtures("put")
+def test_the_old_name_of_the_key_is_read() -> None:
+    """In run files, configs and the run files of stored records; it is no new run, and written by its new name."""
+    old = {"parts" if key == "plugins" else key: value for key, value in run().items()}
+    read = run_file.resolve(old)
+    assert (read.key, read.to_dict()["plugins"]) == (key(), "my_plugins")
+    with pytest.raises(InputError, match=r"^parts: unknown key"):
+        run_file.resolve(run() | {"parts": "my_plugins"})
+    config = Path("config.yaml")
+    Path("old.yaml").write_text(config.read_text().replace("plugins:", "parts:"))
+    planned = [plan.write(path, Path("planned")) for path in (Path("old.yaml"), config)]
+    assert planned[0] == planned[1]
+
+
+@pytest.mark.usefixtures("put")
+def test_a_record_of_before_knows_its_plugins() -> None:
+    """`provenance.json` had them under `parts`."""
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
+    bayesfed.train(run(), "out", device="cpu")
+    for name in ("run.yaml", "provenance.json"):
+        path = Path("out", name)
+        path.write_text(path.read_text().replace('"plugins":', '"parts":').replace("plugins: my", "parts: my"))
+    summary = json.loads(Path("out/summary.json").read_text())
+    run_folder.seal(Path("out"), {key: value for key, value in summary.items() if key not in ("files", "digest")})
+    found = bayesfed.load_run("out")
+    assert found.provenance["plugins"].keys() == found.run.own_plugins.keys()
+    assert found.server.keys() == {"global"}
+
+
+def test_the_place_of_the_plugins_is_no_part_of_the_key(put: Put) -> None:
     before = key()
-    Path("my_parts").rename("elsewhere")
-    assert key(parts="elsewhere") == before
+    Path("my_plugins").rename("elsewhere")
+    assert key(plugins="elsewhere") == before
 
 
 def test_a_finished_run_of_another_source_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text(yaml.safe_dump(run()))
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
     put("methods/sign.py", METHOD.replace("0.01", "0.02"))
     again = ("train", "run.yaml", "--out", "out", "--device", "cpu")
     assert re.search(r"holds run \w+, not \w+ \(method.step: 0.01 there, 0.02 here\)", refused(capsys, *again))
     put("methods/sign.py", f"{METHOD}# A remark.\n")
-    assert "the same run file, but its data, its parts or a revision of the code are others" in refused(capsys, *again)
+    assert "the same run file, but its data, its plugins or a revision of the code are others" in refused(
+        capsys, *again
+    )
 
 
-def test_a_part_that_changes_between_plan_and_training_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plugin_that_changes_between_plan_and_training_is_told(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     """What is trained must be what its folder is named after."""
     assert cli.main(["plan", "config.yaml", "--out", "plan"]) == 0
     one = next(one for one in json.loads(Path("plan/plan.json").read_text())["runs"] if one["method"] == "sign")
     put("methods/sign.py", METHOD.replace("0.01", "0.02"))
     message = refused(capsys, "train", one["runfile"], "--out", f"runs/{one['folder']}", "--device", "cpu")
     assert f"the name is that of run {one['key']}" in message
-    assert message.endswith("a part, a dataset or the run file itself has changed since: plan again")
+    assert message.endswith("a plugin, a dataset or the run file itself has changed since: plan again")
 
 
 def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
-    """What tells, reads parts and imports none of them, nor torch."""
+    """What tells, reads plugins and imports none of them, nor torch."""
     config = plan.read_mapping(Path("config.yaml"))
     seen = {plan.content_hash(config)}
     for name in (
@@ -386,12 +417,12 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         "datasets/drawn/dataset.yaml",
         "papers/mine.yaml",
     ):
-        put(name, Path("my_parts", name).read_text() + "\n# a comment\n")
+        put(name, Path("my_plugins", name).read_text() + "\n# a comment\n")
         seen.add(plan.content_hash(config))
     put("datasets/drawn/test.npz", drawn(30, 2))
     seen.add(plan.content_hash(config))
     assert len(seen) == 7
-    code = "import sys; from bayesfed.plan import plan; plan.content_hash({'papers': ['mine'], 'parts': 'my_parts'}); print('torch' in sys.modules)"
+    code = "import sys; from bayesfed.plan import plan; plan.content_hash({'papers': ['mine'], 'plugins': 'my_plugins'}); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
@@ -413,7 +444,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("methods/low.py", METHOD.replace('"sign"', '"low"').replace("step: float = 0.01", "step: float = option(-1.0, above=0)").replace("import torch\n", "import torch\n\nfrom bayesfed.core.options import option\n"), "methods/low.py: METHOD: its default of step: -1.0 is out of range; it must be above 0"),
         ("methods/idle.py", IDLE, "methods/idle.py: METHOD: the class defines neither `step` nor `phases`"),
         ("methods/mine.py", METHOD.replace('"sign"', '"fedavg"'), "methods/mine.py: the method 'fedavg' is there already (bayesfed); rename yours"),
-        ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_parts/methods/sign.py); rename yours"),
+        ("methods/twice.py", METHOD, "methods/twice.py: the method 'sign' is there already (my_plugins/methods/sign.py); rename yours"),
         ("methods/path.py", METHOD.replace('"sign"', '"../up"'), "methods/path.py: '../up' is no name"),
         ("networks/mine.py", "NETWORKS = {'cnn2': len}", "networks/mine.py: the model 'cnn2' is there already (bayesfed)"),
         ("networks/mine.py", "NETWORKS = {'convolutions': len}", "networks/mine.py: NETWORKS 'convolutions': this word means"),
@@ -425,7 +456,7 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
         ("preparations/mine.py", "PREPARATIONS = {'pad': len}", "preparations/mine.py: the preparation 'pad' is there already"),
         ("preparations/halved.py", "PREPARATIONS = {'halved': lambda images, side: images}", "preparations/halved.py: preparation 'halved': expected uint8 (1, 1, 14, 14), found uint8 (1, 1, 28, 28)"),
         ("preparations/halved.py", "def halved(images, side):\n    return images[side:, 9, 9, 9, 9]\n\nPREPARATIONS = {'halved': halved}", "preparations/halved.py, line 2: IndexError: too many indices"),
-        ("datasets/mnist/dataset.yaml", "title: Mine", "my_parts/datasets/mnist: the dataset 'mnist' is there already (bayesfed)"),
+        ("datasets/mnist/dataset.yaml", "title: Mine", "my_plugins/datasets/mnist: the dataset 'mnist' is there already (bayesfed)"),
         ("papers/mine.yaml", PAPER | {"methods": {"Sign": {"name": "sing"}, "FedAvg": {"name": "fedavg"}}}, "method.name: no method is named 'sing'; did you mean 'sign'?"),
     ],
 )  # fmt: skip
@@ -485,7 +516,7 @@ def test_features_may_be_probabilities(put: Put) -> None:
 
 
 def test_a_link_to_nowhere_is_told_in_one_line(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("my_parts/methods/gone.py").symlink_to("nowhere")
+    Path("my_plugins/methods/gone.py").symlink_to("nowhere")
     assert re.search(r"methods/gone\.py: this is a link to .*/nowhere, and a Python file is needed", planned(capsys))
 
 
@@ -510,7 +541,7 @@ def test_a_mistake_in_ones_own_method_ends_with_its_line(
     """Below the traceback."""
     put("methods/sign.py", METHOD.replace(SUM, f"        {line}\n{SUM}"))
     Path("run.yaml").write_text(yaml.safe_dump(run()))
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     command = ["train", "run.yaml", where, "out", "--device", "cpu"]
     if where == "--out":
         assert cli.main(command) == 1
@@ -520,7 +551,7 @@ def test_a_mistake_in_ones_own_method_ends_with_its_line(
     err = capsys.readouterr().err
     assert "Traceback" in err
     of = "run.yaml: " if where == "--runs" else ""
-    assert err.splitlines()[-1].startswith(f"bayesfed: {of}my_parts/methods/sign.py, line 19: {told}")
+    assert err.splitlines()[-1].startswith(f"bayesfed: {of}my_plugins/methods/sign.py, line 19: {told}")
 
 
 def test_a_method_that_takes_other_arguments_is_told_before_training(
@@ -528,7 +559,7 @@ def test_a_method_that_takes_other_arguments_is_told_before_training(
 ) -> None:
     put("methods/sign.py", METHOD.replace("aggregate(self, server, updates)", "aggregate(self, updates)"))
     Path("run.yaml").write_text(yaml.safe_dump(run()))
-    assert cli.main(["fetch", "drawn", "--parts", "my_parts"]) == 0
+    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
     capsys.readouterr()
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
@@ -557,19 +588,19 @@ def test_memory_that_runs_out_in_a_part_is_not_the_parts_fault(put: Put, capsys:
 def test_own_papers_and_folders_are_looked_for(put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     Path("config/papers").mkdir(parents=True)
     Path("config/papers/mine.yaml").write_text("{}")
-    assert "my_parts/papers/mine.yaml: the paper 'mine' is there already (config/papers); rename yours" in planned(
+    assert "my_plugins/papers/mine.yaml: the paper 'mine' is there already (config/papers); rename yours" in planned(
         capsys
     )
-    Path("my_parts").rename("elsewhere")
-    assert "parts: there is no folder 'my_parts'" in planned(capsys)
-    assert "there is no folder 'nowhere'" in refused(capsys, "fetch", "drawn", "--parts", "nowhere")
+    Path("my_plugins").rename("elsewhere")
+    assert "plugins: there is no folder 'my_plugins'" in planned(capsys)
+    assert "there is no folder 'nowhere'" in refused(capsys, "fetch", "drawn", "--plugins", "nowhere")
     assert "no dataset is named 'drawn'" in refused(capsys, "fetch", "drawn")
 
 
 def test_a_run_without_parts_knows_none(put: Put) -> None:
     assert key()
     with pytest.raises(InputError, match=r"method\.name: no method is named 'sign'"):
-        key(parts=None, dataset="digits", models={"global": "mlp"})
+        key(plugins=None, dataset="digits", models={"global": "mlp"})
 
 
 def test_an_installed_package_has_parts(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,8 +609,8 @@ def test_an_installed_package_has_parts(put: Put, tmp_path: Path, monkeypatch: p
     for name in ("methods/sign.py", "networks/tiny.py", "preparations/halved.py"):
         target = place / "mypack" / Path(name).name
         target.parent.mkdir(parents=True, exist_ok=True)
-        Path("my_parts", name).rename(target)
-    Path("my_parts/datasets/drawn").rename(place / "mypack" / "drawn")
+        Path("my_plugins", name).rename(target)
+    Path("my_plugins/datasets/drawn").rename(place / "mypack" / "drawn")
     (place / "mypack" / "__init__.py").write_text("")
     (place / "mypack" / "broken.py").write_text("1 / 0")
     groups = {"methods": ["sign = mypack.sign", "bad = mypack.broken", "wrong = mypack.tiny"], "networks": ["tiny = mypack.tiny"],
@@ -591,15 +622,15 @@ def test_an_installed_package_has_parts(put: Put, tmp_path: Path, monkeypatch: p
     )
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setattr(plugins, "in_use", plugins.InUse())
-    before = run_file.resolve(run(parts=None))
-    assert before.own_parts["methods/sign"] == before.own_parts["networks/tiny"] == plugins.digest(place / "mypack")
+    before = run_file.resolve(run(plugins=None))
+    assert before.own_plugins["methods/sign"] == before.own_plugins["networks/tiny"] == plugins.digest(place / "mypack")
     with pytest.raises(InputError, match=r"mypack.broken: ZeroDivisionError: division by zero"):
-        key(parts=None, method={"name": "bad"})
+        key(plugins=None, method={"name": "bad"})
     with pytest.raises(InputError, match=r"entry point 'wrong' \(mypack.tiny\): the module has no METHOD"):
-        key(parts=None, method={"name": "wrong"})
+        key(plugins=None, method={"name": "wrong"})
     assert cli.main(["fetch", "drawn"]) == 0
     state, old = plugins.state(None), before.key
     (place / "mypack" / "helper.py").write_text("")
     assert plugins.state(None) != state
-    assert run_file.resolve(run(parts=None)).key != old
+    assert run_file.resolve(run(plugins=None)).key != old
     plugins.use(None)

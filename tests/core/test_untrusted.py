@@ -45,7 +45,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     """Where it stands, and in a mapping that is merged into others it is none of these."""
     path = tmp_path / "run.yaml"
     path.write_text("a: 1\nb:\n  c: 1\n  c: 2\n")
-    with pytest.raises(InputError, match="the key 'c' stands twice in what begins in line 3; keep one"):
+    with pytest.raises(InputError, match="the key 'c' occurs twice in the block that begins in line 3; keep one"):
         files.read_yaml(path)
     path.write_text("a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, y: 3}\n")
     assert files.read_yaml(path)["c"] == {"x": 2, "y": 3}

@@ -39,7 +39,7 @@ def arrays(count: int, *shape: int, seed: int = 0, classes: int = 7) -> dict[str
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """A function that writes the dataset `mine` with images of a shape, and takes its parts into use."""
+    """A function that writes the dataset `mine` with images of a shape, and takes its plugins into use."""
     monkeypatch.chdir(tmp_path)
     folder = Path("own/datasets/mine")
     folder.mkdir(parents=True)
@@ -59,7 +59,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 def mapping(**changes: Any) -> dict[str, Any]:
     return {
         "dataset": "mine", "partition": {"alpha": 10.0, "clients": 2}, "method": {"name": "fedavg"}, "models": {"global": "mlp"},
-        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "parts": "own",
+        "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "plugins": "own",
     } | changes  # fmt: skip
 
 
@@ -71,14 +71,14 @@ def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
 
 
 def fetched(capsys: pytest.CaptureFixture[str]) -> str:
-    return refused(capsys, "fetch", "mine", "--parts", "own")
+    return refused(capsys, "fetch", "mine", "--plugins", "own")
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (28, 28, 1), (20, 20, 3), (9, 9, 4)])
 def test_arrays_are_fetched_and_pinned(make: Make, shape: tuple[int, ...]) -> None:
     """One fetch; fingerprint, mean and standard deviation stand in the record."""
     folder = make(*shape)
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     record = json.loads(Path("data/mine/dataset.json").read_text())
     images = np.load(folder / "train.npz")["images"].reshape(60, *shape[:2], -1) / 255
     np.testing.assert_allclose(record["mean"], images.mean((0, 1, 2)), atol=1e-6)
@@ -143,7 +143,7 @@ def test_a_readers_labels_have_no_gaps_either(make: Make, capsys: pytest.Capture
     (folder / "raw.bin").write_bytes(raw())
     assert "but 1, 3, 5, 7, 9, 11 are missing" in fetched(capsys)
     make(classes=13)
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     assert source("mine").classes == 13
 
 
@@ -193,45 +193,45 @@ def test_a_change_after_pinning_is_named(make: Make, capsys: pytest.CaptureFixtu
     """By fetch and by train; deleting what was fetched, as told, is the way on."""
     make(28, 28)
     Path("run.yaml").write_text(yaml.safe_dump(mapping()))
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     assert cli.main(["partition", "run.yaml"]) == 0
     before = run_file.load(Path("run.yaml")).key
     make(28, 28, train={"labels": (np.arange(60) + 1) % 7})
     assert run_file.load(Path("run.yaml")).key != before
-    for command in (["fetch", "mine", "--parts", "own"], ["train", "run.yaml", "--out", "out"]):
+    for command in (["fetch", "mine", "--plugins", "own"], ["train", "run.yaml", "--out", "out"]):
         message = refused(capsys, *command)
         assert message.startswith(
             "own/datasets/mine/train.npz: the train images and labels are not those that were fetched"
         )
-        assert "delete data/mine and data/partitions/mine and run `bayesfed fetch mine --parts own`" in message
+        assert "delete data/mine and data/partitions/mine and run `bayesfed fetch mine --plugins own`" in message
     for path in [*Path("data/mine").iterdir(), *Path("data/partitions/mine").iterdir()]:
         path.unlink()
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
 
 
 def test_the_advice_to_fetch_is_a_command_that_works(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the folders of own parts and of data, where they are given."""
+    """With the folders of own plugins and of data, where they are given."""
     make(28, 28)
     Path("run.yaml").write_text(yaml.safe_dump(mapping()))
     message = refused(capsys, "train", "run.yaml", "--out", "out", "--data", "my data")
-    assert message.endswith("is missing: run `bayesfed fetch mine --parts own --data 'my data'`")
-    assert cli.main(["fetch", "mine", "--parts", "own", "--data", "my data"]) == 0
+    assert message.endswith("is missing: run `bayesfed fetch mine --plugins own --data 'my data'`")
+    assert cli.main(["fetch", "mine", "--plugins", "own", "--data", "my data"]) == 0
     make(28, 28, train={"labels": (np.arange(60) + 1) % 7})
     message = refused(capsys, "train", "run.yaml", "--out", "out", "--data", "my data")
-    assert message.endswith("and run `bayesfed fetch mine --parts own --data 'my data'`")
+    assert message.endswith("and run `bayesfed fetch mine --plugins own --data 'my data'`")
 
 
 def test_another_preparation_needs_no_new_arrays(make: Make) -> None:
     """It gives other runs, is measured where it is used, and pinned by the next fetch."""
     make(28, 28)
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     native = json.loads(Path("data/mine/dataset.json").read_text())
     make(28, 28, prepare="pad")
     padded = store.load("mine", Path("data"))
     assert padded.train_images.shape == (60, 1, 32, 32)
     assert padded.source.mean == prepare.statistics(padded.train_images)[0] != tuple(native["mean"])
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     assert json.loads(Path("data/mine/dataset.json").read_text())["mean"] == list(padded.source.mean)
 
 
@@ -288,7 +288,7 @@ def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
         "methods": {"FedAvg": {"name": "fedavg"}}, "experiments": {"one": {"axes": {"dataset": ["mine"], "partition.alpha": [10], "models.global": ["cnn2"], "method": ["FedAvg"]}}},
     }  # fmt: skip
     Path("own/papers/one.yaml").write_text(yaml.safe_dump(spec))
-    Path("config.yaml").write_text(yaml.safe_dump({"name": "one", "papers": ["one"], "parts": "own", "seeds": [0]}))
+    Path("config.yaml").write_text(yaml.safe_dump({"name": "one", "papers": ["one"], "plugins": "own", "seeds": [0]}))
     commands = {"plan": ["plan", "config.yaml", "--out", "plan"], "train": ["train", "run.yaml", "--out", "out"]}
     message = refused(capsys, *commands[command])
     assert "model 'cnn2' does not fit images of 16x16: its convolutions need at least 18x18" in message
@@ -297,7 +297,7 @@ def test_a_size_that_a_network_cannot_take_is_refused_with_the_way_out(
         in message
     )
     make(16, 16, prepare={"resize": 18})
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     assert cli.main([*commands[command], *(["--device", "cpu"] if command == "train" else [])]) == 0
 
 
@@ -396,8 +396,8 @@ def test_a_reader_of_publishers_files(make: Make, tmp_path: Path, capsys: pytest
     Path("run.yaml").write_text(yaml.safe_dump(mapping()))
     mirror = tmp_path / "mirror"
     mirror.mkdir()
-    command = ["fetch", "mine", "--parts", "own", "--mirror", str(mirror)]
-    assert "run `bayesfed fetch mine --parts own`" in refused(capsys, "train", "run.yaml", "--out", "out")
+    command = ["fetch", "mine", "--plugins", "own", "--mirror", str(mirror)]
+    assert "run `bayesfed fetch mine --plugins own`" in refused(capsys, "train", "run.yaml", "--out", "out")
     assert "no file raw.bin in the mirror" in refused(capsys, *command)
     (mirror / "raw.bin").write_bytes(raw()[:-1] + b"?")
     assert "raw.bin is damaged: md5" in refused(capsys, *command)
@@ -411,7 +411,7 @@ def test_a_reader_of_publishers_files(make: Make, tmp_path: Path, capsys: pytest
     (folder / "reader.py").write_text(READER)
     assert cli.main(command) == 0
     (mirror / "raw.bin").unlink()
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     assert cli.main(["train", "run.yaml", "--out", "out", "--device", "cpu"]) == 0
     assert source("mine").size == 20
 
@@ -422,7 +422,7 @@ def test_a_reader_of_files_beside_it_and_given_fingerprints(make: Make, capsys: 
     (folder / "raw.bin").write_bytes(raw())
     assert "reader.py: the train images and labels have the fingerprint" in fetched(capsys)
     make()
-    assert cli.main(["fetch", "mine", "--parts", "own"]) == 0
+    assert cli.main(["fetch", "mine", "--plugins", "own"]) == 0
     given = json.loads(Path("data/mine/dataset.json").read_text())["fingerprints"]
     make(fingerprints=given)
     plugins.use("own")

@@ -430,7 +430,7 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
         ({"alpha": -1.5}, "alpha: -1.5 is not above 0"),
         ({"alpha": float("nan")}, "alpha: nan is not above 0"),
         ({"alpha": 1e10}, "is not above 0 and up to 1e"),
-        ({"alpha": None}, "None is not a number above 0"),
+        ({"alpha": None}, "alpha is missing; give a number > 0, e.g. 0.05"),
         ({"alpha": "0.1"}, "'0.1' is not a number"),
         ({"alpha": 0.12345678}, "more digits than names hold; write 0.123457"),
         ({"alpha": 1, "clients": 0}, "clients: 0 is not a whole number from 1"),

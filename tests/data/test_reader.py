@@ -44,9 +44,9 @@ BESIDE = "def images(table):\n    return table.reshape(-1, 8, 8).astype('uint8')
 ELSEWHERE = "def labels(read):\n    return read\n"
 RUN = {
     "dataset": "mine", "partition": {"alpha": 10.0, "clients": 2}, "method": {"name": "fedavg"}, "models": {"global": "mlp"},
-    "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "parts": "own",
+    "rounds": 1, "local_epochs": 1, "batch_size": 16, "seed": 0, "plugins": "own",
 }  # fmt: skip
-FETCH = ["fetch", "mine", "--parts", "own"]
+FETCH = ["fetch", "mine", "--plugins", "own"]
 TRAIN = ["train", "run.yaml", "--out", "out", "--device", "cpu"]
 OWN = Path("own/datasets/mine")
 
@@ -133,7 +133,7 @@ def test_a_change_of_what_is_read_is_named(what: str, place: Path, capsys: pytes
     message = refused(capsys, [*TRAIN[:3], "other"])
     assert message.startswith(str(path)) or message.startswith(str(path.resolve()))
     assert message.endswith(
-        ": this file has changed since data/mine was fetched; put the old one back, or run `bayesfed fetch mine --parts own`"
+        ": this file has changed since data/mine was fetched; put the old one back, or run `bayesfed fetch mine --plugins own`"
     )
     message = refused(capsys, FETCH)
     assert message.startswith((str(path), str(path.resolve())))

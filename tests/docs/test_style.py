@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import itertools
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +154,36 @@ Not ours. No.
         "A title", "One sentence, e.g. this", "Another (with a second line)", "code begins the third", "An item", "Two",
         "a cell", "b \\| c",
     ]  # fmt: skip
+
+
+# Code may say `floor` of a number and "a copy of it".
+OF_CODE = [banned for banned in BANNED if banned not in (r"of it", r"floors?", r"foreign (data|images?)")]
+OF_CODE.append(r"foreign (data|images?|datasets?)")
+FOLDERS = ("core", "bayes", "metrics", "models", "data", "methods", "runs", "engine", "papers", "plan", "cli")
+MODULES = [path for folder in FOLDERS for path in sorted((PROJECT / "src/bayesfed" / folder).rglob("*.py"))]
+
+
+def said(module: Path) -> Iterator[tuple[int, str]]:
+    """The docstrings, messages and comments of a module, with their lines; code in them is one word."""
+    source = module.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            yield node.lineno, node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(str(one.value) if isinstance(one, ast.Constant) else "x" for one in node.values)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.relative_to(PROJECT / "src").as_posix())
+def test_words_of_code_are_the_fields(module: Path) -> None:
+    """In docstrings, messages and comments; the keys `tasks.foreign` and `foreign` of configs keep their names."""
+    found = []
+    for line, text in said(module):
+        text = re.sub(r"\b(tasks\.)?foreign:", "code:", re.sub(r"`[^`]*`", "code", " ".join(text.split())))
+        found += [
+            f"{line}: {match[0]}" for banned in OF_CODE for match in re.finditer(rf"(?i).{{,40}}\b{banned}\b", text)
+        ]
+    assert not found, "\n".join(found)

@@ -153,7 +153,7 @@ def test_it_enters_the_key_where_it_is_asked_for(mapping: Make) -> None:
 @pytest.mark.parametrize(
     ("active", "message"),
     [
-        ({"start": 10, "add": 20}, "active.every: this key is missing"),
+        ({"start": 10, "add": 20}, "active.every is missing; "),
         (ACTIVE | {"by": "margin"}, "active.by: 'margin' is not a choice"),
         (ACTIVE | {"add": 0}, "active.add: 0 is out of range"),
         (ACTIVE | {"every": 99}, "rounds; no more would ever be labelled"),

@@ -303,4 +303,4 @@ def test_a_killed_job_gives_its_slot_back(
 @pytest.mark.parametrize("slots", ["0", "-1"])
 def test_refuses_less_than_one_slot(slots: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "run.yaml", "--out", str(tmp_path / "out"), "--gpu-slots", slots]) == 2
-    assert capsys.readouterr().err == f"bayesfed: --gpu-slots {slots}: expected 1 or more\n"
+    assert capsys.readouterr().err == f"bayesfed: --gpu-slots {slots}: it is too small; give 1 or more\n"

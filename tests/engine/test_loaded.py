@@ -42,14 +42,14 @@ def recorded(run: bayesfed.LoadedRun, client: str, model: str, metric: str, roun
 
 
 def test_a_model_sees_images_as_its_own_run_does(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
-    """Whatever parts other runs of the process have in use since, of the same names."""
+    """Whatever plugins other runs of the process have in use since, of the same names."""
     runs = []
     for name, body in (("one", "images * 15"), ("two", "255 - images * 15")):
         (tmp_path / name / "preparations").mkdir(parents=True)
         text = f"PREPARATIONS = {{'mine': lambda images, side: ({body}).astype('uint8')}}"
         (tmp_path / name / "preparations/mine.py").write_text(text)
         images = {"prepare": {"mine": 8}}
-        asked = mapping("fedavg", models={"global": "mlp"}, images=images, parts=str(tmp_path / name))
+        asked = mapping("fedavg", models={"global": "mlp"}, images=images, plugins=str(tmp_path / name))
         runs.append(bayesfed.train(asked, tmp_path / f"out-{name}", data=data_dir, precision="fp32"))
     model = runs[0].server["global"]
     images, _ = runs[0].images("test")
@@ -467,7 +467,7 @@ def test_a_command_lists_what_a_run_file_can_name(
     )
     listed = {}
     for kind in ("methods", "datasets", "models", "partitions"):
-        assert cli.main(["list", kind, "--parts", "mine"]) == 0
+        assert cli.main(["list", kind, "--plugins", "mine"]) == 0
         listed[kind] = dict(line.partition(" ")[::2] for line in capsys.readouterr().out.splitlines())
     assert listed["methods"].keys() == set(methods.names())
     assert "FOLA (Liu et al. 2023)" in listed["methods"]["fola"]
@@ -475,4 +475,4 @@ def test_a_command_lists_what_a_run_file_can_name(
     assert listed["models"]["tiny"].strip() == "One layer."
     assert listed["models"]["cnn2"] == ""
     assert listed["partitions"].keys() == {*SCHEMES, WHOLE}
-    assert cli.main(["list", "methods", "--parts", "nowhere"]) == 2
+    assert cli.main(["list", "methods", "--plugins", "nowhere"]) == 2

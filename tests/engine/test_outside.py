@@ -240,7 +240,7 @@ NETWORKS = {{"counting": Counting}}
 """)
     plugins.use(tmp_path)
     try:
-        of = federation(mapping(models={"global": "counting"}, parts=str(tmp_path)), data_dir, torch.float32)
+        of = federation(mapping(models={"global": "counting"}, plugins=str(tmp_path)), data_dir, torch.float32)
         with pytest.raises(InputError, match=f"^model 'counting': a pass changed {line[:9]}.*; make it a buffer"):
             play(of, 2, executor=executor)
     finally:

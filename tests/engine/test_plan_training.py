@@ -223,11 +223,14 @@ def test_a_run_that_another_command_trains_is_left_to_it(play: Play, tmp_path: P
     ("arguments", "said"),
     [
         (["--plan", "nowhere"], "nowhere: there is no such plan; give a plan.json"),
-        (["--plan", "x", "run.yaml"], "RUN.yaml: give run files, with --out or --runs, or --plan PLAN without any"),
+        (
+            ["--plan", "x", "run.yaml"],
+            "RUN.yaml: give run files with --out or --runs, or --plan PLAN without run files",
+        ),
         (["--out", "x"], "RUN.yaml: give run files"),
-        (["--plan", "x", "--jobs", "0"], "--jobs 0: expected 1 or more"),
-        (["--plan", "x", "--until", "nan"], "--until nan: expected minutes, more than 0"),
-        (["--runs", "x", "run.yaml", "--jobs", "2"], "--jobs: this goes with --plan; leave it out"),
+        (["--plan", "x", "--jobs", "0"], "--jobs 0: it is too small; give 1 or more"),
+        (["--plan", "x", "--until", "nan"], "--until nan: expected minutes; give a number > 0"),
+        (["--runs", "x", "run.yaml", "--jobs", "2"], "--jobs: it needs --plan; add that, or leave it out"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

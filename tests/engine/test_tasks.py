@@ -207,7 +207,7 @@ def test_wrong_tasks(tasks: object, message: str, mapping: Make) -> None:
 
 
 def test_clients_with_datasets_of_their_own_have_nothing_foreign(mapping: Make) -> None:
-    with pytest.raises(InputError, match=r"tasks\.foreign: 'mnist' is foreign to one dataset"):
+    with pytest.raises(InputError, match=r"tasks\.foreign: 'mnist' is OOD to one dataset"):
         run_file.resolve(
             mapping(
                 dataset=["digits", "digits"], partition={"scheme": "whole", "clients": 2}, tasks={"foreign": ["mnist"]}

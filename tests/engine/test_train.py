@@ -396,11 +396,11 @@ def test_mistakes_of_all_run_files_are_told_before_any_is_trained(
 def test_places_of_one_run_and_of_several(train: Train, together: Callable[..., int], mapping: Make, tmp_path: Path,
                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     assert cli.main(["train", "a.yaml", "b.yaml", "--out", "there"]) == 2
-    assert error(capsys) == "bayesfed: --out there: this is for one run, not 2; give --runs DIR"
+    assert error(capsys) == "bayesfed: --out there: it takes one run, not 2; give --runs DIR"
     assert train(mapping(), "out", "--checkpoints", "there") == 2
-    assert error(capsys) == "bayesfed: --checkpoints: this goes with --runs; leave it out"
+    assert error(capsys) == "bayesfed: --checkpoints: it needs --runs; add that, or leave it out"
     assert together(mapping(), options=("--checkpoint", "there")) == 2
-    assert error(capsys) == "bayesfed: --checkpoint: this goes with --out; leave it out"
+    assert error(capsys) == "bayesfed: --checkpoint: it needs --out; add that, or leave it out"
 
 
 def test_a_finished_run_is_left_alone(

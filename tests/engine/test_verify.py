@@ -237,7 +237,7 @@ def test_what_is_no_record_is_refused(
     run: Path, verified: Callable[..., str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     assert "no finished run here" in verified(str(tmp_path / "nothing"))
-    assert "--rounds 0: expected 1 or more" in verified(str(run), "--rounds", "0")
+    assert "--rounds 0: it is too small; give 1 or more" in verified(str(run), "--rounds", "0")
     monkeypatch.setattr("bayesfed.runs.spec.ENGINE_REVISION", 99)
     monkeypatch.setattr(verify, "ENGINE_REVISION", 99)
     assert "engine_revision was 1 and is 99" in verified(str(run))
@@ -292,7 +292,7 @@ def trained(mapping: Make, digits_dir: Path, tmp_path: Path) -> Callable[[str, s
         small = {
             "models": {"global": "softmax"},
             "partition": {"alpha": 1.0, "clients": 2},
-            "parts": str(own.parents[1]),
+            "plugins": str(own.parents[1]),
         }
         plugins.use(own.parents[1])
         path.write_text(yaml.safe_dump(mapping(name, rounds=3, dataset="digits", **small)))

@@ -44,7 +44,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run: {weights: 3}", "weights: expected keys and values, found 3"),
         ("run: {alpha: 1}", "): config.run.alpha: unknown key; valid: "),
         ("run: {partition: {client: 3}}", "): config.run.partition.client: unknown key; did you mean 'clients'?"),
-        ("run: {seed: 1}", "): config.run.seed: seeds stand under `seeds`"),
+        ("run: {seed: 1}", "): config.run.seed: seeds are given under `seeds`"),
         ("title: 2026-02-20", "config.title: expected text, found 2026-02-20; put it in quotes"),
         (
             "title: 2026-02-30",
@@ -62,7 +62,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"{MINE}\nfigures: {{mine: {{experiment: mine, accuracy: global, x: round, methods: []}}}}",
             "config.figures.mine.methods: expected a list of 1 or more, found []",
         ),
-        ("paper: fola\nreference: x", "config: this is a paper's file; a config names it, `papers: [NAME]`"),
+        ("paper: fola\nreference: x", "config: this is a paper's file; name it in a config, `papers: [NAME]`"),
         ("runs: al", "config.runs: 'al' is not a choice; did you mean 'all'?"),
         ("gpu_slots: 0", "config.gpu_slots: 0 is out of range; it must be at least 1"),
         ("short_runs: {belo: 1}", "config.short_runs.belo: unknown key; did you mean 'below'?"),
@@ -81,7 +81,7 @@ def test_it_is_named(config: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("papers: [fola]\nseeds: [0]", "config.name: this key is missing"),
+        ("papers: [fola]\nseeds: [0]", "config.name is missing; "),
         ("name: mine\npapers: [fola, fola]\nseeds: [0]", "config.papers: expected each once, found ['fola', 'fola']"),
         (
             "name: mine\npapers: [folaa]\nseeds: [0]",

@@ -266,8 +266,8 @@ def test_a_config_changes_the_run_of_one_experiment(config: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"seed": 5}, "run.seed: seeds stand under `seeds`"),
-        ({"method": {"lr": 0.1}}, "run.method: a method's options stand under `methods`"),
+        ({"seed": 5}, "run.seed: seeds are given under `seeds`"),
+        ({"method": {"lr": 0.1}}, "run.method: a method's options are given under `methods`"),
     ],
 )
 @pytest.mark.parametrize("place", ["of all experiments", "of one"])
@@ -333,12 +333,12 @@ def test_a_value_that_one_run_takes_is_none_the_worse(config: dict[str, Any]) ->
     ("change", "words"),
     [
         ({"experiments": {"first": {"skip": True, "run": {"rounds": 3}}}}, "experiments.first.run: the experiment is skipped"),
-        ({"experiments": {"mine": {"seed": 1, "axes": {"method": ["FML"]}}}}, "experiments.mine.seed: seeds stand under"),
+        ({"experiments": {"mine": {"seed": 1, "axes": {"method": ["FML"]}}}}, "experiments.mine.seed: seeds are given under"),
         ({"tables": {"mine": OWN | {"rows": {}, "metric": "client_accuracy_best"}}}, "tables.mine: no planned run is in it"),
         ({"figures": {"mine": OWN | {"rows": [], "columns": [], "accuracy": "client", "methods": ["FML"]}}},
          "figures.mine: no planned run is in it"),
         ({"papers": ["small", "other"]}, "papers: all experiments of 'other' are skipped"),
-        ({"parts": "own"}, "parts: no run takes anything of own"),
+        ({"plugins": "own"}, "plugins: no run takes anything of own"),
         ({"weights": "own"}, "weights: no run takes anything of own"),
         ({"short_runs": {"below": 0, "together": 3}}, "short_runs.together: no run is short"),
     ],
@@ -358,7 +358,7 @@ def test_what_is_in_no_run_is_refused(config: dict[str, Any], change: dict[str, 
 
 def test_seeds_are_given_where_they_are_wanted(config: dict[str, Any]) -> None:
     del config["seeds"]
-    with pytest.raises(InputError, match=r"^config\.seeds: this key is missing"):
+    with pytest.raises(InputError, match=r"^config\.seeds is missing; "):
         made(config)
     cells = made(config | {"experiments": SKIPPED | {"first": {"seeds": [3]}}})["cells"]
     assert {cell["seed"] for cell in cells} == {3}
@@ -592,13 +592,13 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
         ({"experiments": {"mine": {"seeds": [1]}}}, "config.experiments.mine: unknown key"),
         (
             {"experiments": {"mine": {"axes": {"method": ["FML"]}, "run": {"rounds": 1}}}},
-            "config.experiments.mine.run: keys of a run file, such as rounds, stand in an experiment of your own itself",
+            "config.experiments.mine.run: keys of a run file, such as rounds, are keys of your own experiment itself",
         ),
         (
             {"experiments": {"mine": {"axes": {"method": ["FML"], "method.lr": [1]}, "cases": [{"method.lr": 0.5}]}}},
             "config.experiments.mine.cases: 'method.lr' is an axis of this experiment, too; give its values in one of them",
         ),
-        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine.experiment: this key is missing"),
+        ({"tables": {"mine": {"title": "x"}}}, "config.tables.mine.experiment is missing; "),
         (
             {"tables": {"mine": {"title": "x", "columns": "FML"}}},
             "config.tables.mine.columns: expected a list, found 'FML'",
@@ -629,7 +629,7 @@ def test_config_changes_grid_budget_and_hyperparameters(config: dict[str, Any]) 
                     }
                 }
             },
-            "axis 'seed': seeds stand under `seeds`",
+            "axis 'seed': seeds are given under `seeds`",
         ),
         ({"methods": {"FMl": {}}}, "config.methods.FMl: unknown key; did you mean 'FML'?"),
         ({"methods": {"FML": {"lr2": 1}}}, "method.lr2: unknown key"),
@@ -738,9 +738,7 @@ def test_run_files_of_an_earlier_plan_go(config: dict[str, Any], tmp_path: Path)
 
 
 def test_a_run_file_is_no_config() -> None:
-    with pytest.raises(
-        InputError, match="config: this is a run file, which has a dataset and a method; `bayesfed train`"
-    ):
+    with pytest.raises(InputError, match="config: this is a run file; train it with `bayesfed train FILE --out DIR`"):
         plan.make({"dataset": "digits", "method": {"name": "fedavg"}})
 
 
@@ -811,7 +809,7 @@ def test_plan_is_made_anew_when_its_sources_change(
             file.write("\n# more\n")
         seen.append(plan.content_hash(config))
     seen.append(plan.content_hash(config | {"title": "another"}))
-    assert plan.content_hash(config | {"runs": "standing", "gpu_slots": 2, "title": "another"}) == seen[-1]
+    assert plan.content_hash(config | {"runs": "finished", "gpu_slots": 2, "title": "another"}) == seen[-1]
     assert len(set(seen)) == len(seen)
 
 

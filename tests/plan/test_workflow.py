@@ -95,23 +95,28 @@ def test_a_node_keeps_the_name_of_its_job() -> None:
 @pytest.mark.usefixtures("planned")
 def test_results_of_finished_runs_alone() -> None:
     """Nothing is trained; a run that comes is another set of runs, wherever its summary's time is from."""
-    standing = CONFIG | {"runs": "standing"}
-    flow = Workflow(standing, every=True)
+    finished = CONFIG | {"runs": "finished"}
+    flow = Workflow(finished, every=True)
     assert flow.summaries == summaries("b")
     assert (flow.declared, flow.trainable) == ([], "(?!)")
     finish("a")
-    digests = {Workflow(config).wanted_digest for config in (standing, CONFIG)} | {flow.wanted_digest}
+    digests = {Workflow(config).wanted_digest for config in (finished, CONFIG)} | {flow.wanted_digest}
     assert len(digests) == 3
     for run in ("c", "long"):
         finish(run)
-    assert Workflow(standing).wanted_digest == Workflow(CONFIG).wanted_digest in digests
+    assert Workflow(finished).wanted_digest == Workflow(CONFIG).wanted_digest in digests
+
+
+def test_the_old_word_for_finished_runs_is_refused() -> None:
+    with pytest.raises(InputError, match=r"config\.runs: 'standing' is not a choice; .*finished"):
+        Workflow(CONFIG | {"runs": "standing"})
 
 
 @pytest.mark.usefixtures("planned")
 def test_without_a_finished_run_there_are_no_results() -> None:
     Path(*Path(summaries("b")[0]).parts).unlink()
     with pytest.raises(InputError, match="results/tiny/runs holds no finished run of this config; train first"):
-        Workflow(CONFIG | {"runs": "standing"})
+        Workflow(CONFIG | {"runs": "finished"})
 
 
 @pytest.mark.usefixtures("planned")
@@ -125,21 +130,21 @@ def test_partitions_and_their_pictures() -> None:
     Path("results/tiny/partitions/digits").mkdir(parents=True)
     for picture in (*pictures[:3], pictures[5]):
         Path(picture).touch()
-    flow = Workflow(CONFIG | {"runs": "standing"})
+    flow = Workflow(CONFIG | {"runs": "finished"})
     assert flow.overviews == pictures[:3]
     assert flow.shown_partitions == sorted([pictures[2], pictures[5]])
 
 
 @pytest.mark.usefixtures("planned")
 def test_folders_of_a_config(tmp_path: Path) -> None:
-    flow = Workflow(CONFIG | {"parts": "../mine", "partitions": "./shares/"})
+    flow = Workflow(CONFIG | {"plugins": "../mine", "partitions": "./shares/"})
     assert flow.partition_folder == "shares"
     assert next(iter(flow.runs_of_partitions)) == "shares/digits/iid-seed~1.npz"
-    assert flow.option("parts") == ["--parts", "../mine"]
+    assert flow.option("plugins") == ["--plugins", "../mine"]
     assert Workflow(CONFIG).option("partitions") == []
-    assert flow.parts_from("results/tiny") == "../../../mine"
-    assert Workflow(CONFIG | {"parts": "/mine"}).parts_from("results/tiny") == "/mine"
-    assert Workflow(CONFIG).parts_from("results/tiny") == "datasets.txt"
+    assert flow.plugins_from("results/tiny") == "../../../mine"
+    assert Workflow(CONFIG | {"plugins": "/mine"}).plugins_from("results/tiny") == "/mine"
+    assert Workflow(CONFIG).plugins_from("results/tiny") == "datasets.txt"
 
 
 @pytest.mark.usefixtures("planned")

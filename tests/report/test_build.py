@@ -211,9 +211,9 @@ def test_a_made_run_says_how_to_make_it_again(tmp_path):
         f"OMP_NUM_THREADS=1 bayesfed train '{tmp_path}/seed~0-abc/run.yaml' --out 'again/seed~0-abc' --device cpu "
         "--precision fp32",
     ]
-    told = run_details.command(tmp_path / "seed~0-abc", entry, {}, {"parts": "my parts", "weights": "my weights"})
+    told = run_details.command(tmp_path / "seed~0-abc", entry, {}, {"plugins": "my plugins", "weights": "my weights"})
     fetch, train = told.splitlines()
-    assert fetch == "bayesfed fetch digits --parts 'my parts'"
+    assert fetch == "bayesfed fetch digits --plugins 'my plugins'"
     assert train.endswith("--out 'again/seed~0-abc' --weights 'my weights'")
 
 

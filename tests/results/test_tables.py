@@ -313,7 +313,7 @@ def test_curves_agree_with_the_engines_summary(tmp_path):
 def test_without_a_run_the_command_says_where_it_looks(lab, tmp_path, capsys):
     lab.cell("heterogeneous", "FML")
     assert cli.main(["tables", str(lab.plan), "--out", str(tmp_path / "tables")]) == 0
-    assert f"none of this plan's 1 runs stands in {lab.root / 'runs'}" in capsys.readouterr().err
+    assert f"{lab.root / 'runs'}: none of the plan's 1 runs is finished" in capsys.readouterr().err
 
 
 def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):

@@ -42,7 +42,7 @@ RUN = {
     "tasks": {"mistakes": True},
 }
 CONFIG = yaml.safe_load((ROOT / "config/test.yaml").read_text())
-PAPER = yaml.safe_load((ROOT / "examples/own_parts/papers/shapes.yaml").read_text())
+PAPER = yaml.safe_load((ROOT / "examples/own_plugins/papers/shapes.yaml").read_text())
 PAPER["methods"]["FedDyn"] = {"name": "fedprox", "mu": 0.1}
 PAPER["experiments"]["shapes"]["axes"] |= {"dataset": ["digits"], "models.global": ["mlp"]}
 
@@ -121,7 +121,7 @@ def test_papers(tmp_path_factory: pytest.TempPathFactory, paper: Any) -> None:
     (folder / "papers/odd.yaml").write_text(yaml.safe_dump(paper))
     with contextlib.chdir(ROOT):
         try:
-            plan.make({"name": "odd", "title": "Odd", "papers": ["odd"], "parts": str(folder), "seeds": [0]})
+            plan.make({"name": "odd", "title": "Odd", "papers": ["odd"], "plugins": str(folder), "seeds": [0]})
         except InputError as refused:
             one_line(refused)
 

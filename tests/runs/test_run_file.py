@@ -36,13 +36,15 @@ def mapping(mapping: Make) -> Make:
         ({"rounds": "ten"}, "rounds: expected a whole number, found 'ten'"),
         ({"rounds": 2.5}, "rounds: expected a whole number, found 2.5"),
         ({"rounds": True}, "rounds: expected a whole number, found True"),
-        ({"local_epochs": 0}, "local_epochs: 0, local_batches: 0: one of the two says"),
-        ({"local_batches": 3}, "local_epochs: 1, local_batches: 3: one of the two says"),
-        ({"local_epochs": 0, "local_batches": 3, "stragglers": 0.5}, "stragglers: a straggler does fewer local_epochs"),
+        ({"local_epochs": 0}, "local_epochs is missing; set local_epochs or local_batches, the length"),
+        ({"local_batches": 3}, "local_batches: set local_epochs or local_batches, not both"),
+        ({"local_epochs": 0, "local_batches": 3, "stragglers": 0.5}, "stragglers: stragglers do fewer local_epochs; with local_batches leave it out"),
         ({"stragglers": 1.5}, "stragglers: 1.5 is out of range; it must be at least 0 and at most 1"),
         ({"participation": 0}, "participation: 0.0 is out of range; it must be above 0 and at most 1"),
         ({"dataset": "cifar11"}, "dataset: no dataset is named 'cifar11'; did you mean 'cifar10"),
         ({"dataset": ["digits", "mnist"]}, "dataset: 2 datasets need the partition scheme 'whole'"),
+        ({"partition": {"clients": 4}}, "^partition.alpha is missing; give a number > 0, e.g. 0.05$"),
+        ({"method": {"name": "fedppd"}}, "models.student: FedPPD also trains a student network; add models.student, e.g. fedppd_mnist_student"),
         ({"partition": {"alpha": 0}}, "partition.alpha: 0"),
         ({"partition": {"alpha": -1.0}}, "partition.alpha: -1"),
         ({"partition": {"alpha": 1.0, "client": 3}}, "partition.client: unknown key; did you mean 'clients'?"),
@@ -83,7 +85,7 @@ def mapping(mapping: Make) -> Make:
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions", "local": ["lenet5", "cnn1"]}, "server_images": 5}, "server_images: 5 images for the server need clients with a common dataset"),
         ({"method": {"name": "fedavg", "lr": float("inf")}}, "method.lr: expected a finite number, found inf"),
         ({"method": {"name": "pfedbayes", "rho_start": float("nan")}}, "method.rho_start: expected a finite number, found nan"),
-        ({"parts": ""}, "parts: there is no folder ''"),
+        ({"plugins": ""}, "plugins: there is no folder ''"),
         (MULTI, "models.local: clients of FedAvg have no models"),
         (MULTI | {"method": {"name": "fml"}, "models": {"global": "convolutions"}}, "models.local must name each client's model"),
         (MULTI | {"method": {"name": "fml"}, "dataset": "digits"}, "dataset: partition 'whole' needs one for each of 2 clients, found 1"),
@@ -99,9 +101,11 @@ def test_refuses_in_one_line(changes: dict[str, Any], message: str, mapping: Mak
 
 
 def test_a_config_or_a_papers_file_is_no_run_file() -> None:
-    with pytest.raises(InputError, match="run file: this is a config, which has papers; `bayesfed plan` makes"):
+    with pytest.raises(
+        InputError, match="run file: this is a sweep config; expand it with `bayesfed plan FILE --out DIR`"
+    ):
         run_file.resolve({"name": "demo", "papers": ["hbfl"]})
-    with pytest.raises(InputError, match="run file: this is a paper's file; a config names it, `papers: "):
+    with pytest.raises(InputError, match="run file: this is a paper's file; name it in a config, `papers: "):
         run_file.load(plan.PAPERS / "hbfl.yaml")
 
 
@@ -109,7 +113,7 @@ def test_a_config_or_a_papers_file_is_no_run_file() -> None:
 def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
     whole = mapping("fedavg", dataset="digits")
     del whole[key]
-    with pytest.raises(InputError, match=f"^{key}: this key is missing"):
+    with pytest.raises(InputError, match=f"^{key} is missing; give "):
         run_file.resolve(whole)
 
 

@@ -268,7 +268,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
         return
     if mapping.keys() <= own.Description.__dataclass_fields__.keys():
         for name in ("train.npz", "test.npz"):
-            copy(PROJECT / "examples/own_parts/datasets/shapes" / name, folder / "described" / name)
+            copy(PROJECT / "examples/own_plugins/datasets/shapes" / name, folder / "described" / name)
         (folder / "described/dataset.yaml").write_text(block.text)
         own.describe("described", folder / "described", folder / "data")
     elif mapping.keys() <= config_keys():
@@ -286,7 +286,7 @@ def config_keys() -> set[str]:
 
 
 def entry_points(block: Block, folder: Path, names: dict[str, Any]) -> None:
-    """Read what a package's `pyproject.toml` says of its parts: of kinds that there are."""
+    """Read what a package's `pyproject.toml` says of its plugins: of kinds that there are."""
     groups = tomllib.loads(block.text)["project"]["entry-points"]
     assert groups.keys() <= {f"bayesfed.{kind}" for kind in plugins.KINDS}
 

@@ -35,12 +35,12 @@ READER = "datasets/mine/readers/one/reader.py"
 
 @pytest.fixture
 def own(tmp_path: Path) -> Clone:
-    """A project with a config of own parts, in a folder outside of it, whose data are behind a link."""
+    """A project with a config of own plugins, in a folder outside of it, whose data are behind a link."""
     clone = Clone(tmp_path / "project")
     for path, text in (("methods/mine.py", METHOD), ("papers/minepaper.yaml", PAPER), (READER, "")):
-        (tmp_path / "my parts" / path).parent.mkdir(parents=True)
-        (tmp_path / "my parts" / path).write_text(text)
-    config = "name: own\nparts: ../my parts\npapers: [minepaper]\nseeds: [0]\n"
+        (tmp_path / "my plugins" / path).parent.mkdir(parents=True)
+        (tmp_path / "my plugins" / path).write_text(text)
+    config = "name: own\nplugins: ../my plugins\npapers: [minepaper]\nseeds: [0]\n"
     (clone.folder / "config" / "own.yaml").write_text(config)
     (tmp_path / "scratch").mkdir()
     (clone.folder / "data").symlink_to(tmp_path / "scratch")
@@ -49,7 +49,7 @@ def own(tmp_path: Path) -> Clone:
     return clone
 
 
-def test_own_parts_are_dependencies(own: Clone) -> None:
+def test_own_plugins_are_dependencies(own: Clone) -> None:
     """A name in dvc.yaml is all: each change in the folder is seen, and undone it is none."""
     told = own.run("dvc", "repro", "tables@own")
     assert "data/digits: DVC takes nothing from behind a link, and leaves it out" in told
@@ -57,7 +57,7 @@ def test_own_parts_are_dependencies(own: Clone) -> None:
     stages = [f"{stage}@own" for stage in ("data", "train", "tables")]
     assert "up to date" in own.run("dvc", "status", *stages)
     assert "Running stage" not in own.run("dvc", "repro", "--dry", "tables@own")
-    parts = own.folder.parent / "my parts"
+    plugins = own.folder.parent / "my plugins"
     changes: list[tuple[str, Callable[[Path], object]]] = [
         ("methods/mine.py", lambda path: path.write_text(f"{METHOD}# A comment.\n")),
         ("papers/minepaper.yaml", lambda path: path.write_text(PAPER.replace("rounds: 1", "rounds: 2"))),
@@ -66,15 +66,15 @@ def test_own_parts_are_dependencies(own: Clone) -> None:
         (READER, lambda path: path.unlink()),
     ]
     for name, change in changes:
-        before = (parts / name).read_text() if (parts / name).exists() else None
-        change(parts / name)
-        assert own.run("dvc", "status", *stages).count("results/own/parts") == len(stages), name
+        before = (plugins / name).read_text() if (plugins / name).exists() else None
+        change(plugins / name)
+        assert own.run("dvc", "status", *stages).count("results/own/plugins") == len(stages), name
         if before is None:
-            (parts / name).unlink()
+            (plugins / name).unlink()
         else:
-            (parts / name).write_text(before)
+            (plugins / name).write_text(before)
         assert "up to date" in own.run("dvc", "status", *stages), name
-    (parts / "methods" / "mine.py").write_text(f"{METHOD}# A comment.\n")
+    (plugins / "methods" / "mine.py").write_text(f"{METHOD}# A comment.\n")
     (before,) = own.summaries("own")
     own.run("dvc", "repro", "train@own")
     assert len(own.summaries("own")) == 2

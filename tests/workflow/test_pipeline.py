@@ -268,7 +268,7 @@ def test_what_results_are_made_from_makes_them_anew(moved: Clone, path: str, rul
 
 
 def test_results_of_what_stands(fresh: Clone) -> None:
-    """`runs=standing`: no training, no data, no checkpoints; what is missing is empty; the rest follows when it comes."""
+    """`runs=finished`: no training, no data, no checkpoints; what is missing is empty; the rest follows when it comes."""
     results = fresh.folder / "results" / "test"
     lost = next(path.parent for path in fresh.summaries() if path.parts[-3] == "hbfl")
     kept = fresh.folder / "kept"
@@ -276,13 +276,13 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     shutil.rmtree(fresh.folder / "data")
     shutil.rmtree(results / "checkpoints")
     assert "train" in {rule for rule, _ in fresh.wanted()}
-    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == RESULT_RULES
-    fresh.snakemake("--config", "runs=standing")
-    assert NOTHING in fresh.snakemake("-n", "--config", "runs=standing")
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=finished")} == RESULT_RULES
+    fresh.snakemake("--config", "runs=finished")
+    assert NOTHING in fresh.snakemake("-n", "--config", "runs=finished")
     stands = next(iter(fresh.summaries()))
     record = stands.read_text()
     stands.write_text(f"{record}\n")  # another record of the same run
-    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == RESULT_RULES
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=finished")} == RESULT_RULES
     stands.write_text(record)
     with (results / "tables" / "hbfl" / "table1.csv").open(newline="") as file:
         row = next(row for row in csv.DictReader(file) if row["FML"])
@@ -291,13 +291,13 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     assert fresh.plan()["title"] in (fresh.folder / "reports" / "test.html").read_text()
     lost.parent.mkdir(exist_ok=True)
     kept.rename(lost)
-    assert {rule for rule, _ in fresh.wanted("--config", "runs=standing")} == RESULT_RULES
+    assert {rule for rule, _ in fresh.wanted("--config", "runs=finished")} == RESULT_RULES
 
 
 def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:
     clone = Clone(tmp_path)
-    output = clone.snakemake("--config", "runs=standing", code=1)
-    assert "results/test/runs holds no finished run of this config; train first, without runs=standing" in output
+    output = clone.snakemake("--config", "runs=finished", code=1)
+    assert "results/test/runs holds no finished run of this config; train first, without runs=finished" in output
 
 
 def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
@@ -385,7 +385,7 @@ def test_a_config_elsewhere_cannot_take_anothers_results(tmp_path: Path) -> None
         (
             "seeds: [0]",
             "seeds: [0]\nseeds: [1]",
-            "config/test.yaml: the key 'seeds' stands twice in what begins in line",
+            "config/test.yaml: the key 'seeds' occurs twice in the block that begins in line",
         ),
         ("name: test", "name: tset", "config/test.yaml: expected name: test, as the file's, found tset"),
         (

@@ -21,9 +21,9 @@ rule fetch:
         dataset="[^/]+",
     priority: flow.data_priority
     params:
-        parts=lambda wildcards, output: flow.option("parts"),
+        plugins=lambda wildcards, output: flow.option("plugins"),
     shell:
-        "bayesfed fetch {wildcards.dataset} --data data {params.parts:q} > {log} 2>&1"
+        "bayesfed fetch {wildcards.dataset} --data data {params.plugins:q} > {log} 2>&1"
 
 
 rule partition:

@@ -89,7 +89,7 @@ def inverse_softplus(sigma: Tensor) -> Tensor:
 
 
 def sample(mu: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
-    """Return mu + sigma eps: a draw of N(mu, diag sigma^2) from a standard normal one, in one pass."""
+    """Return mu + sigma eps: a sample of N(mu, diag sigma^2) from a standard normal one, in one pass."""
     return torch.addcmul(mu, sigma, eps)
 
 

@@ -60,7 +60,7 @@ def polya_gamma(c: Tensor, noise: Noise) -> Tensor:
 
 
 def root(K: Tensor) -> Tensor:
-    """F with F F^T = K (n, n) but for a millionth of its diagonal, (n, n); computed in float64, since K is nearly
+    """F with F F^T = K (n, n) up to a millionth of its diagonal, (n, n); computed in float64, since K is nearly
     singular."""
     K = K.double()
     return torch.linalg.cholesky_ex(K + 1e-6 * torch.diag(K.diagonal()))[0]
@@ -174,7 +174,7 @@ def expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
 class Landmarks:
     """Some of the points, z (r, D), by which all are seen: phi(x) = L^-1 k(z, x), L L^T = k(z, z), `factor` (r, r).
 
-    phi(x) . phi(x') is k(x, x') but for what is below the tolerance on the points that they were chosen from.
+    phi(x) . phi(x') is k(x, x') up to the tolerance on the points that they were chosen from.
     """
 
     kernel: Kernel

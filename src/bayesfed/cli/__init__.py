@@ -1,6 +1,6 @@
 """The command `bayesfed`: each step of the pipeline by hand. Exit codes: 0 done, 2 refused input, 1 anything else.
 
-Each command has its arguments beside its handler: `data.py`, `training.py` and `plans.py`.
+Each command has its arguments beside its handler: `data.py`, `training.py`, `plans.py` and `cleaning.py`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,30 @@ import sys
 from collections.abc import Sequence
 
 import bayesfed
-from bayesfed.cli import data, plans, training
+from bayesfed.cli import cleaning, data, plans, training
+from bayesfed.cli.arguments import Help, examples
 from bayesfed.core.errors import in_a_line
+
+EXAMPLES = """
+    bayesfed list methods
+    bayesfed fetch digits
+    bayesfed train examples/run.yaml --out runs/one
+"""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line; every sub-command sets `run`, a function of the parsed arguments."""
     main = argparse.ArgumentParser(
         prog="bayesfed",
-        description="Federated learning papers, checked.",
-        epilog="A run file is shown in docs/reference/run-file.md; a config is one of config/*.yaml.",
+        description="Train federated-learning methods, and reproduce papers on Bayesian federated learning.",
+        epilog=examples(EXAMPLES),
+        formatter_class=Help,
     )
-    main.add_argument("--version", action="version", version=f"%(prog)s {bayesfed.__version__}")
+    main.add_argument(
+        "--version", action="version", version=f"%(prog)s {bayesfed.__version__}", help="version of bayesfed"
+    )
     commands = main.add_subparsers(required=True, metavar="COMMAND")
-    for group in (data, training, plans):
+    for group in (data, training, plans, cleaning):
         group.add(commands)
     return main
 

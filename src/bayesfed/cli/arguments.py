@@ -1,8 +1,9 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share, and the form of every help."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,31 @@ from typing import Any
 from bayesfed.core.plugins import DATA, WEIGHTS
 
 Commands = Any  # what argparse's add_subparsers gives, a private class
-RUN_FILE = "a run file, as docs/reference/run-file.md shows one"
-PLAN = "a plan.json, or the name of a config whose plan is in results/<config>/plan/"
-PLAN_FILE = "what `bayesfed plan` wrote: results/<config>/plan/plan.json"
+RUN_FILE = "run file (docs/reference/run-file.md, examples/run.yaml)"
+PLAN = "plan.json, or the name of a config whose plan is results/<config>/plan/plan.json"
+PLAN_FILE = "plan written by `bayesfed plan`: results/<config>/plan/plan.json"
+EXIT_CODES = "exit codes: 0 done, 2 refused input, 1 anything else"
+
+
+class Help(argparse.HelpFormatter):
+    """Help whose examples keep their lines; argparse would run them together."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+def examples(text: str) -> str:
+    """Return the end of a help: the commands in `text`, one a line, and the exit codes."""
+    return f"examples:\n{textwrap.indent(textwrap.dedent(text).strip(), '  ')}\n\n{EXIT_CODES}"
 
 
 def command(
-    commands: Commands, name: str, run: Callable[[argparse.Namespace], None], text: str
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], None], text: str, shown: str
 ) -> argparse.ArgumentParser:
-    """Return a sub-command; `run` gets its parsed arguments, `text` says what it does."""
-    sub: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    """Return a sub-command; `run` gets its parsed arguments, `text` says what it does, `shown` are its examples."""
+    sub: argparse.ArgumentParser = commands.add_parser(
+        name, help=text.partition(". ")[0].rstrip("."), description=text, epilog=examples(shown), formatter_class=Help
+    )
     sub.set_defaults(run=run)
     return sub
 
@@ -33,23 +49,28 @@ def path(text: str) -> Path:
 
 def data(sub: argparse.ArgumentParser) -> None:
     """Add `--data`."""
-    sub.add_argument(
-        "--data", type=path, default=DATA, metavar="DIR", help=f"folder with fetched datasets; default: {DATA}"
-    )
+    sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=f"folder of datasets; default: {DATA}")
 
 
 def partitions(sub: argparse.ArgumentParser) -> None:
-    """--partitions"""
-    text = "folder with partitions; default: `partitions` in the one with datasets"
+    """Add `--partitions`."""
+    text = "folder of partitions; default: `partitions` in the folder of datasets"
     sub.add_argument("--partitions", type=path, metavar="DIR", help=text)
 
 
 def weights(sub: argparse.ArgumentParser) -> None:
-    """--weights"""
-    text = f"folder with pretrained weights; default: {WEIGHTS}"
+    """Add `--weights`."""
+    text = f"folder of pretrained weights; default: {WEIGHTS}"
     sub.add_argument("--weights", type=path, default=WEIGHTS, metavar="DIR", help=text)
 
 
-def parts(sub: argparse.ArgumentParser, text: str) -> None:
-    """--parts"""
-    sub.add_argument("--parts", type=path, metavar="DIR", help=text)
+def device(sub: argparse.ArgumentParser, default: str) -> None:
+    """Add `--device`; `default` says what `auto` takes."""
+    text = f"device to train on; default: auto, {default}"
+    sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help=text)
+
+
+def plugins(sub: argparse.ArgumentParser) -> None:
+    """Add `--plugins`."""
+    text = "folder of plugins of your own (docs/guides/your-method.md); default: installed plugins only"
+    sub.add_argument("--plugins", type=path, metavar="DIR", help=text)

@@ -18,34 +18,48 @@ def add(commands: Commands) -> None:
 
 def add_fetch(commands: Commands) -> None:
     """Add `bayesfed fetch`."""
-    text = "Fetch a dataset, verify it, and store it in canonical order."
-    sub = arguments.command(commands, "fetch", fetch, text)
-    sub.add_argument("names", nargs="+", metavar="NAME", help="a dataset, such as mnist, or one of your own")
+    text = "Fetch datasets, verify them, and store them in canonical order."
+    shown = """
+        bayesfed fetch digits
+        bayesfed fetch mnist cifar10 --mirror /data/downloads
+        bayesfed fetch shapes --plugins examples/own_plugins
+    """
+    sub = arguments.command(commands, "fetch", fetch, text, shown)
+    sub.add_argument("names", nargs="+", metavar="NAME", help="dataset, as `bayesfed list datasets` names it")
     arguments.data(sub)
-    sub.add_argument("--mirror", type=path, metavar="DIR", help="folder with the publishers' files")
-    arguments.parts(sub, "folder with datasets of your own (docs/guides/your-method.md)")
+    text = "folder of the publishers' files; default: $BAYESFED_MIRROR, or else a download"
+    sub.add_argument("--mirror", type=path, metavar="DIR", help=text)
+    arguments.plugins(sub)
 
 
 def fetch(args: argparse.Namespace) -> None:
-    """bayesfed fetch"""
+    """Run `bayesfed fetch`."""
     from bayesfed.data.fetch import fetch
 
-    plugins.use(args.parts, args.data)
+    plugins.use(args.plugins, args.data)
     for name in args.names:
         print(fetch(name, args.data, args.mirror))
 
 
 def add_partition(commands: Commands) -> None:
     """Add `bayesfed partition`."""
-    sub = arguments.command(commands, "partition", partition, "Make, or verify, the cached partition of a run.")
+    text = "Make the cached partition of a run, or verify the one that is there."
+    shown = """
+        bayesfed partition examples/run.yaml
+        bayesfed partition examples/run.yaml --overview overview
+        bayesfed partition run.yaml --data /data/bayesfed --partitions partitions
+    """
+    sub = arguments.command(commands, "partition", partition, text, shown)
     sub.add_argument("runfile", type=path, metavar="RUN.yaml", help=arguments.RUN_FILE)
     arguments.data(sub)
     arguments.partitions(sub)
-    sub.add_argument("--overview", type=path, metavar="DIR", help="write a picture and statistics there too")
+    sub.add_argument(
+        "--overview", type=path, metavar="DIR", help="folder for a picture and statistics of it; default: none"
+    )
 
 
 def partition(args: argparse.Namespace) -> None:
-    """bayesfed partition"""
+    """Run `bayesfed partition`."""
     from bayesfed.data import overview
     from bayesfed.data import partition as partitions
     from bayesfed.runs import run_file as runfile
@@ -59,21 +73,26 @@ def partition(args: argparse.Namespace) -> None:
 
 def add_list(commands: Commands) -> None:
     """Add `bayesfed list`."""
-    text = "List methods, datasets, models or partition schemes that a run file can name."
-    sub = arguments.command(commands, "list", names, text)
-    sub.add_argument("kind", choices=["methods", "datasets", "models", "partitions"], help="what to list")
-    arguments.parts(sub, "folder with parts of your own, which are listed, too")
+    text = "List the methods, datasets, models or partition schemes that a run file can name."
+    shown = """
+        bayesfed list methods
+        bayesfed list datasets
+        bayesfed list methods --plugins examples/own_plugins
+    """
+    sub = arguments.command(commands, "list", names, text, shown)
+    sub.add_argument("kind", choices=["methods", "datasets", "models", "partitions"], help="kind of names")
+    arguments.plugins(sub)
 
 
 def names(args: argparse.Namespace) -> None:
-    """bayesfed list"""
+    """Run `bayesfed list`."""
     from bayesfed.runs import names
 
     if args.kind == "partitions":
         found = names.list_partitions()
     else:
         of = {"methods": names.list_methods, "datasets": names.list_datasets, "models": names.list_models}
-        found = of[args.kind](args.parts)
+        found = of[args.kind](args.plugins)
     width = max(map(len, found))
     for name, line in found.items():
         print(f"{name:{width}}  {line}".rstrip())

@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
     add_plan(commands)
     add_status(commands)
     add_results(commands, "tables", tables, "Build the papers' tables from finished runs.")
-    text = "Set the tables beside the printed numbers, and check the papers' claims; what DVC shows lies beside DIR."
+    text = "Compare the tables with the published numbers, and test the papers' claims. Files for DVC are written beside DIR."
     add_results(commands, "compare", compare, text)
     add_results(commands, "figures", figures, "Draw the papers' figures from finished runs.")
     add_report(commands)
@@ -26,13 +26,18 @@ def add(commands: Commands) -> None:
 
 def add_plan(commands: Commands) -> None:
     """Add `bayesfed plan`."""
-    sub = arguments.command(commands, "plan", plan, "Expand a config into its runs and cells.")
-    sub.add_argument("config", type=path, metavar="CONFIG.yaml", help="a config, as those in config/")
-    sub.add_argument("--out", type=path, required=True, metavar="DIR", help="where plan.json and the run files go")
+    shown = """
+        bayesfed plan config/demo.yaml --out plan
+        bayesfed plan config/paper.yaml --out results/paper/plan
+        bayesfed plan examples/own_plugins/config.yaml --out plan
+    """
+    sub = arguments.command(commands, "plan", plan, "Expand a sweep config into a plan and its run files.", shown)
+    sub.add_argument("config", type=path, metavar="CONFIG.yaml", help="sweep config (docs/reference/configuration.md)")
+    sub.add_argument("--out", type=path, required=True, metavar="DIR", help="folder for plan.json and the run files")
 
 
 def plan(args: argparse.Namespace) -> None:
-    """bayesfed plan"""
+    """Run `bayesfed plan`."""
     from bayesfed.plan import plan
 
     plan.write(args.config, args.out)
@@ -40,13 +45,18 @@ def plan(args: argparse.Namespace) -> None:
 
 def add_status(commands: Commands) -> None:
     """Add `bayesfed status`."""
-    text = "Say which runs of a plan are finished, running, failed, stopped with a checkpoint, and open."
-    sub = arguments.command(commands, "status", status, text)
+    text = "Count the runs of a plan that are finished, running, failed, stopped with a checkpoint, and open."
+    shown = """
+        bayesfed status demo
+        bayesfed status paper
+        bayesfed status results/demo/plan/plan.json
+    """
+    sub = arguments.command(commands, "status", status, text, shown)
     sub.add_argument("plan", type=path, metavar="PLAN", help=arguments.PLAN)
 
 
 def status(args: argparse.Namespace) -> None:
-    """bayesfed status"""
+    """Run `bayesfed status`."""
     from bayesfed.runs import planned
     from bayesfed.runs import status as of_plan
 
@@ -56,16 +66,25 @@ def status(args: argparse.Namespace) -> None:
 
 def add_results(commands: Commands, name: str, run: Callable[[argparse.Namespace], None], text: str) -> None:
     """Add a command that makes files of a plan's finished runs."""
-    sub = arguments.command(commands, name, run, text)
+    folder = "figures" if name == "figures" else "tables"
+    shown = f"""
+        bayesfed {name} results/demo/plan/plan.json --out results/demo/{folder}
+        bayesfed {name} results/paper/plan/plan.json --out results/paper/{folder}
+        bayesfed {name} plan/plan.json --out {folder}
+    """
+    sub = arguments.command(commands, name, run, text, shown)
     sub.add_argument("plan", type=path, metavar="PLAN.json", help=arguments.PLAN_FILE)
-    sub.add_argument("--out", type=path, required=True, metavar="DIR", help="where its files go")
+    sub.add_argument("--out", type=path, required=True, metavar="DIR", help="folder for its files")
 
 
 def tell_of_runs(plan: Path) -> None:
-    """Say where a plan's runs are looked for, if none stands there and so all that was written is empty."""
+    """Say that all that was written is empty, if none of the plan's runs is finished."""
     folder, planned = plan.parent.parent / "runs", json.loads(plan.read_text(encoding="utf-8"))["runs"]
     if not any((folder / run["folder"] / "summary.json").exists() for run in planned):
-        print(f"bayesfed: none of this plan's {len(planned)} runs stands in {folder}: all is empty", file=sys.stderr)
+        print(
+            f"bayesfed: {folder}: none of the plan's {len(planned)} runs is finished; what was written is empty",
+            file=sys.stderr,
+        )
 
 
 def collect_seldom() -> None:
@@ -74,7 +93,7 @@ def collect_seldom() -> None:
 
 
 def tables(args: argparse.Namespace) -> None:
-    """bayesfed tables"""
+    """Run `bayesfed tables`."""
     collect_seldom()
     from bayesfed.results import derived, tables
 
@@ -83,7 +102,7 @@ def tables(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """bayesfed compare"""
+    """Run `bayesfed compare`."""
     collect_seldom()
     from bayesfed.results import claims_table, derived, dvc, published_page, summary_page, tables
 
@@ -97,7 +116,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def figures(args: argparse.Namespace) -> None:
-    """bayesfed figures"""
+    """Run `bayesfed figures`."""
     collect_seldom()
     from bayesfed.results import plots, study
 
@@ -108,13 +127,18 @@ def figures(args: argparse.Namespace) -> None:
 def add_report(commands: Commands) -> None:
     """Add `bayesfed report`."""
     text = "Write the report of a plan's finished runs: one offline page, and an RO-Crate beside it."
-    sub = arguments.command(commands, "report", report, text)
+    shown = """
+        bayesfed report results/demo/plan/plan.json --out reports/demo.html
+        bayesfed report results/paper/plan/plan.json --out reports/paper.html
+        bayesfed report plan/plan.json --out page.html
+    """
+    sub = arguments.command(commands, "report", report, text, shown)
     sub.add_argument("plan", type=path, metavar="PLAN.json", help=arguments.PLAN_FILE)
-    sub.add_argument("--out", type=path, required=True, metavar="PAGE.html", help="the page")
+    sub.add_argument("--out", type=path, required=True, metavar="PAGE.html", help="file of the page")
 
 
 def report(args: argparse.Namespace) -> None:
-    """bayesfed report"""
+    """Run `bayesfed report`."""
     collect_seldom()
     from bayesfed.report import build
 

@@ -27,39 +27,53 @@ def add(commands: Commands) -> None:
 def add_train(commands: Commands) -> None:
     """Add `bayesfed train`."""
     text = (
-        "Train a run, several one after another, or the open runs of a plan, the most valuable first; run again it resumes, "
-        "and a finished run is left alone."
+        "Train the runs of run files, or the open runs of a plan, the most valuable first. "
+        "Repeated, it resumes from checkpoints and leaves finished runs alone."
     )
-    sub = arguments.command(commands, "train", train, text)
+    shown = """
+        bayesfed train examples/run.yaml --out runs/one
+        bayesfed train a.yaml b.yaml --runs runs --device cpu
+        bayesfed train --plan demo --jobs 2 --until 30
+    """
+    sub = arguments.command(commands, "train", train, text, shown)
     sub.add_argument("runfiles", type=path, nargs="*", metavar="RUN.yaml", help=arguments.RUN_FILE)
     where = sub.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", type=path, metavar="DIR", help="the run folder of a single run")
-    where.add_argument("--runs", type=path, metavar="DIR", help="where each run has a folder, named after what it is")
-    where.add_argument("--plan", type=path, metavar="PLAN", help=f"in place of run files: {arguments.PLAN}")
-    sub.add_argument("--jobs", type=int, metavar="N", help="of --plan: runs that are trained at a time; default: 1")
-    text = "of --plan: when runs stop, each after its round, with a checkpoint; default: when all are done"
+    where.add_argument("--out", type=path, metavar="DIR", help="run folder of a single run")
+    where.add_argument(
+        "--runs", type=path, metavar="DIR", help="folder that gets one run folder a run, named after its content"
+    )
+    where.add_argument("--plan", type=path, metavar="PLAN", help=f"plan in place of run files: {arguments.PLAN}")
+    sub.add_argument("--jobs", type=int, metavar="N", help="number of runs at a time, with --plan; default: 1")
+    text = "minutes until runs stop with a checkpoint, with --plan; default: until all are finished"
     sub.add_argument("--until", type=float, metavar="MINUTES", help=text)
     where = sub.add_mutually_exclusive_group()
-    where.add_argument("--checkpoint", type=path, metavar="FILE", help="of --out; default: in the run folder")
-    where.add_argument("--checkpoints", type=path, metavar="DIR", help="of --runs; default: in the run folders")
+    where.add_argument(
+        "--checkpoint", type=path, metavar="FILE", help="checkpoint of the run, with --out; default: in the run folder"
+    )
+    where.add_argument(
+        "--checkpoints",
+        type=path,
+        metavar="DIR",
+        help="folder of checkpoints, with --runs; default: in the run folders",
+    )
     arguments.data(sub)
     arguments.partitions(sub)
     arguments.weights(sub)
-    sub.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU, where there is one"
-    )
+    arguments.device(sub, "a GPU if there is one")
     sub.add_argument(
         "--precision",
         choices=["auto", "fp32", "tf32", "bf16"],
         default="auto",
-        help="default: what the device is good at",
+        help="precision of networks; default: auto, by the device",
     )
-    sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help="for debugging")
-    sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help="jobs that may share a GPU; default: 1")
+    text = "way of running steps, for debugging; default: auto, by device and method"
+    sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help=text)
+    text = "number of jobs that may share a GPU; default: 1"
+    sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help=text)
 
 
 def train(args: argparse.Namespace) -> None:
-    """bayesfed train"""
+    """Run `bayesfed train`."""
     check_train(args)
     if args.plan:
         train_plan(args)
@@ -73,18 +87,18 @@ OF_PLACE = {"checkpoint": "out", "checkpoints": "runs", "jobs": "plan", "until":
 def check_train(args: argparse.Namespace) -> None:
     """Raise InputError for arguments of `train` that cannot be, or not together."""
     if args.gpu_slots < 1:
-        raise InputError(f"--gpu-slots {args.gpu_slots}: expected 1 or more")
+        raise InputError(f"--gpu-slots {args.gpu_slots}: it is too small; give 1 or more")
     if args.jobs is not None and args.jobs < 1:
-        raise InputError(f"--jobs {args.jobs}: expected 1 or more")
+        raise InputError(f"--jobs {args.jobs}: it is too small; give 1 or more")
     if args.until is not None and not args.until > 0:
-        raise InputError(f"--until {args.until:g}: expected minutes, more than 0")
+        raise InputError(f"--until {args.until:g}: expected minutes; give a number > 0")
     if args.out and len(args.runfiles) > 1:
-        raise InputError(f"--out {args.out}: this is for one run, not {len(args.runfiles)}; give --runs DIR")
+        raise InputError(f"--out {args.out}: it takes one run, not {len(args.runfiles)}; give --runs DIR")
     if bool(args.runfiles) == bool(args.plan):
-        raise InputError("RUN.yaml: give run files, with --out or --runs, or --plan PLAN without any")
+        raise InputError("RUN.yaml: give run files with --out or --runs, or --plan PLAN without run files")
     for option, place in OF_PLACE.items():
         if getattr(args, option) is not None and not getattr(args, place):
-            raise InputError(f"--{option}: this goes with --{place}; leave it out")
+            raise InputError(f"--{option}: it needs --{place}; add that, or leave it out")
 
 
 def how(args: argparse.Namespace) -> dict[str, Any]:
@@ -149,24 +163,29 @@ def end(codes: Collection[int], text: str) -> None:
 def add_verify(commands: Commands) -> None:
     """Add `bayesfed verify`."""
     text = (
-        "Train the first rounds of finished runs again, and say whether they are as recorded and what has changed since. From "
-        "two rounds on each is also stopped midway and resumed by another process, which must give the same."
+        "Train the first rounds of finished runs again and compare them with their records. "
+        "With two rounds or more, each run is also stopped midway and resumed by another process."
     )
-    sub = arguments.command(commands, "verify", verify, text)
-    sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER", help="the folder of a finished run")
-    sub.add_argument("--rounds", type=int, default=2, metavar="N", help="how many are trained; default: 2")
+    shown = """
+        bayesfed verify runs/one
+        bayesfed verify runs/one --rounds 1 --device cpu
+        bayesfed verify results/demo/runs/digits/*/hbfl/seed~0-*
+    """
+    sub = arguments.command(commands, "verify", verify, text, shown)
+    sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER", help="folder of a finished run")
+    sub.add_argument("--rounds", type=int, default=2, metavar="N", help="number of rounds to train; default: 2")
     arguments.data(sub)
     arguments.partitions(sub)
     arguments.weights(sub)
-    sub.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: the record's")
+    arguments.device(sub, "the record's")
 
 
 def verify(args: argparse.Namespace) -> None:
-    """bayesfed verify"""
+    """Run `bayesfed verify`."""
     from bayesfed.engine.verify import verify_all
 
     if args.rounds < 1:
-        raise InputError(f"--rounds {args.rounds}: expected 1 or more")
+        raise InputError(f"--rounds {args.rounds}: it is too small; give 1 or more")
     wrong, unchecked = verify_all(args.folders, args.rounds, args.data, args.device, args.weights, args.partitions)
     of, names = f"of {len(args.folders)} runs", ", ".join(map(str, unchecked))
     if wrong:

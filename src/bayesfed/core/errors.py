@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LONGEST = 4000  # characters of an error's line
-OWN = "bayesfed_part_"  # begins the name of every module that is a part of a user's own
+OWN = "bayesfed_plugin_"  # begins the name of every module that is a user's own plugin
 
 
 class InputError(Exception):
@@ -28,8 +28,7 @@ class UnfitImages(InputError):
 
 def in_a_line(error: BaseException) -> tuple[str, int] | None:
     """Return one line about what ended a command, and its exit code: refused input, a file where a folder is needed, a
-    fault of the machine (a full disk, memory that ran out), or of a user's own part, whose traceback is printed
-    before.
+    fault of the machine (a full disk, memory that ran out), or of a user's own plugin, whose traceback is shown before.
 
     None for any other error, which is ours and wants its traceback.
     """
@@ -58,14 +57,13 @@ def in_a_line(error: BaseException) -> tuple[str, int] | None:
 
 
 def of_machine(error: BaseException) -> bool:
-    """Return whether a run may go on where the error came: not after refused input or a fault of a user's own part,
-    whose mending makes another run of it.
-    """
+    """Return whether a run may go on where the error came: not after refused input or a fault of a user's own plugin,
+    whose repair makes it another run."""
     return out_of_memory(error) or not (isinstance(error, InputError) or in_own_part(error))
 
 
 def in_own_part(error: BaseException) -> str | None:
-    """Return the file and the innermost line of a user's own part that an error went through."""
+    """Return the file and the innermost line of a user's own plugin that an error went through."""
     frames = [
         (Path(frame.f_code.co_filename), line)
         for frame, line in traceback.walk_tb(error.__traceback__)

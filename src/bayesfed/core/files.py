@@ -56,7 +56,9 @@ def read_yaml(path: Path) -> Any:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             if twice := [key for key, count in keys.items() if count > 1]:
                 line = node.start_mark.line + 1
-                raise InputError(f"{path}: the key '{twice[0]}' stands twice in what begins in line {line}; keep one")
+                raise InputError(
+                    f"{path}: the key '{twice[0]}' occurs twice in the block that begins in line {line}; keep one"
+                )
             return node
 
         def construct_object(self, node: Any, deep: bool = False) -> Any:

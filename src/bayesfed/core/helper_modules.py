@@ -1,4 +1,4 @@
-"""Helpers of own parts: modules in or beside their folder that they import, and that no digest covers.
+"""Helpers of own plugins: modules in or beside their folder that they import, and that no digest covers.
 
 They are no part of a run's key, so they are told of, and their digests are kept with the results.
 """
@@ -16,10 +16,10 @@ from bayesfed.core import files, plugins
 
 
 def found(sources: Iterable[Path]) -> dict[str, str]:
-    """Return the helpers of parts, files or package folders, of the folder in use: their paths from there, and their
+    """Return the helpers of plugins, files or package folders, of the folder in use: their paths from there, and their
     sha256.
 
-    A module counts wherever a part, or a helper, imports it, in a function too. One that is found only when it has been
+    A module counts wherever a plugin, or a helper, imports it, in a function too. One that is found only when it has been
     imported, since the way to it is set then, is found afterwards.
     """
     folder = plugins.in_use.folder
@@ -42,8 +42,8 @@ def found(sources: Iterable[Path]) -> dict[str, str]:
 def told(helping: Iterable[str]) -> str:
     """Return a line that warns of helpers."""
     return (
-        f"bayesfed: {', '.join(map(shown, helping))}: imported by parts of your own, and in no run's key; put it into a "
-        "package folder with its part, or a change of it is not noticed (docs/guides/your-method.md)"
+        f"bayesfed: {', '.join(map(shown, helping))}: imported by plugins of your own, and in no run's key; put it into a "
+        "package folder with its plugin, or a change of it is not noticed (docs/guides/your-method.md)"
     )
 
 

@@ -59,7 +59,7 @@ def rest() -> Any:
 
 
 def read(cls: type[T], mapping: object, where: str = "") -> T:
-    """Return an instance of the dataclass `cls` from the keys of `mapping`; `where` stands before a key in errors.
+    """Return an instance of the dataclass `cls` from the keys of `mapping`; `where` precedes a key in errors.
 
     Raises InputError for an unknown or missing key, a wrong type, a value out of range or not among the choices.
     """
@@ -79,7 +79,7 @@ def read(cls: type[T], mapping: object, where: str = "") -> T:
         values[others] = check(left, hints[others], NONE, where)
     for name, field in fields.items():
         if name not in values and dataclasses.MISSING is field.default is field.default_factory:
-            raise InputError(f"{prefix}{name}: this key is missing")
+            raise InputError(f"{prefix}{name} is missing; {remedy(hints[name], bounds_of(field))}")
     return cls(**values)
 
 
@@ -258,12 +258,21 @@ def found(value: Any) -> str:
 
 def kind_in_words(kind: Any) -> str:
     """Name what a field of a kind takes: `a number`, `one of a, b`."""
-    inside = typing.get_args(kind)
-    if typing.get_origin(kind) in UNIONS:
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return kind_in_words(inside[0])
+    if origin in UNIONS:
         return " or ".join("null" if one is type(None) else kind_in_words(one) for one in inside)
-    if typing.get_origin(kind) is tuple:
+    if origin is Mapping or dataclasses.is_dataclass(kind):
+        return "keys and values"
+    if origin is tuple:
         return f"a list, each {kind_in_words(inside[0])}"
     return f"one of {', '.join(inside)}" if inside else PLAIN.get(kind, "anything")
+
+
+def remedy(kind: Any, bounds: Bounds) -> str:
+    """Say what to give for a missing key of a kind: `give a number above 0`."""
+    return " ".join(filter(None, ("give", kind_in_words(kind), bounds_in_words(bounds))))
 
 
 def bounds_in_words(bounds: Bounds) -> str:
@@ -302,6 +311,13 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def renamed(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a run file, a config or a record's provenance with `plugins` in place of that key's old name, `parts`."""
+    if "parts" not in mapping or "plugins" in mapping:
+        return mapping
+    return {"plugins" if key == "parts" else key: value for key, value in mapping.items()}
+
+
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
     """Return the value, where it is a mapping; raises InputError otherwise."""
     if not isinstance(value, Mapping):
@@ -312,7 +328,7 @@ def check_mapping(value: object, where: str) -> Mapping[str, Any]:
 def check_keys(value: object, valid: Iterable[str], where: str) -> Mapping[str, Any]:
     """Return the value, where it is a mapping with these keys and no other; raises InputError otherwise.
 
-    `where` stands before a key; "" at the top of a run file.
+    `where` precedes a key; "" at the top of a run file.
     """
     mapping, valid = check_mapping(value, where), list(valid)
     for key in mapping:

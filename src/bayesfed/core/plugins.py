@@ -1,13 +1,13 @@
-"""Parts by name: methods, networks, datasets and preparations; ours, those of installed packages, and a user's own.
+"""Plugins by name: methods, networks, datasets and preparations; ours, those of installed packages, and a user's own.
 
-A user's own lie in a folder that a config or a run file names under `parts`: `methods/*.py`, `networks/*.py` and
+A user's own lie in a folder that a config or a run file names under `plugins`: `methods/*.py`, `networks/*.py` and
 `preparations/*.py`, each a module like ours, and `datasets/<name>/`. An installed package names its modules by entry
-points of the groups `bayesfed.methods`, `bayesfed.networks` and so on: the part's name, and the module that holds it.
-No name stands for two parts.
+points of the groups `bayesfed.methods`, `bayesfed.networks` and so on: the plugin's name, and the module that holds it.
+No name stands for two plugins.
 
 Ours enter a run's key by their revisions, all others by a digest of their source: of the file, of all files of the
-package folder where a part in a user's folder is one, and of all files of the top-level package where it is installed.
-What a part imports from elsewhere is not in the digest. Nothing here imports torch.
+package folder where a plugin in a user's folder is one, and of all files of the top-level package where it is installed.
+What a plugin imports from elsewhere is not in the digest. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from bayesfed.core.errors import OWN, InputError, nearest, out_of_memory, words
 KINDS = ("methods", "networks", "datasets", "preparations")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
 DATA = Path("data")  # where datasets are fetched to, unless a command is told otherwise
-WEIGHTS = Path("weights")  # where files of pretrained weights are, likewise
-NAME = re.compile(r"[A-Za-z][\w.-]*")  # names stand in folders' names
+WEIGHTS = Path("weights")  # where files of pretrained weights are, by default
+NAME = re.compile(r"[A-Za-z][\w.-]*")  # names are in folders' names
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part: its origin, what its name stands for, the digest of its source, "" for ours, and its file or package
+class Plugin:
+    """A plugin: its origin, what its name stands for, the digest of its source, "" for ours, and its file or package
     folder if it is a module in a user's folder.
     """
 
@@ -53,30 +53,31 @@ class Part:
 
 @dataclass
 class InUse:
-    """The folder of own parts in use, its state when it was looked at, what was found there, by kind, and digests of folders
-    of datasets there."""
+    """The folder of own plugins in use: its state when last read, the plugins found by kind, and digests of its datasets."""
 
     folder: Path | None = None
     data: Path = DATA
     state: object = None
-    found: dict[str, dict[str, Part]] = field(default_factory=dict)
+    found: dict[str, dict[str, Plugin]] = field(default_factory=dict)
     listings: dict[Path, str] = field(default_factory=dict)
 
 
 in_use = InUse()
-registered: dict[str, dict[str, Part]] = {kind: {} for kind in KINDS}  # parts of this process alone, as of a notebook
+registered: dict[str, dict[str, Plugin]] = {
+    kind: {} for kind in KINDS
+}  # plugins of this process alone, as of a notebook
 
 
 def use(folder: object, data: Path = DATA) -> None:
-    """Take own parts from this folder from now on, and from no other; None: from installed packages alone.
+    """Take own plugins from this folder from now on, and from no other; None: from installed packages alone.
 
     A folder that is in use already and has not changed stays as it was read. Raises InputError for what is no folder.
     """
     if folder is not None and not (folder and isinstance(folder, str | Path) and Path(folder).is_dir()):
-        raise InputError(f"parts: there is no folder {str(folder)!r}; it is looked for from {Path.cwd()}")
+        raise InputError(f"plugins: there is no folder {str(folder)!r}; it is looked for from {Path.cwd()}")
     path = None if folder is None else Path(str(folder))
     if path and not any((path / kind).is_dir() for kind in (*KINDS, PAPERS)):
-        raise InputError(f"parts: {path} has none of the folders {', '.join((*KINDS, PAPERS))}")
+        raise InputError(f"plugins: {path} has none of the folders {', '.join((*KINDS, PAPERS))}")
     looked = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in own_files(path)]
     state = (path and path.resolve(), data, looked)
     if state != in_use.state:
@@ -84,41 +85,41 @@ def use(folder: object, data: Path = DATA) -> None:
 
 
 class Registry(ABC):
-    """All parts of a kind, by name. Subclasses say what a part of a folder or of an installed package is."""
+    """All plugins of a kind, by name. Subclasses say what a plugin of a folder or of an installed package is."""
 
     def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]]) -> None:
         self.kind, self.noun, self.ours = kind, noun, ours
 
-    def part(self, name: object, where: str) -> Part:
-        """Return the part of that name; raises InputError that begins with `where` and ends with the nearest name."""
+    def plugin(self, name: object, where: str) -> Plugin:
+        """Return the plugin of that name; raises InputError that begins with `where` and ends with the nearest name."""
         ours, own = self.ours(), self.own()
         if isinstance(name, str) and name in ours:
-            return Part("bayesfed", lambda: ours[name], lambda: "")
+            return Plugin("bayesfed", lambda: ours[name], lambda: "")
         if isinstance(name, str) and name in own:
             return own[name]
-        hint = "" if in_use.folder else f" (one of your own is in `{self.kind}/` of the folder that `parts` names)"
+        hint = "" if in_use.folder else f" (one of your own is in `{self.kind}/` of the folder that `plugins` names)"
         raise InputError(f"{where}: no {self.noun} is named '{name}'; {nearest(name, [*ours, *own])}{hint}")
 
-    def own(self) -> dict[str, Part]:
-        """Return the parts that are not ours. Raises InputError for a name that is taken, or no name."""
+    def own(self) -> dict[str, Plugin]:
+        """Return the plugins that are not ours. Raises InputError for a name that is taken, or no name."""
         if self.kind not in in_use.found:
-            found: dict[str, Part] = {}
-            for name, part in self.listed():
+            found: dict[str, Plugin] = {}
+            for name, plugin in self.listed():
                 taken = "bayesfed" if name in self.ours() else found[name].origin if name in found else None
                 if taken:
                     raise InputError(
-                        f"{part.origin}: the {self.noun} '{name}' is there already ({taken}); rename yours"
+                        f"{plugin.origin}: the {self.noun} '{name}' is there already ({taken}); rename yours"
                     )
                 if not (isinstance(name, str) and NAME.fullmatch(name)):
                     raise InputError(
-                        f"{part.origin}: '{name}' is no name; it has letters, digits, `_`, `-` and `.`, a letter first"
+                        f"{plugin.origin}: '{name}' is no name; it has letters, digits, `_`, `-` and `.`, a letter first"
                     )
-                found[name] = part
+                found[name] = plugin
             in_use.found[self.kind] = found
         return in_use.found[self.kind]
 
-    def listed(self) -> Iterator[tuple[str, Part]]:
-        """Names and parts of installed packages, of the folder in use, then of this process alone."""
+    def listed(self) -> Iterator[tuple[str, Plugin]]:
+        """Names and plugins of installed packages, of the folder in use, then of this process alone."""
         for entry in entry_points(group=f"bayesfed.{self.kind}"):
             yield entry.name, self.installed(entry)
         folder = in_use.folder and in_use.folder / self.kind
@@ -127,13 +128,13 @@ class Registry(ABC):
                 yield from self.lying(path)
         yield from registered[self.kind].items()
 
-    def register(self, name: str, part: Part) -> None:
-        """Add a part to this process, in place of an earlier one of that name from here.
+    def register(self, name: str, plugin: Plugin) -> None:
+        """Add a plugin to this process, in place of an earlier one of that name from here.
 
         Raises InputError for a name that is taken, or no name.
         """
         before = registered[self.kind].copy()
-        registered[self.kind][name] = part
+        registered[self.kind][name] = plugin
         in_use.found.pop(self.kind, None)
         try:
             self.own()
@@ -142,24 +143,24 @@ class Registry(ABC):
             raise
 
     @abstractmethod
-    def installed(self, entry: EntryPoint) -> Part:
-        """Return the part that an entry point names."""
+    def installed(self, entry: EntryPoint) -> Plugin:
+        """Return the plugin that an entry point names."""
 
     @abstractmethod
-    def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
-        """Return the parts in a file or folder of the user's."""
+    def lying(self, path: Path) -> Iterable[tuple[str, Plugin]]:
+        """Return the plugins in a file or folder of the user's."""
 
 
 class Modules(Registry):
-    """Parts in Python modules: under `attribute` a module has a mapping of names to parts, or a part with a `name`."""
+    """Plugins in Python modules: under `attribute` a module has a mapping of names to plugins, or a plugin with a `name`."""
 
     def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]], attribute: str,
                  fault: Callable[[str, Any], str]) -> None:  # fmt: skip
-        """`fault`: what is wrong with a part, "" for one as it should be."""
+        """`fault`: what is wrong with a plugin, "" for one as it should be."""
         super().__init__(kind, noun, ours)
         self.attribute, self.fault = attribute, fault
 
-    def installed(self, entry: EntryPoint) -> Part:
+    def installed(self, entry: EntryPoint) -> Plugin:
         origin = f"entry point '{entry.name}' ({entry.value})"
 
         def value() -> Any:
@@ -171,17 +172,17 @@ class Modules(Registry):
                 raise InputError(f"{origin}: the module has no {self.noun} of that name; {nearest(entry.name, held)}")
             return held[entry.name]
 
-        return Part(origin, value, lambda: digest(top_level(entry)))
+        return Plugin(origin, value, lambda: digest(top_level(entry)))
 
-    def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
+    def lying(self, path: Path) -> Iterable[tuple[str, Plugin]]:
         if path.suffix != ".py" and not (path / "__init__.py").is_file():
             return
         module, source = load(path)
         for name, value in self.held(module, str(path)).items():
-            yield name, Part(str(path), lambda value=value: value, lambda: source, path)  # type: ignore[misc]
+            yield name, Plugin(str(path), lambda value=value: value, lambda: source, path)  # type: ignore[misc]
 
     def held(self, module: ModuleType, origin: str) -> Mapping[str, Any]:
-        """Return the parts of a module by name; raises InputError where there is none, or one is not as it should be."""
+        """Return the plugins of a module by name; raises InputError where there is none, or one is not as it should be."""
         value = getattr(module, self.attribute, None)
         if value is None:
             raise InputError(f"{origin}: the module has no {self.attribute}")
@@ -193,15 +194,15 @@ class Modules(Registry):
 
 
 class Folders(Registry):
-    """Parts that are folders, read when they are asked for."""
+    """Plugins that are folders, read when they are asked for."""
 
     def __init__(self, kind: str, noun: str, ours: Callable[[], Mapping[str, Any]],
                  read: Callable[[str, Path, Path], Any], identity: Callable[[Any], str]) -> None:  # fmt: skip
-        """`read(name, folder, data)` gives the part, `identity` its digest."""
+        """`read(name, folder, data)` gives the plugin, `identity` its digest."""
         super().__init__(kind, noun, ours)
         self.read, self.identity = read, identity
 
-    def installed(self, entry: EntryPoint) -> Part:
+    def installed(self, entry: EntryPoint) -> Plugin:
         def folder() -> Path:
             with one_line(entry.value):
                 spec = importlib.util.find_spec(entry.module)
@@ -212,14 +213,14 @@ class Folders(Registry):
 
         return self.of(f"entry point '{entry.name}' ({entry.value})", entry.name, folder)
 
-    def lying(self, path: Path) -> Iterable[tuple[str, Part]]:
+    def lying(self, path: Path) -> Iterable[tuple[str, Plugin]]:
         if path.is_dir():
             yield path.name, self.of(str(path), path.name, lambda: path)
 
-    def of(self, origin: str, name: str, folder: Callable[[], Path]) -> Part:
-        """Return the part in a folder."""
+    def of(self, origin: str, name: str, folder: Callable[[], Path]) -> Plugin:
+        """Return the plugin in a folder."""
         data = in_use.data
-        return Part(
+        return Plugin(
             origin, lambda: self.read(name, folder(), data), lambda: self.identity(self.read(name, folder(), data))
         )
 
@@ -269,7 +270,7 @@ def load(path: Path) -> tuple[ModuleType, str]:
         raise InputError(f"{path}: this is a link to {file.resolve()}, and a Python file is needed")
     module = importlib.util.module_from_spec(spec)
     register_old_names()
-    # Python tells bytecode by second and size of its source: of a part that is edited, none is left.
+    # Python tells bytecode by second and size of its source: of a plugin that is edited, none is left.
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules[name] = module
     try:
@@ -296,7 +297,7 @@ def listing(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files in a folder at any depth, in one order on every machine, but for hidden ones and bytecode."""
+    """Return the files in a folder at any depth, in one order on every machine, except hidden ones and bytecode."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     named = ((path.relative_to(folder).parts, path) for path in found)
     return [path for parts, path in sorted(named) if not any(part.startswith(".") for part in parts)]
@@ -312,12 +313,12 @@ def is_library(path: Path) -> bool:
 
 
 def own_files(folder: Path | None) -> list[Path]:
-    """Return the files of a folder that parts and papers are read from."""
+    """Return the files of a folder that plugins and papers are read from."""
     return [path for kind in (*KINDS, PAPERS) for path in files_in(folder / kind)] if folder else []
 
 
 def lies_in_folder(name: str) -> bool:
-    """Return whether a part of a run, `methods/mine`, lies in the folder in use, and not in an installed package."""
+    """Return whether a plugin of a run, `methods/mine`, lies in the folder in use, and not in an installed package."""
     kind, _, name = name.partition("/")
     return in_use.folder is not None and Path(in_use.found[kind][name].origin).is_relative_to(in_use.folder)
 
@@ -332,7 +333,7 @@ def top_level(entry: EntryPoint) -> Path:
 
 
 def state(folder: object) -> str:
-    """Return a text that changes with anything that own parts are read from; "" where there are none.
+    """Return a text that changes with anything that own plugins are read from; "" where there are none.
 
     Imports none of them.
     """

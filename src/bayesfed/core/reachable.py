@@ -155,7 +155,7 @@ def foreign(module: str) -> bool:
 
 @functools.cache
 def packages() -> set[str]:
-    """Return the top-level packages that parts are installed from."""
+    """Return the top-level packages that plugins are installed from."""
     return {entry.module.partition(".")[0] for kind in KINDS for entry in entry_points(group=f"bayesfed.{kind}")}
 
 

@@ -1,4 +1,4 @@
-"""Random streams: every draw of a run comes from a generator keyed by (seed, purpose, round, client).
+"""Random streams: every random number of a run comes from a generator keyed by (seed, purpose, round, client).
 
 The key alone decides what a stream yields. So a resumed run draws what an uninterrupted one does, the methods of
 a cell share partition, initialisation, batch order, augmentation and stragglers, and the order in which clients

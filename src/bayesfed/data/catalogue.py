@@ -27,11 +27,11 @@ def source(name: str) -> Source:
 
 
 def how_to_fetch(name: str, data: Path) -> str:
-    """Say what to do for a dataset in the folder `data`: the command, with the folder of own parts where it is one."""
+    """Say what to do for a dataset in the folder `data`: the command, with the folder of own plugins where it is one."""
     own = (
         ""
         if name in SOURCES or plugins.in_use.folder is None
-        else f" --parts {shlex.quote(str(plugins.in_use.folder))}"
+        else f" --plugins {shlex.quote(str(plugins.in_use.folder))}"
     )
     place = "" if data == plugins.DATA else f" --data {shlex.quote(str(data))}"
     return f"run `bayesfed fetch {name}{own}{place}`"
@@ -39,7 +39,7 @@ def how_to_fetch(name: str, data: Path) -> str:
 
 def described(name: str) -> Source:
     """Return the dataset called `name`, of no size where only its reader can tell, of format leaf as it was fetched."""
-    found: Source = registry.part(name, "dataset").value()
+    found: Source = registry.plugin(name, "dataset").value()
     if found.format != "leaf":
         return found
     facts = own.recorded(plugins.in_use.data / name)

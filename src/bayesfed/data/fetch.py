@@ -32,7 +32,7 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
     `mirror` (else the environment's BAYESFED_MIRROR) is a local folder with the publishers' files. Where one
     is given it alone is read, so that work without a network never waits for time-outs; otherwise each file
     comes from the publisher's URL or, if that fails, the next one. What we have no fingerprints of must have the
-    publisher's checksums, and its fingerprints are printed and recorded. Of a dataset of the user's own, fingerprints,
+    publisher's checksums, and its fingerprints are shown and recorded. Of a dataset of the user's own, fingerprints,
     mean and standard deviation are pinned in `dataset.json`, and what its reader read, which runs again where that has
     changed. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.

@@ -112,7 +112,7 @@ def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outpu
         totals.set(ylim=heat.get_ylim(), yticks=[], xlabel="all training images")
         if clients <= WRITTEN_OUT:
             totals.set(xticks=[], xlabel="all training\n(test) images")
-            totals.margins(x=0.9)  # room for the numbers
+            totals.margins(x=0.9)  # space for the numbers
             for place, images, tested in zip(places, train.sum(axis=1), test.sum(axis=1), strict=True):
                 totals.annotate(
                     f"{images} ({tested})",

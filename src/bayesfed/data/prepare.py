@@ -81,7 +81,7 @@ def read(value: object, where: str) -> tuple[str, int]:
         ((value, side),) = value.items()
     else:
         side = 32
-    registry.part(value, where)
+    registry.plugin(value, where)
     return str(value), options.check(side, int, options.Bounds(low=1, high=MOST), f"{where}.{value}")
 
 
@@ -90,7 +90,7 @@ def prepared(images: Images, source: Source) -> Images:
 
     Raises InputError for what a user's preparation raises, and for one that does not give such images.
     """
-    part = registry.part(source.prepare, f"dataset '{source.name}', prepare")
+    part = registry.plugin(source.prepare, f"dataset '{source.name}', prepare")
     with contextlib.nullcontext() if source.prepare in PREPARATIONS else plugins.one_line(part.origin):
         found = part.value()(images, source.side)
     shape = (len(images), source.channels, source.side, source.side)
@@ -111,7 +111,7 @@ def in_channels(images: Images, channels: int) -> Images:
 
 def identity(source: Source) -> str:
     """Return, as text, what decides how the dataset's native images are prepared."""
-    how = registry.part(source.prepare, f"dataset '{source.name}', prepare")
+    how = registry.plugin(source.prepare, f"dataset '{source.name}', prepare")
     channels = f" {source.channels_to}" if source.channels_to else ""
     return f"{source.prepare} {source.side} {how.digest()}".strip() + channels
 

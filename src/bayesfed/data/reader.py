@@ -1,6 +1,6 @@
 """The reader of a dataset of a user's own: all that it reads is noted when it runs, and compared before its data are used.
 
-The record of a fetched dataset has it under `reader`: `own`, the files of the dataset's own folder, but for its description;
+The record of a fetched dataset has it under `reader`: `own`, the files of the dataset's own folder, except its description;
 `files`, those that the description lists, by md5; `place`, the mirror that they were in; `read`, what else was read: by its
 path in the mirror, or its whole path, the sha256. A file that is opened by Python is seen wherever it is; one that a library
 opens by other means must lie in the dataset's own folder or be listed. A file of a mirror that is gone is not missed.
@@ -139,7 +139,7 @@ def identity(source: Source, then: Mapping[str, Any] | None) -> str:
 
 
 def own_digest(folder: Path) -> str:
-    """Return a digest of the files of a dataset's own folder, as they were when own parts were last looked at."""
+    """Return a digest of the files of a dataset's own folder, as they were when own plugins were last looked at."""
     known = plugins.in_use.listings
     if folder not in known:
         known[folder] = hashlib.sha256(json.dumps(listing(folder)).encode()).hexdigest()
@@ -147,7 +147,7 @@ def own_digest(folder: Path) -> str:
 
 
 def listing(folder: Path) -> dict[str, str]:
-    """Return the digests of the files of a dataset's own folder by name, but for its description."""
+    """Return the digests of the files of a dataset's own folder by name, except its description."""
     named = {path.relative_to(folder).as_posix(): path for path in plugins.files_in(folder)}
     return {name: files.sha256(path) for name, path in named.items() if name != DESCRIPTION}
 

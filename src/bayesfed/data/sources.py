@@ -331,7 +331,7 @@ SOURCES["digits-parity"] = replace(
         }
     ),
 )
-# Foreign data of the demo: the same images, turned by a quarter to the left.
+# OOD data of the demo: the same images, turned by a quarter to the left.
 SOURCES["digits-turned"] = replace(
     SOURCES["digits"],
     name="digits-turned",

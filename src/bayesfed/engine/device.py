@@ -109,7 +109,7 @@ def configure(device: str, precision: str, slots: int = 1) -> Compute:
 def keep_memory() -> None:
     """Have glibc keep freed memory for the next step, which asks for the same again.
 
-    Given back, the pages of a step's large tensors are mapped and cleared anew at every step. Nothing where the C
+    Given back, the pages of a step's large tensors are mapped and cleared again at every step. Nothing where the C
     library has no such switch.
     """
     with contextlib.suppress(OSError, AttributeError):

@@ -261,7 +261,7 @@ def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[R
 
 
 def rows(round_number: int, readings: Sequence[Reading]) -> list[Row]:
-    """Return the readings with their values on the host, fetched in one go."""
+    """Return the measurements with their values on the host, fetched in one go."""
     if not readings:
         return []
     values = torch.stack([reading.value.double() for reading in readings]).tolist()

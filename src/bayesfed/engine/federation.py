@@ -1,4 +1,4 @@
-"""A run's federation as it stands before any training: networks, images on the device, shards, and its nodes."""
+"""A run's federation as it is before any training: networks, images on the device, shards, and its nodes."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Federation:
     def __init__(self, run: Run, datasets: list[store.Dataset], partition: Partition | None, compute: Compute,
                  foreign: Sequence[np.ndarray] = (), pretrained: Mapping[str, Path] = MappingProxyType({})) -> None:  # fmt: skip
         """datasets as `run.datasets`; partition None where client k holds datasets[k] whole. Without datasets nobody has
-        images: enough to ask nodes what they predict with. foreign: the images of `run.tasks.foreign`. pretrained: the files
-        of `run.weights`, which only a run that begins needs.
+        images: enough to ask nodes what they predict with. foreign: the OOD images of `run.tasks.foreign`. pretrained:
+        the files of `run.weights`, which only a run that begins needs.
 
         Raises InputError when the server's images cannot be set aside.
         """
@@ -158,7 +158,7 @@ class Federation:
 
         def initial(name: str) -> Tensor:
             if name == GLOBAL:
-                # All clients start from the server's model, but for layers that only they have.
+                # All clients start from the server's model, except layers that only they have.
                 own_layers = self.run.shares_convolutions and client != SERVER
                 stream = rng.generator(
                     seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER

@@ -66,7 +66,7 @@ def lease(device: str, visible: list[str] | None = None, folder: Path | None = N
 
 
 def take_slot(locks: dict[str, list[TextIO]], gpus: dict[str, str], slots: int, turn: TextIO) -> str:
-    """Lock a slot of the GPU that has the fewest jobs; return its name, or "" where none has a slot and room."""
+    """Lock a slot of the GPU that has the fewest jobs; return its name, or "" where none has a slot and memory."""
     fcntl.flock(turn, fcntl.LOCK_EX)  # one process looks at a time: to look is to lock, and would pass for a job
     held = ""
     try:

@@ -48,7 +48,7 @@ class Task:
 
 
 def elsewhere(task: Task) -> None:
-    """Resume in another process, which writes the checkpoint anew. Raises InputError with what it says where it fails."""
+    """Resume in another process, which writes the checkpoint again. Raises InputError with what it says where it fails."""
     code = (
         "import json, sys; from bayesfed.engine import halfway; halfway.resume(halfway.Task(**json.loads(sys.argv[1])))"
     )
@@ -61,7 +61,7 @@ def elsewhere(task: Task) -> None:
 
 
 def resume(task: Task) -> None:
-    """Go on from a checkpoint, and write it anew."""
+    """Go on from a checkpoint, and write it again."""
     data, stored = Path(task.data), Path(task.stored)
     run = run_file.load(Path(task.folder) / "run.yaml", data)
     partitions = Path(task.partitions) if task.partitions else None

@@ -73,22 +73,22 @@ def run_folder(given: object, name: str) -> Path:
 
 
 def load_run(folder: AnyPath, *, checkpoint: AnyPath | None = None, data: AnyPath = "data",
-             weights: AnyPath = plugins.WEIGHTS, parts: AnyPath | None = None,
+             weights: AnyPath = plugins.WEIGHTS, plugins: AnyPath | None = None,
              trust: bool = False, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
     """Load the finished run in `folder`, its record verified.
 
     `checkpoint`: unless given, that in the folder, or the workflow's own for it (`results/<config>/checkpoints/`); only
     networks need it. `data`: the data folder, which `images` needs. `weights`: the folder with the files that networks
-    started from, which those with layers that were not trained need. `parts`: where the run's own parts are now, if not
+    started from, which those with layers that were not trained need. `plugins`: where the run's own plugins are now, if not
     where its run file says, from the working folder; `run`, networks and images need them. `trust`: load networks although
-    a file with such a part has changed, where that part is as it was: files count as a whole. `partitions`: the folder of
+    a file with a plugin has changed, where the plugin itself has not: files count as a whole. `partitions`: the folder of
     partitions, if not that in the data folder. Raises InputError for a folder without a finished run and for a record that
     was changed.
     """
     folder = run_folder(folder, "folder")
     summary = runfolder.finished(folder)
     given = Path(checkpoint) if checkpoint is not None else None
-    moved = None if parts is None else str(Path(parts))
+    moved = None if plugins is None else str(Path(plugins))
     shares = None if partitions is None else Path(partitions)
     return LoadedRun(folder, summary, Path(data), given, Path(weights), moved, trust, shares)
 
@@ -113,7 +113,7 @@ class TrainedModel:
         native = np.asarray(images)
         if native.dtype != np.uint8 or native.ndim != 4 or not len(native):
             raise InputError(f"images: expected uint8 (N, C, H, W), at least one, found {native.dtype} {native.shape}")
-        self.run.take_parts()  # another run may have had its own in use since
+        self.run.take_plugins()  # another run may have had its own in use since
         pixels = prepare.prepared(native, self.source)
         one = Images(
             self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
@@ -142,7 +142,7 @@ class LoadedRun:
     data: Path
     given: Path | None
     weights: Path
-    parts: str | None
+    plugins: str | None
     trust: bool = False
     partitions: Path | None = None
 
@@ -151,9 +151,9 @@ class LoadedRun:
 
     @cached_property
     def run(self) -> spec.Run:
-        """The run file; raises InputError where the run's own parts are not where it says."""
+        """The run file; raises InputError where the run's own plugins are not where it says."""
         mapping = files.read_yaml(self.folder / "run.yaml")
-        return run_file.resolve(mapping | ({"parts": self.parts} if self.parts else {}), self.data)
+        return run_file.resolve(mapping | ({"plugins": self.plugins} if self.plugins else {}), self.data)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -220,7 +220,7 @@ class LoadedRun:
             self._check(client)
         if split not in SPLITS:
             raise InputError(f"split '{split}': expected one of {', '.join(SPLITS)}")
-        self.take_parts()
+        self.take_plugins()
         source = self.run.sources[(client or 0) if self.run.multi_task else 0]
         store.fetch_or_check(source, self.data)
         images, labels = self._native(source, split)
@@ -260,7 +260,7 @@ class LoadedRun:
     @cached_property
     def _nodes(self) -> Federation:
         """The federation without images. No checkpoint holds what is not trained: a network has that from its file."""
-        self.take_parts()
+        self.take_plugins()
         of = Federation(self.run, [], None, HOST)
         constant = {key for networks in of.networks for key, network in networks.items() if network.constants}
         begun = {key: pretraining.find(self.weights, name) for key, name in self.run.weights if key in constant}
@@ -269,19 +269,18 @@ class LoadedRun:
     @cached_property
     def _federation(self) -> Federation:
         """The federation with images."""
-        self.take_parts()
+        self.take_plugins()
         datasets = [store.load(name, self.data, self.run.images) for name in self.run.datasets]
-        # Its networks have begun and its tasks are done: neither weights' files nor foreign images are needed any more.
+        # Its networks have begun and its tasks are done: neither weights' files nor OOD images are needed any more.
         trained = replace(self.run, weights=(), tasks=spec.Tasks())
         return assemble(trained, Place(self.folder, self.folder, self.data, partitions=self.partitions), HOST, datasets)
 
-    def take_parts(self) -> None:
-        """Take the run's own parts into use; raises InputError where their sources are not those it was trained with, unless
-        they are trusted."""
-        plugins.use(self.run.parts, self.data)
+    def take_plugins(self) -> None:
+        """Take the run's own plugins into use; raise InputError if their sources have changed since, unless trusted."""
+        plugins.use(self.run.plugins, self.data)
         if self.trust:
             return
-        before, now = self.provenance.get("parts", {}), self.run.own_parts
+        before, now = self.provenance.get("plugins", {}), self.run.own_plugins
         changed = [
             f"the source of {name}" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
         ]
@@ -289,12 +288,12 @@ class LoadedRun:
         if changed:
             raise InputError(
                 f"{self.folder}: {changed[0]} has changed since this run was trained; put the old one back, or, where all that "
-                "the run uses is as it was (a file counts as a whole, other parts in it too), load it with `trust=True`"
+                "the run uses is as it was (a file counts as a whole, other plugins in it too), load it with `trust=True`"
             )
 
     def _source(self, task: int) -> Source:
         """Return a dataset with its mean and standard deviation, which take its images where they are not given."""
-        self.take_parts()
+        self.take_plugins()
         source = self.run.sources[task]
         return source if source.mean else store.load(source.name, self.data, self.run.images).source
 

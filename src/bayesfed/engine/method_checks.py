@@ -82,7 +82,7 @@ def unlike(updates: Sequence[Update], shapes: Mapping[str, Sequence[int]]) -> st
 
 
 def server_predictors(method: Method, given: object) -> Sequence[Predictor]:
-    """Check what the server predicts with; raise InputError if nothing of it stands for the method."""
+    """Check what the server predicts with; raise InputError if nothing of it represents the method."""
     found = predictors(method, "server_predictors", given)
     if found and GLOBAL not in [predictor.name for predictor in found]:
         names = ", ".join(f"'{predictor.name}'" for predictor in found)
@@ -120,7 +120,7 @@ def predictors(method: Method, part: str, given: object) -> Sequence[Predictor]:
 
 
 def check_name(method: Method, name: object) -> None:
-    """Raise InputError for the name of a predictor, or of what is logged, that could not stand in metrics.csv."""
+    """Raise InputError for the name of a predictor, or of what is logged, that cannot be in metrics.csv."""
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise InputError(
             f"method '{method.name}': {name!r} names a predictor or what is logged; expected a text without commas, quotes "

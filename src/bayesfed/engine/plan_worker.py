@@ -32,7 +32,7 @@ def work(pipe: Connection, options: Mapping[str, Any]) -> None:
     """Say that this worker is ready, "" or what is wrong with the options, then train each run that comes, and send its
     Outcome, until the other end is closed.
 
-    `options` are those of `training.Place`, but for where a run's files are.
+    `options` are those of `training.Place`, except where a run's files are.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent stops this one by SIGTERM
     from bayesfed.engine import device

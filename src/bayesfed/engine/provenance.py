@@ -29,7 +29,7 @@ def facts(run: Run, data: Path, by: Mapping[str, Any], precision: str, partition
         "precision": precision,
         "dataset_fingerprints": {name: source(name).fingerprint for name in (*run.datasets, *run.tasks.foreign)},
         "partition_fingerprint": partition_fingerprint(run, data, partitions),
-        "helpers": helper_modules.found(run.part_files) or None,
+        "helpers": helper_modules.found(run.plugin_files) or None,
     }
 
 

@@ -52,14 +52,14 @@ class Process:
             self.leased = True
 
     def warn(self, run: Run) -> None:
-        """Tell of the helpers of a run's own parts, of each once."""
-        if new := helper_modules.found(run.part_files).keys() - self.told:
+        """Tell of the helpers of a run's own plugins, of each once."""
+        if new := helper_modules.found(run.plugin_files).keys() - self.told:
             print(helper_modules.told(sorted(new)), file=sys.stderr)
             self.told |= new
 
     def load(self, run: Run, data: Path) -> list[store.Dataset]:
         """Load the run's datasets, or take those of the last run if it saw the same."""
-        seen = (run.sources, [prepare.identity(one) for one in run.sources], run.parts, data)
+        seen = (run.sources, [prepare.identity(one) for one in run.sources], run.plugins, data)
         if seen != self.seen:
             self.seen, self.datasets = None, []  # not both in memory
             self.datasets = [store.load(name, data, run.images) for name in run.datasets]

@@ -106,7 +106,7 @@ def refuse_other_key(run: Run, key: str, where: str) -> None:
     """Raise InputError where a run is not the one that a file or folder is named after."""
     if key != run.key:
         raise InputError(
-            f"{where}: the name is that of run {key}, and the run file gives {run.key} now; if it was planned so, a part, a "
+            f"{where}: the name is that of run {key}, and the run file gives {run.key} now; if it was planned so, a plugin, a "
             "dataset or the run file itself has changed since: plan again"
         )
 
@@ -279,8 +279,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
         provenance["sessions"] = header.sessions
     if leak := method.leak():
         provenance["leak"] = leak
-    if own := run.own_parts:
-        provenance["parts"] = own
+    if own := run.own_plugins:
+        provenance["plugins"] = own
     files.write_json(place.out / "provenance.json", provenance)
     budget = run.budget
     summary = {

@@ -1,7 +1,7 @@
 """Trials in the first round that a process plays: does a method give the same again, and do its steps do anything?
 
-What is kept elsewhere is found by `outside`. A generator made anew, from the system's own randomness, leaves no trace there:
-so parts of a user's own method are called twice, once on a copy of the node. Tests hold ours to it.
+What is kept elsewhere is found by `outside`. A new generator, from the system's own randomness, leaves no trace there:
+so functions of a user's own method are called twice, once on a copy of the node. Tests hold ours to it.
 """
 
 from __future__ import annotations

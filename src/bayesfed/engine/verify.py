@@ -195,12 +195,12 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
     if run.key == summary["key"]:
         return
     revisions = {"method_revision": run.build_method().revision, "engine_revision": ENGINE_REVISION}
-    changed = [f"{name} was {then[name]} and is {now}" for name, now in revisions.items() if then[name] != now]
-    before, parts = then.get("parts", {}), run.own_parts
+    changed = [f"{name} was {then[name]} and is {here}" for name, here in revisions.items() if then[name] != here]
+    before, now = then.get("plugins", {}), run.own_plugins
     changed += [
         f"the source of {name} has changed"
-        for name in sorted(parts.keys() | before.keys())
-        if parts.get(name) != before.get(name)
+        for name in sorted(now.keys() | before.keys())
+        if now.get(name) != before.get(name)
     ]
     why = ", ".join(changed) or "its data or its format are other ones now"
     raise InputError(f"{folder}: this is run {summary['key']}, and its run file gives {run.key} now: {why}")

@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 def get(name: object) -> type[Method]:
     """Return the method of that name; raises InputError with the nearest name."""
-    method: type[Method] = registry.part(name, "method.name").value()
+    method: type[Method] = registry.plugin(name, "method.name").value()
     return method
 
 

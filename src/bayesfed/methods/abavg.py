@@ -3,7 +3,7 @@
     theta <- sum_k w_k theta_k,   w_k = a_k / sum_j a_j
 
 a_k is measured by the server on images of its own, class-balanced and taken out of the clients' shards, never on
-the test set. The formula is printed nowhere that we could read; the other readings are switches.
+the test set. The formula is published nowhere that we could read; the other interpretations are switches.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ is largest: an assignment problem. Client by client, then again for so many iter
 is a network of L neurons, more or less than H. A client goes on from its own H atoms; biases of the outputs are averaged.
 
 sigma, sigma_0 and gamma are fixed, as in the public code over rounds. `select: test` takes in each round those that are best
-on the *test* images, to say what that is worth, and `select: validation` those that are best on images of the server's,
+on the *test* images, to measure what that gains, and `select: validation` those that are best on images of the server's,
 taken out of the clients' shards.
 
 `form: code` is what IBM's public code computes over rounds, of which the paper says less. Client j's neurons have precisions

@@ -30,7 +30,7 @@ class FedNova(FedAvg):
     label = "FedNova"
     revision = 1
     steady_rate = True
-    logs: ClassVar = {"tau_effective": "sum of p_i a_i: how many local steps the server's step is worth"}
+    logs: ClassVar = {"tau_effective": "sum of p_i a_i: the number of local steps that the server's step equals"}
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -42,7 +42,7 @@ class FedPPD(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """The paper's rates for CIFAR, and readings.
+        """The paper's learning rates for CIFAR, and assumptions.
 
         lr: alpha of a round's first epoch, which falls by `lr_decay` after every `lr_every` epochs of the teacher.
         student_lr: beta. weight_decay: of both. noise: s, code's or exact. teacher: which one is sent. distillation: how the

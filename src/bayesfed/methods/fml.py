@@ -37,9 +37,9 @@ class FML(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """alpha and beta weight label against teacher. Readings: the server's average weighted by n_k or uniform
-        as in FML's code (A16), local model kept or initialised anew each round (A8), clients tested once a round or
-        after each epoch (A14). Not in the paper, to ask what HBFL's gain hangs on: the meme trained by Adam at
+        """alpha and beta weight label against teacher. Assumptions: the server's average weighted by n_k or uniform
+        as in FML's code (A16), local model kept or initialised again each round (A8), clients tested once a round or
+        after each epoch (A14). Not in the paper, to ask what HBFL's gain depends on: the meme trained by Adam at
         `meme_adam`, as HBFL's is, instead of SGD."""
 
         alpha: float = option(0.5, low=0, high=1)

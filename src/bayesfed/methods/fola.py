@@ -59,7 +59,7 @@ class FOLA(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """The public code's values, and readings.
+        """The public code's values, and assumptions.
 
         prior: lambda. squares: of the gradients of mini-batches, as the code has it, or of single images, as the equations.
         form: code or paper, as above. evaluation: Omega_n gathered online, along the way, or offline, in one more pass at

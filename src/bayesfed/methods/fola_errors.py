@@ -11,7 +11,7 @@ mean Hessian H_n over client n's images at mu*. The server's own, `online`, is a
 - LF, local forgetting, is sum_n pi_n D(theta_n) of clients that train on from mu* in the last round, for `epochs` epochs,
   with the prior (FOLA) and without (FedAvg), after each of them: `LF FOLA 1` and so on.
 
-How far the round of forgetting goes, and that both kinds of clients begin it at mu*, is our reading.
+How far the round of forgetting goes, and that both kinds of clients begin it at mu*, is our assumption.
 """
 
 from __future__ import annotations

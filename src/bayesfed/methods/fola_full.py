@@ -12,8 +12,9 @@ parameters; then the prior's gradient and the server's average are products and 
     lambda/r Omega_S (theta - mu_S),      mu_S = (Omega_S + epsilon I)^-1 sum_n pi_n Omega_n theta_n
 
 `eigenvalues` ("e-full") takes the eigenvalues of a round's Hessian, ascending, for the diagonal of Omega_n. That is our
-reading: the paper does not say which parameter gets which eigenvalue, but reports that the clients' precisions are nearly
-the same then, as two sorted spectra are.
+interpretation: the paper does not say which parameter gets which eigenvalue, but reports that the clients' precisions
+are nearly the same then,
+as two sorted spectra are.
 """
 
 from __future__ import annotations

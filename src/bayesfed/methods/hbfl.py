@@ -10,7 +10,7 @@ Server, elementwise, Lambda_k = sigma_k^-2:
 
     mu <- (sum_k q_k Lambda_k)^-1 sum_k q_k Lambda_k mu_k
 
-There is no prior and no distillation term in the meme's loss. Only mu is sent down; sigma starts anew each round.
+There is no prior and no distillation term in the meme's loss. Only mu is sent down; sigma is reset each round.
 Weight decay acts on mu and never on rho, whose gradient it would drown. Where only the convolutions are shared,
 the meme's other layers are Bayesian too and stay with the client. Scales and shifts of batch normalisation are no
 weights: they are not drawn, and their sigma, at which they are averaged, stays what it was.
@@ -44,7 +44,7 @@ SAMPLES = 10  # weight samples of the averaged predictions
 
 
 class HBFL(Method):
-    """A client keeps its local model phi, the momentum of phi, and what the readings below let it keep."""
+    """A client keeps its local model phi, the momentum of phi, and what the options below let it keep."""
 
     name = "hbfl"
     label = "HBFL"
@@ -59,15 +59,15 @@ class HBFL(Method):
 
     @dataclass(frozen=True)
     class Options:
-        """The paper's values and our readings where it is silent.
+        """The paper's values, and our assumptions where it is silent.
 
         temperature: T of eq. 4.1. entropy_weight: T/n_k or T against the mean CE, or 1 against CE n_k/T (A1).
         sigma: reset to softplus(rho_start) every round, kept on the client (A2) or sent down with mu (A6). decay_rho:
         weight decay on rho too (A5). adam_state: the meme's optimiser fresh each round or kept (A7). local_start: local
-        model kept or initialised anew (A8). alpha: label against teacher in eq. 4.2 (A9). distillation_temperature: T_d,
+        model kept or initialised again (A8). alpha: label against teacher in eq. 4.2 (A9). distillation_temperature: T_d,
         and whether the KL is multiplied by T_d^2 (A10). evaluate: clients tested once a round or after each epoch (A14).
         average: the paper's precision-weighted mean, the same without q_k, or the plain q_k-weighted mean of the mu_k
-        (ablation). Not in the paper, to ask what its result hangs on: optimizer and decay of the meme; beta, label against
+        (ablation). Not in the paper, to ask what its result depends on: optimizer and decay of the meme; beta, label against
         the local model as teacher in the meme's loss, as FML has it; noise: none trains at mu itself.
         """
 

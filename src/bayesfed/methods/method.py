@@ -125,7 +125,7 @@ class Method(metaclass=ByOptions):
 
     @dataclass(frozen=True)
     class Options:
-        """Hyperparameters, with the defaults of the paper or our reading of it."""
+        """Hyperparameters, with the defaults of the paper or our interpretation."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

@@ -194,7 +194,7 @@ class Node(Learner):
         return self._initial(network)
 
     def local_initial(self) -> Tensor:
-        """Return the initial parameters of the client's own model; drawn anew for each round."""
+        """Return the initial parameters of the client's own model; sampled again for each round."""
         return self._initial(LOCAL)
 
     def reseed(self, purpose: str) -> None:

@@ -19,7 +19,7 @@ Server: w <- sum_i q_i w_i. The client's own model is one step away from the ser
     phi = w - alpha g(w; D)
 
 D is of its training images. In the repository of pFedMe, with which papers compare, D has been of its *test* images, whose
-labels the model has then seen before it is tested on them: `adapt: test` does that, to say what it is worth.
+labels the model has then seen before it is tested on them: `adapt: test` does that, to measure what it gains.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bayesfed.methods.steps import ce_gradient, ce_gradient_at, cross_entropy, l
 
 
 class PerFedAvg(Method):
-    """A client keeps phi, though every round makes it anew; the server has w."""
+    """A client keeps phi, though every round makes a new one; the server has w."""
 
     name = "perfedavg"
     label = "Per-FedAvg"

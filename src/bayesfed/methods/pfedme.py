@@ -28,7 +28,7 @@ from bayesfed.methods.steps import ce_gradient
 
 
 class PFedMe(Method):
-    """A client keeps theta, its own model, though every round begins it anew; the server has w."""
+    """A client keeps theta, its own model, though every round starts it again; the server has w."""
 
     name = "pfedme"
     label = "pFedMe"

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from bayesfed import methods
 from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
-from bayesfed.core.plugins import Part
+from bayesfed.core.plugins import Plugin
 from bayesfed.methods.method import Method
 
 C = TypeVar("C", bound=type[Method])
@@ -48,7 +48,7 @@ def register(method: C) -> C:
                 "or put the method into a file (docs/guides/your-method.md)"
             )
     digest = hashlib.sha256(source.encode()).hexdigest()
-    methods.registry.register(method.name, Part(where, lambda: method, lambda: digest))
+    methods.registry.register(method.name, Plugin(where, lambda: method, lambda: digest))
     return method
 
 

@@ -1,4 +1,4 @@
-"""Detection by predictive entropy: how well it tells foreign images, or a model's own mistakes, from the rest.
+"""Detection by predictive entropy: how well it tells OOD images, or misclassified ones, from the rest.
 
 AUROC over balanced resamplings (FedPPD, Tables 3 and 4).
 """

@@ -45,7 +45,7 @@ def vgg(classes: int, channels: int, batch_norm: bool) -> nn.Module:
 
 
 # MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
-# fully connected layers are printed nowhere, 400-120-C is our reading.
+# fully connected layers are published nowhere, 400-120-C is our assumption.
 NETWORKS: dict[str, Builder] = {
     "mlp": lambda classes, channels, size: (Linear(200), Linear(200), Linear(classes)),
     "lenet5": lambda classes, channels, size: (Conv(6, 5, 2), Conv(16, 5, 2), Linear(120), Linear(84), Linear(classes)),
@@ -57,7 +57,7 @@ NETWORKS: dict[str, Builder] = {
     ),
     "mlp200": lambda classes, channels, size: (Linear(200), Linear(classes)),
     "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
-    # pFedBayes: one hidden layer, and a small VGG, with batch normalisation or without, whose classifier is our reading.
+    # pFedBayes: one hidden layer, and a small VGG, with batch normalisation or without, whose classifier is our assumption.
     "pfedbayes_mlp": lambda classes, channels, size: (Linear(100), Linear(classes)),
     "pfedbayes_vgg": lambda classes, channels, size: vgg(classes, channels, batch_norm=False),
     "pfedbayes_vgg_bn": lambda classes, channels, size: vgg(classes, channels, batch_norm=True),
@@ -112,7 +112,7 @@ registry = plugins.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fa
 
 def check(name: object, key: str) -> str:
     """Return `name` if a network has it; raise InputError that names the run file's `key` otherwise."""
-    registry.part(name, key)
+    registry.plugin(name, key)
     return str(name)
 
 
@@ -123,7 +123,7 @@ def build(name: str, classes: int, channels: int, size: int, weights: Path | Non
     `weights`: a file that it starts from. Raises InputError for an unknown name, for images that the network cannot take,
     and for weights that are not its own.
     """
-    return built(name, registry.part(name, "model").value(), classes, channels, size, weights)
+    return built(name, registry.plugin(name, "model").value(), classes, channels, size, weights)
 
 
 @cache

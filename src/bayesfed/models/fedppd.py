@@ -2,7 +2,7 @@
 
 Weights start by Xavier's uniform draw and biases at zero, as in the public code, which also has the student for FEMNIST
 repeat an image's edges where its first two convolutions reach beyond (the third finds zeros there), and put ones around what
-the second pooling gives. The tables have no activations; ReLU stands behind every pooling and hidden layer.
+the second pooling gives. The tables have no activations; ReLU follows every pooling and hidden layer.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def femnist_student(classes: int, channels: int, size: int) -> nn.Module:
 def resnet(layers: int, classes: int) -> nn.Module:
     """Build torchvision's ResNet, with ImageNet's stem: for CIFAR-100.
 
-    From scratch, but for a run with `weights`, as the paper's.
+    From scratch, except for a run with `weights`, as the paper's.
 
-    Its last layer, which is new there too, starts like all of these networks; what stands before it, without weights, as
+    Its last layer, which is new there too, starts like all of these networks; what precedes it, without weights, as
     torchvision starts it.
     """
     import torchvision

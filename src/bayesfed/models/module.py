@@ -220,7 +220,7 @@ class ModuleNetwork:
                generator: torch.Generator) -> Tensor:  # fmt: skip
         """Return logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
 
-        Products run in the images' dtype, by torch.autocast, but for those of the linear layer that is called last: see
+        Products run in the images' dtype, by torch.autocast, except those of the linear layer that is called last: see
         `at_least_fp32`. `statistics` are changed in place where gradients are enabled, which
         makes it a training pass; its random numbers come from the generator.
         """
@@ -292,7 +292,7 @@ def refuse_dtype(dtype: torch.dtype, whose: str) -> None:
 
 
 def alike(one: Tensor, other: Tensor) -> bool:
-    """Return whether logits are the same but for rounding."""
+    """Return whether logits are the same up to rounding."""
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 

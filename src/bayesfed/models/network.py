@@ -114,8 +114,8 @@ class Network:
 
     `network(theta, images)` gives logits of shape (batch, classes). `theta` holds every weight and bias, layer
     by layer, as one vector of `parameters` entries; the first `convolution_parameters` of them belong to the
-    convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of the images, but for the
-    last layer's forward pass, which runs in fp32 at least: see `at_least_fp32`.
+    convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of the images, except
+    the last layer's forward pass, which runs in fp32 at least: see `at_least_fp32`.
     """
 
     def __init__(self, name: str, chain: Chain, channels: int, size: int) -> None:

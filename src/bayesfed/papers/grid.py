@@ -68,7 +68,7 @@ def given(spec: Tree, point: Tree) -> tuple[Tree, Tree]:
 
 
 def merged(run: Tree, change: Tree) -> dict[str, Any]:
-    """Keys of a run file, changed; its blocks key by key, but for a partition that names its scheme: it is another
+    """Keys of a run file, changed; its blocks key by key, except a partition that names its scheme: it is another
     partition, whole."""
     found = dict(run)
     for key, value in change.items():

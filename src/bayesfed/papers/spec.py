@@ -153,7 +153,7 @@ class Table:
     """A table: means over seeds. rows: field or axis (short) -> values, all crossed. metric: for columns without their own.
 
     published: items of the published numbers that it shows, its own name unless given; [] where the paper has no such table,
-    so its runs have no priority. note: stands in each row's note.
+    so its runs have no priority. note: text of each row's note.
     """
 
     title: Text
@@ -285,14 +285,14 @@ class ShortRuns:
 class Config:
     """config/<name>.yaml: which papers' grids to run, and how much of them.
 
-    name: of results/<name>/ and reports/<name>.html. notice: stands over every table, figure and the report. benchmarks:
-    whether the report has the tables of speed. papers: names of their files. parts: a folder of plugins and papers of your
+    name: of results/<name>/ and reports/<name>.html. notice: text over every table, figure and the report. benchmarks:
+    whether the report has the tables of speed. papers: names of their files. plugins: a folder of plugins and papers of your
     own. weights: a folder of pretrained weights; without it all networks start from scratch. run: keys of a run file that
     replace the paper's. methods: label -> hyperparameters that replace the paper's; with a `name`, a method of your own.
-    datasets: the paper's dataset -> the one that stands in for it. tables, figures: of your own, as `Table` and `Figure`
+    datasets: the paper's dataset -> the one in its place. tables, figures: of your own, as `Table` and `Figure`
     describe. data_mirror: a folder of the publishers' files. partitions: a folder for sampled partitions. gpu_slots: how
     many jobs share a GPU. precision: how networks are computed, by the device (auto) unless given. runs: train what is
-    missing (all), or take those that are finished (standing).
+    missing (all), or take those that are finished (finished).
     """
 
     name: Name
@@ -300,7 +300,7 @@ class Config:
     title: Text = ""
     notice: str = ""
     benchmarks: bool = False
-    parts: Word = ""
+    plugins: Word = ""
     weights: str | None = None
     seeds: Seeds = ()
     run: RunKeys = RunKeys()
@@ -314,4 +314,4 @@ class Config:
     partitions: Folder | None = None
     gpu_slots: int = option(1, low=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
-    runs: Literal["all", "standing"] = "all"
+    runs: Literal["all", "finished"] = "all"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def check_settings(config: Tree, papers: Tree, runs: Iterable[Run], papers_folder: Path) -> None:
-    """Refuse a folder of own parts or of weights, and a size of jobs, that no run is for."""
+    """Refuse a folder of own plugins or of weights, and a size of jobs, that no run is for."""
     short = config.get("short_runs", {})
     own = any(Path(spec["published_file"]).parent != papers_folder for spec in papers.values())
     for key, used in (
-        ("parts", own or any(plugins.lies_in_folder(one) for run in runs for one in run.own_parts)),
+        ("plugins", own or any(plugins.lies_in_folder(one) for run in runs for one in run.own_plugins)),
         ("weights", any(run.weights for run in runs)),
     ):
         if config.get(key) and not used:
@@ -42,14 +42,14 @@ def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:
 
 
 def check_stand_ins(config: Tree, asked: Container[str]) -> None:
-    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would stand in for nothing."""
+    """Refuse a stand-in for a dataset that neither exists nor is asked for: it would replace nothing."""
     from bayesfed.data import catalogue
 
     changes = {f"config.experiments.{name}": change for name, change in config.get("experiments", {}).items()}
     for where, change in ({"config": config} | changes).items():
         for name in change.get("datasets", {}):
             if name not in asked:
-                catalogue.registry.part(name, f"{where}.datasets")
+                catalogue.registry.plugin(name, f"{where}.datasets")
 
 
 def check_weights(runs: Iterable[Run], config: Tree) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 OF_PLAN = ("axes", "cases", "seeds", "departs", "full_names")  # what an experiment has beside keys of a run file
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 ELSEWHERE = {  # no keys of a config's `run`
-    "method": "a method's options stand under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
-    "seed": "seeds stand under `seeds`",
+    "method": "a method's options are given under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
+    "seed": "seeds are given under `seeds`",
 }
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes, by short names, that every cell has a place for
 
@@ -80,7 +80,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
 
 
 def foreign_of(mapping: Tree) -> list[str]:
-    """Return the foreign datasets that a run file names in its tasks."""
+    """Return the OOD datasets that a run file names in its tasks."""
     tasks = mapping.get("tasks")
     found = tasks.get("foreign") if isinstance(tasks, Mapping) else None
     return found if isinstance(found, list) else []
@@ -90,7 +90,7 @@ def seeds_of(experiment: Tree, change: Tree, config: Tree) -> Sequence[int]:
     """Return the seeds of an experiment: as the config says for it, as many as the paper repeated it, or the config's."""
     found = taken(change.get("seeds", experiment.get("seeds", config.get("seeds"))))
     if found is None:
-        raise InputError("config.seeds: this key is missing")
+        raise InputError("config.seeds is missing; give a list of whole numbers, e.g. [0, 1, 2]")
     return range(found) if isinstance(found, int) else found
 
 
@@ -126,7 +126,7 @@ def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
 
 
 def differences(run: Run, printed: Run) -> list[str]:
-    """How a run differs from the one that the paper's file asks for, but for its data: `lr 0.001 (paper 0.01)`."""
+    """How a run differs from the one that the paper's file asks for, except in its data: `lr 0.001 (paper 0.01)`."""
     from bayesfed.models.pretrained import SCRATCH
 
     ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
@@ -170,7 +170,7 @@ def digest(paper: str, name: str, spec: Tree) -> str:
 def run_mapping(
     spec: Tree, config: Tree, experiment: Tree, point: Tree, change: Tree = types.MappingProxyType({})
 ) -> tuple[dict[str, Any], Any]:
-    """Return the run file of a point but for seed and stand-in datasets, and the dataset or datasets that it names.
+    """Return the run file of a point without seed and stand-in datasets, and the dataset or datasets that it names.
 
     What holds for all experiments of the paper, as the config changes it; over that what the experiment says, and over that
     `change`, what the config says of the experiment.
@@ -181,8 +181,8 @@ def run_mapping(
     budget = config.get("run", {})
     own = {key: value for key, value in experiment.items() if key not in OF_PLAN}
     mapping = merged(merged(merged(run, budget), own), change)
-    if "parts" in spec:
-        mapping["parts"] = spec["parts"]
+    if "plugins" in spec:
+        mapping["plugins"] = spec["plugins"]
     if "method" not in point:
         raise InputError("method: no case and no axis names one")
     label = point["method"]

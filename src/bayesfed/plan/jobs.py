@@ -18,9 +18,8 @@ SHORT, TOGETHER, JOB_COST = 1e11, 20, 6e11
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
     """Return the value of each run, from 1; the most valuable is trained first, so that a cut sweep has whole columns.
 
-    The lowest seed of everything before the next one; for each seed what fills a table before all else, but for a table
-    that says that it is not printed; then the cheap before the dear; runs of equal cost, such as the methods of a row, as
-    the paper lists them.
+    Lower seeds come first. Within a seed, published tables come first, then cheaper runs. Runs of equal cost, such as the
+    methods of a row, keep the paper's order.
     """
     tables = {
         (paper, table["experiment"])

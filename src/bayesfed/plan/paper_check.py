@@ -1,4 +1,4 @@
-"""A paper's tables, figures, claims and printed numbers, checked against its grid before anything is run."""
+"""A paper's tables, figures, claims and published numbers, checked against its grid before anything is run."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ def place(study: cells.Study, kind: str, name: str) -> str:
 
 
 def naming(where: str, check: Any, *arguments: Any) -> None:
-    """Run a check; where it stands is put before what is wrong."""
+    """Run a check; its place is put before what is wrong."""
     try:
         check(*arguments)
     except InputError as error:
@@ -86,9 +86,7 @@ def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any
     found, statistic = cells.of_metric(records, metric, own)
     if statistic.of.startswith(FOREIGN):
         asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
-        one_of(
-            asked, formatting.unique(name for record in found for name in record.foreign), "foreign dataset of its runs"
-        )
+        one_of(asked, formatting.unique(name for record in found for name in record.foreign), "OOD dataset of its runs")
     if records and not found:
         raise InputError(f"'{metric}': {named(records)} {without(metric.partition('_')[0])}")
     if statistic.of.startswith("auroc_mistakes"):
@@ -119,7 +117,7 @@ def number(record: cells.Record, axis: str, key: str) -> None:
     try:
         float(record.field(axis))
     except ValueError:
-        raise InputError(f"{key}: '{record.field(axis)}' of {axis} is no number to stand along an axis") from None
+        raise InputError(f"{key}: '{record.field(axis)}' of {axis} is no number for an axis") from None
 
 
 def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
@@ -141,7 +139,7 @@ def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
     for column in table["columns"]:
         metric = column.get("metric", table.get("metric"))
         if metric is None:
-            raise InputError("metric: this key is missing; give the table one, or each of its columns")
+            raise InputError("metric is missing; give the table one, or each of its columns")
         values(of_level(records, metric, own), cells.keys_of(column))
     titles = [cells.title(study, column) for column in table["columns"]]
     taken = [*table["rows"], *tables.BESIDE, *tables.ALSO, *(f"{title} last5" for title in titles)]
@@ -199,7 +197,7 @@ def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
     kind = claim["kind"]
     for key in dict.fromkeys(itertools.chain(*OF_KIND.values())):
         if key in OF_KIND[kind] and key not in claim:
-            raise InputError(f"{key}: this key is missing")
+            raise InputError(f"{key} is missing; a claim of kind '{kind}' has {', '.join(OF_KIND[kind])}")
         if key in claim and key not in OF_KIND[kind]:
             raise InputError(f"{key}: no key of a claim of kind '{kind}'; valid: {', '.join(OF_KIND[kind])}")
     own = study.spec.get("statistics", {})
@@ -257,7 +255,8 @@ def check_search(
 
 
 def check_published(study: cells.Study, published: Path) -> None:
-    """Return the printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
+    """Return the published numbers: each of a table, in a cell of one, and what else its row says true of that cell's
+    runs."""
     rows = comparison.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
@@ -274,7 +273,7 @@ def check_published(study: cells.Study, published: Path) -> None:
 
 
 def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
-    """Return the printed numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
+    """Return the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
     placed = set[int]()
     every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
     for cell in every:
@@ -284,11 +283,11 @@ def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable
     for row in rows:
         if id(row) not in placed:
             keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
-            raise InputError(f"no cell of {row['item']} has {keys}, which is printed {row['value']}")
+            raise InputError(f"no cell of {row['item']} has {keys}, which is published as {row['value']}")
 
 
 def check_row(study: cells.Study, row: Mapping[str, str], cell: cells.Cell) -> None:
-    """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
+    """Raise InputError where a row of published numbers says of its cell what no run of it has."""
     left = [
         key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)
     ]

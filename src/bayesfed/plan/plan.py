@@ -1,7 +1,7 @@
 """The plan: the runs that a config asks for, each once, and the cells of experiments that these runs fill.
 
 `results/<config>/plan/` holds it: `plan.json`, the config it was made from, and one run file a run. It is
-a cache that `load` checks by content (config, papers, published numbers, own parts, source of this package), so that
+a cache that `load` checks by content (config, papers, published numbers, own plugins, source of this package), so that
 reading a plan imports no torch; only making one does, since methods and networks decide what a valid run is. The digest of
 that content is in a file of its own: `plan.json` is an input of tables, and written only when it changes itself.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.core import files, helper_modules, plugins
 from bayesfed.core.errors import InputError, nearest
-from bayesfed.core.options import check_keys, check_mapping, read
+from bayesfed.core.options import check_keys, check_mapping, read, renamed
 from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
 from bayesfed.papers.spec import Config, Figure, Paper, Table
@@ -35,8 +35,8 @@ WORKFLOW_KEYS = ("data_mirror", "gpu_slots", "partitions", "precision", "runs")
 OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
 PLAN, MADE_FROM = "plan.json", "made_from"  # the plan, and a digest of what it and its run files were made from
 OF_CHANGE = {  # what has no place in an experiment of a config's own
-    "run": "keys of a run file, such as rounds, stand in an experiment of your own itself",
-    "datasets": "stand-ins for an experiment of your own stand under the config's `datasets`",
+    "run": "keys of a run file, such as rounds, are keys of your own experiment itself",
+    "datasets": "stand-ins for your own experiment are given under the config's `datasets`",
     "skip": "leave an experiment of your own out, or delete its lines",
     "seed": experiments.ELSEWHERE["seed"],
 }
@@ -48,7 +48,7 @@ def folder(name: str) -> Path:
 
 
 def load(config: Tree) -> dict[str, Any]:
-    """Return the plan of a config, from the cache where that is current, else made anew by a process of its own.
+    """Return the plan of a config, from the cache where that is current, else made by a process of its own.
 
     Called by the Snakefile at every parse. Raises InputError with what that process said.
     """
@@ -87,7 +87,7 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
 
     Raises InputError, naming the key, its value and what would be right, before anything is written.
     """
-    config = read_mapping(config_file)
+    config = renamed(read_mapping(config_file))
     check_config(config)
     content = content_hash(config)
     plan, runs = make(config)
@@ -102,7 +102,7 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     if not (into / PLAN).exists() or (into / PLAN).read_text(encoding="utf-8") != files.json_text(plan):
         files.write_json(into / PLAN, plan)
     files.write_text(into / MADE_FROM, state(content, into, plan))
-    if helping := helper_modules.found({path for run in runs for path in run.part_files}):
+    if helping := helper_modules.found({path for run in runs for path in run.plugin_files}):
         print(helper_modules.told(helping), file=sys.stderr)
     return plan
 
@@ -117,7 +117,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
     from bayesfed import methods
 
     check_config(config)
-    plugins.use(config.get("parts"))
+    plugins.use(config.get("plugins"))
     experiments.run_of.cache_clear()
     experiments.axes_of.cache_clear()
     read = {name: read_paper(name, config) for name in config["papers"]}
@@ -167,8 +167,8 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
 
 
 def check_file(path: Path) -> None:
-    """Check what is not seen in a config that somebody else has read: a key that stands twice, and another config's name, as
-    a copy has it, which would put its results in the place of the other's."""
+    """Refuse what a reader of YAML does not see: a key given twice, and the name of another config, as a copy has it, whose
+    results would be replaced."""
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:
         raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")
@@ -179,9 +179,9 @@ def check_file(path: Path) -> None:
 def check_config(config: Tree) -> None:
     """Return raises InputError where a config is another kind of file, or is not as `Config` has it."""
     if {"dataset", "method"} <= config.keys():
-        raise InputError("config: this is a run file, which has a dataset and a method; `bayesfed train` trains it")
+        raise InputError("config: this is a run file; train it with `bayesfed train FILE --out DIR`")
     if {"paper", "reference"} <= config.keys():
-        raise InputError("config: this is a paper's file; a config names it, `papers: [NAME]`")
+        raise InputError("config: this is a paper's file; name it in a config, `papers: [NAME]`")
     read(Config, config, "config")
 
 
@@ -198,13 +198,13 @@ def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
 
 
 def paper_folder(name: str, config: Tree) -> Path:
-    """Where the file of a paper lies: in config/papers, or in the folder of own parts."""
-    own = Path(config["parts"], plugins.PAPERS) if config.get("parts") else None
+    """Where the file of a paper lies: in config/papers, or in the folder of own plugins."""
+    own = Path(config["plugins"], plugins.PAPERS) if config.get("plugins") else None
     return own if own and (own / f"{name}.yaml").exists() else PAPERS
 
 
 def read_paper(name: str, config: Tree) -> dict[str, Any]:
-    """Return a paper's file, where its published numbers would be and whether they are, and the folders of own parts
+    """Return a paper's file, where its published numbers would be and whether they are, and the folders of own plugins
     and of weights.
 
     Raises InputError where there are two of that name.
@@ -222,7 +222,7 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
         raise InputError(f"{folder / name}.yaml: the paper '{name}' is there already ({PAPERS}); rename yours")
     published = folder / f"{name}.published.csv"
     paper = {"first_client": 0} | paper | {"published_file": published.as_posix(), "printed": published.is_file()}
-    return paper | {key: config[key] for key in ("parts", "weights") if config.get(key)}
+    return paper | {key: config[key] for key in ("plugins", "weights") if config.get(key)}
 
 
 def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dict[str, dict[str, Any]], Tree]:
@@ -329,14 +329,14 @@ def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
 
 
 def content_hash(config: Tree) -> str:
-    """Return a hash over everything that a plan is made from: what the config asks for, its papers and parts, our source."""
+    """Return a hash over all that a plan is made from: what the config asks for, its papers and plugins, our source."""
     read = [
         paper_folder(name, config) / f"{name}{end}" for name in config["papers"] for end in (".yaml", ".published.csv")
     ]
     # What decides keys only when it has been fetched: what was.
     read += [plugins.DATA / name / "dataset.json" for name, one in SOURCES.items() if one.format == "leaf"]
     asked = {key: value for key, value in config.items() if key not in WORKFLOW_KEYS}
-    text = json.dumps(asked, sort_keys=True) + plugins.state(config.get("parts"))
+    text = json.dumps(asked, sort_keys=True) + plugins.state(config.get("plugins"))
     return files.digest(text, [*read, *source_files(PACKAGE)])
 
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bayesfed.core import files
+from bayesfed.core import files, options
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
 from bayesfed.plan import plan as planning
@@ -35,8 +35,8 @@ class Workflow:
     """
 
     def __init__(self, config: Tree, cores: int = 1, *, every: bool = False) -> None:
-        self.config = config
-        self.plan = planning.load(config)
+        self.config = options.renamed(config)
+        self.plan = planning.load(self.config)
         self.started = time.time()
         self.results = f"results/{config['name']}"
         # Otherwise results are made from finished runs, and nothing is trained or fetched.
@@ -48,7 +48,7 @@ class Workflow:
         self.wanted = [run for run in self.runs if self.training or run in self.finished]
         if not self.wanted:
             raise InputError(
-                f"{self.results}/runs holds no finished run of this config; train first, without runs=standing"
+                f"{self.results}/runs holds no finished run of this config; train first, without runs=finished"
             )
         self.open = [run for run in self.wanted if run not in self.finished]
         # An open job is known by the last of its open runs.
@@ -110,10 +110,10 @@ class Workflow:
         """Return the option of the command line that hands on a folder of the config, if it has one."""
         return [f"--{key}", self.config[key]] if self.config.get(key) else []
 
-    def parts_from(self, folder: str) -> str:
-        """Return the target of a link in a folder: the own parts, or the list of datasets beside it where there are none."""
-        parts = Path(self.config.get("parts") or f"{folder}/datasets.txt")
-        return str(parts) if parts.is_absolute() else os.path.relpath(parts, Path(folder).resolve())
+    def plugins_from(self, folder: str) -> str:
+        """Return the target of a link in a folder: the own plugins, or without any the list of datasets beside it."""
+        plugins = Path(self.config.get("plugins") or f"{folder}/datasets.txt")
+        return str(plugins) if plugins.is_absolute() else os.path.relpath(plugins, Path(folder).resolve())
 
     # Runs
 
@@ -242,7 +242,7 @@ def check_profile(arguments: Sequence[str]) -> None:
 
 
 def check_configs(paths: Sequence[str]) -> None:
-    """Check what is not seen in configs that Snakemake has read: of a key that stands twice it has kept the last."""
+    """Check what is not seen in configs that Snakemake has read: of a key given twice it has kept the last."""
     for path in paths:
         planning.check_file(Path(os.path.relpath(path)))
 

@@ -107,15 +107,15 @@ def diagnostics(run: RunRecord) -> dict[str, dict[int, float]]:
 def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """Give the commands that make a run again, from its own run file, on the same kind of device and in the same precision.
 
-    `spec`, the paper's, names the folders that its config has: of the user's own parts, which may hold datasets and which
+    `spec`, the paper's, names the folders that its config has: of the user's own plugins, which may hold datasets and which
     the run file names itself, and of pretrained weights.
     """
-    own = {key: f" --{key} {shlex.quote(spec[key])}" if spec.get(key) else "" for key in ("parts", "weights")}
+    own = {key: f" --{key} {shlex.quote(spec[key])}" if spec.get(key) else "" for key in ("plugins", "weights")}
     run_file, out = shlex.quote(f"{folder.as_posix()}/run.yaml"), shlex.quote(f"again/{folder.name}")
     threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
     given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
     datasets = " ".join(map(shlex.quote, entry.get("datasets", [])))
-    lines = [f"bayesfed fetch {datasets}{own['parts']}"] if datasets else []
+    lines = [f"bayesfed fetch {datasets}{own['plugins']}"] if datasets else []
     return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {out}{given}{own['weights']}"])
 
 

@@ -17,19 +17,19 @@ from bayesfed.methods import description
 AnyPath = str | os.PathLike[str]
 
 
-def list_methods(parts: AnyPath | None = None) -> dict[str, str]:
-    """Return the methods by name; `parts`: a folder with some of your own, which are listed, too."""
-    return {name: description.about(one).splitlines()[0] for name, one in parts_of(methods.registry, parts).items()}
+def list_methods(plugins: AnyPath | None = None) -> dict[str, str]:
+    """Return the methods by name; `plugins`: a folder with some of your own, which are listed, too."""
+    return {name: description.about(one).splitlines()[0] for name, one in plugins_of(methods.registry, plugins).items()}
 
 
-def list_datasets(parts: AnyPath | None = None) -> dict[str, str]:
-    """Return the datasets by name, with their titles; `parts`: a folder with some of your own."""
-    return {name: one.title for name, one in parts_of(catalogue.registry, parts).items()}
+def list_datasets(plugins: AnyPath | None = None) -> dict[str, str]:
+    """Return the datasets by name, with their titles; `plugins`: a folder with some of your own."""
+    return {name: one.title for name, one in plugins_of(catalogue.registry, plugins).items()}
 
 
-def list_models(parts: AnyPath | None = None) -> dict[str, str]:
-    """Return the networks by name; `parts`: a folder with some of your own."""
-    return {name: first_line(one) for name, one in parts_of(models.registry, parts).items()}
+def list_models(plugins: AnyPath | None = None) -> dict[str, str]:
+    """Return the networks by name; `plugins`: a folder with some of your own."""
+    return {name: first_line(one) for name, one in plugins_of(models.registry, plugins).items()}
 
 
 def list_partitions() -> dict[str, str]:
@@ -38,10 +38,10 @@ def list_partitions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def parts_of(registry: plugins.Registry, folder: AnyPath | None) -> Mapping[str, Any]:
-    """All parts of a kind by name, in alphabetical order, with those of a folder."""
+def plugins_of(registry: plugins.Registry, folder: AnyPath | None) -> Mapping[str, Any]:
+    """All plugins of a kind by name, in alphabetical order, with those of a folder."""
     plugins.use(None if folder is None else os.fspath(folder))
-    found = {**registry.ours(), **{name: part.value() for name, part in registry.own().items()}}
+    found = {**registry.ours(), **{name: plugin.value() for name, plugin in registry.own().items()}}
     return dict(sorted(found.items()))
 
 

@@ -49,7 +49,7 @@ class PlannedRun:
         return (int(last[1]), int(last[2]), last[3] or "") if last else (0, 0, "")
 
     def failure(self) -> str:
-        """Return the last line of what its training printed; "" for a run that did not fail, or was stopped."""
+        """Return the last line of what its training wrote; "" for a run that did not fail, or was stopped."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:

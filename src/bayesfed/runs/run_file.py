@@ -20,6 +20,13 @@ from bayesfed.runs.compatibility import check_counts, check_fit
 from bayesfed.runs.schedule import Schedule
 from bayesfed.runs.spec import Active, Budget, Run, Tasks
 
+BLOCKS = {  # that every run file has, with an example for each
+    "dataset": "mnist",
+    "partition": "{alpha: 0.1, clients: 10}",
+    "method": "{name: fedavg}",
+    "models": "{global: mlp}",
+}
+
 
 def load(path: Path, data: Path = plugins.DATA) -> Run:
     """Read the run file at `path`; raise InputError for anything in it that is wrong, datasets with too few images
@@ -29,7 +36,7 @@ def load(path: Path, data: Path = plugins.DATA) -> Run:
     if not isinstance(mapping, Mapping):
         found = "an empty file" if mapping is None else reprlib.repr(mapping)
         raise InputError(
-            f"{path}: expected keys and values, found {found}; docs/reference/run-file.md shows a run file"
+            f"{path}: expected keys and values, found {found}; see examples/run.yaml and docs/reference/run-file.md"
         )
     run = resolve(mapping, data)
     check_counts(run)
@@ -40,23 +47,22 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     """Make a run from the mapping of a run file, with every default filled in; `data` is where datasets are fetched
     to.
 
-    The run's own parts are in use from now on (`parts.use`). Raises InputError, naming the key, its value and what would be
-    right, for anything unknown, of the wrong type, out of range, or impossible together.
+    The run's own plugins are in use from now on (`plugins.use`). Raises InputError, naming the key, its value and the
+    remedy, for anything unknown, of the wrong type, out of range, or impossible together.
     """
-    mapping = options.check_mapping(mapping, "")
-    blocks = ("dataset", "partition", "method", "models")
-    valid = [*blocks, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "parts"]
+    mapping = options.renamed(options.check_mapping(mapping, ""))
+    valid = [*BLOCKS, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "plugins"]
     if "papers" in mapping:
-        raise InputError("run file: this is a config, which has papers; `bayesfed plan` makes its run files")
+        raise InputError("run file: this is a sweep config; expand it with `bayesfed plan FILE --out DIR`")
     if {"paper", "reference"} <= mapping.keys():
         raise InputError(
-            "run file: this is a paper's file; a config names it, `papers: [NAME]`, and `bayesfed plan` makes run files"
+            "run file: this is a paper's file; name it in a config, `papers: [NAME]`, and expand that with `bayesfed plan`"
         )
     options.check_keys(mapping, valid, "")
-    for key in blocks:
+    for key, example in BLOCKS.items():
         if key not in mapping:
-            raise InputError(f"{key}: this key is missing")
-    folder = mapping.get("parts")
+            raise InputError(f"{key} is missing; give one, e.g. `{key}: {example}`")
+    folder = mapping.get("plugins")
     plugins.use(folder, data)
     folder = None if folder is None else str(folder)
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
@@ -68,11 +74,12 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     tasks = read_tasks(mapping.get("tasks", {}), datasets, images)
     method, chosen = read_method(mapping["method"])
     global_model, local, others = read_models(mapping["models"], method, partition.clients)
-    if bool(budget.local_epochs) == bool(budget.local_batches):
-        found = f"local_epochs: {budget.local_epochs}, local_batches: {budget.local_batches}"
-        raise InputError(f"{found}: one of the two says how long a client's round is; the other must be 0")
+    if budget.local_epochs and budget.local_batches:
+        raise InputError("local_batches: set local_epochs or local_batches, not both")
+    if not budget.local_epochs and not budget.local_batches:
+        raise InputError("local_epochs is missing; set local_epochs or local_batches, the length of a client's round")
     if budget.local_batches and budget.stragglers:
-        raise InputError("stragglers: a straggler does fewer local_epochs; with local_batches it means nothing")
+        raise InputError("stragglers: stragglers do fewer local_epochs; with local_batches leave it out")
     if budget.local_batches and method.by_epochs:
         raise InputError(f"local_batches: a round of {method.label} is made of epochs; give local_epochs")
     if schedule.epoch_decay != 1 and (budget.local_batches or method.steady_rate):
@@ -112,16 +119,18 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
 
 
 def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -> Tasks:
-    """Read the `tasks` block; raise InputError for foreign data that are none, or cannot be shown to the run's
+    """Read the `tasks` block; raise InputError for OOD datasets that do not exist, or cannot be shown to the run's
     networks.
     """
     tasks = options.read(Tasks, value, "tasks")
     for name in tasks.foreign:
-        catalogue.registry.part(name, "tasks.foreign")
+        catalogue.registry.plugin(name, "tasks.foreign")
         if name in datasets:
             raise InputError(f"tasks.foreign: '{name}' is the run's own dataset; name another")
         if len(datasets) > 1:
-            raise InputError(f"tasks.foreign: '{name}' is foreign to one dataset; clients have one each here")
+            raise InputError(
+                f"tasks.foreign: '{name}' is OOD to one dataset, and clients have one each here; leave it out"
+            )
         store.check_channels(source(name), images.of(source(datasets[0])))
     if len(set(tasks.foreign)) < len(tasks.foreign):
         raise InputError(f"tasks.foreign: {', '.join(tasks.foreign)}: name each dataset once")
@@ -131,7 +140,7 @@ def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -
 def read_method(value: object) -> tuple[type[Method], Any]:
     """Read the method and its hyperparameters from the `method` block."""
     if not isinstance(value, Mapping) or "name" not in value:
-        raise InputError(f"method: expected keys with a `name`, found {value!r}")
+        raise InputError(f"method: expected keys with a `name`, found {value!r}; e.g. {BLOCKS['method']}")
     method = methods.get(value["name"])
     return method, options.read(method.Options, {k: v for k, v in value.items() if k != "name"}, "method")
 
@@ -143,11 +152,14 @@ def read_models(
     method's further networks.
     """
     if not isinstance(value, Mapping) or "global" not in value:
-        raise InputError(f"models: expected keys with a `global`, found {value!r}")
+        raise InputError(f"models: expected keys with a `global`, found {value!r}; e.g. {BLOCKS['models']}")
     options.check_keys(value, ("global", "local", *method.networks), "models")
     for key in method.networks:
         if key not in value:
-            raise InputError(f"models.{key}: this key is missing; {method.label} has a network of that name")
+            example = next((one for one in models.registry.ours() if key in one), value["global"])
+            raise InputError(
+                f"models.{key}: {method.label} also trains a {key} network; add models.{key}, e.g. {example}"
+            )
     others = tuple((key, models.check(value[key], f"models.{key}")) for key in method.networks)
     name = value["global"]
     shared = name == models.CONVOLUTIONS
@@ -181,8 +193,8 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Say what tells two run files with different keys apart, all defaults written: the first value, or what is in
     none.
     """
-    then, now = options.flat(then), options.flat(now)
+    then, now = options.flat(options.renamed(then)), options.flat(now)
     for key in {**then, **now}:
         if then.get(key) != now.get(key):
             return f"{key}: {then.get(key)} there, {now.get(key)} here"
-    return "the same run file, but its data, its parts or a revision of the code are others"
+    return "the same run file, but its data, its plugins or a revision of the code are others"

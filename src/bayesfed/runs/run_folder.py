@@ -1,4 +1,4 @@
-"""The record of a finished run: small text files that may stand in git for years, sealed by digests.
+"""The record of a finished run: small text files that may stay in git for years, sealed by digests.
 
 `summary.json` is written last and holds the sha256 of the other files and of itself. So a record that was edited, cut or
 mixed with another is noticed by whoever reads it.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.core import files
+from bayesfed.core import files, options
 from bayesfed.core.errors import InputError
 
 SUMMARY = "summary.json"
@@ -67,7 +67,7 @@ def finished(folder: Path) -> dict[str, Any]:
 
 def provenance(folder: Path) -> dict[str, Any]:
     """Read how and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
-    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return dict(options.renamed(json.loads((folder / "provenance.json").read_text(encoding="utf-8"))))
 
 
 def undefined(metric: str, value: float, accuracy: float) -> str:
@@ -84,7 +84,7 @@ def undefined(metric: str, value: float, accuracy: float) -> str:
 def refused(path: Path, why: str) -> InputError:
     """Return the error for a record that cannot be trusted, and what to do."""
     return InputError(
-        f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to make it anew"
+        f"{path}: {why}; restore it (records of the repository: git checkout), or delete the folder's {SUMMARY} to train it again"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from bayesfed import methods, models
 from bayesfed.core import options, plugins
 from bayesfed.core.options import option
-from bayesfed.core.plugins import Part
+from bayesfed.core.plugins import Plugin
 from bayesfed.data import catalogue, prepare
 from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
@@ -55,7 +55,7 @@ class Tasks:
 
     Of every predictor that is tested on the full test set (metrics/detection.py).
 
-    foreign: datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
+    foreign: OOD datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
     predictions from right ones.
     """
 
@@ -81,8 +81,8 @@ class Active:
 @dataclass(frozen=True)
 class Run:
     """A checked and completed run file. `global_model` is a network's name or `convolutions`; `local_models` has
-    one network's name a client and is empty for methods whose clients have no model of their own. `parts` is the folder
-    of the user's own parts, from where the command runs; the key knows their sources, not their place."""
+    one network's name a client and is empty for methods whose clients have no model of their own. `plugins` is the folder
+    of the user's own plugins, from where the command runs; the key knows their sources, not their place."""
 
     datasets: tuple[str, ...]
     partition: PartitionSpec
@@ -91,7 +91,7 @@ class Run:
     global_model: str
     local_models: tuple[str, ...]
     budget: Budget
-    parts: str | None = None
+    plugins: str | None = None
     images: prepare.Seen = prepare.AS_IT_IS
     schedule: Schedule = CONSTANT
     others: tuple[tuple[str, str], ...] = ()  # for each of the method's `networks` its name there, and the network's
@@ -161,41 +161,41 @@ class Run:
             | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
             | ({"active": fields(self.active)} if self.active else {})
             | ({"weights": dict(self.weights)} if self.weights else {})
-            | ({"parts": self.parts} if self.parts and defaults else {})
+            | ({"plugins": self.plugins} if self.plugins and defaults else {})
         )
 
     @property
-    def parts_used(self) -> dict[str, Part]:
-        """The parts of the run by name: `methods/fedavg`."""
+    def plugins_used(self) -> dict[str, Plugin]:
+        """The plugins of the run by name: `methods/fedavg`."""
         named: list[tuple[plugins.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
         named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
-        return {f"{registry.kind}/{name}": registry.part(name, "run") for registry, name in named}
+        return {f"{registry.kind}/{name}": registry.plugin(name, "run") for registry, name in named}
 
     @property
-    def own_parts(self) -> dict[str, str]:
-        """The parts of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
-        found = {name: part.digest() for name, part in self.parts_used.items()}
+    def own_plugins(self) -> dict[str, str]:
+        """The plugins of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
+        found = {name: one.digest() for name, one in self.plugins_used.items()}
         return {name: digest for name, digest in sorted(found.items()) if digest}
 
     @property
-    def part_files(self) -> set[Path]:
-        """The files and package folders of the run's parts that are modules in a user's folder."""
-        return {part.path for part in self.parts_used.values() if part.path}
+    def plugin_files(self) -> set[Path]:
+        """The files and package folders of the run's plugins that are modules in a user's folder."""
+        return {one.path for one in self.plugins_used.values() if one.path}
 
     @functools.cached_property
     def key(self) -> str:
         """12 hex digits over what decides the result: the run file without defaults, the data, the revisions, and the
-        sources of parts that are not ours."""
+        sources of plugins that are not ours."""
         identity = {
             "run": self.to_dict(defaults=False),
             "data": [source(name).fingerprint for name in (*self.datasets, *self.tasks.foreign)],
             "revisions": [methods.get(self.method).revision, ENGINE_REVISION],
         }
-        if own := self.own_parts:
-            identity["parts"] = own
+        if own := self.own_plugins:
+            identity["parts"] = own  # the name that the keys of stored runs were made with
         text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

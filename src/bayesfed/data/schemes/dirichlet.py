@@ -15,7 +15,7 @@ from bayesfed.data.schemes.base import Indices, Partition, Scheme, of_training_i
 if TYPE_CHECKING:
     from bayesfed.data.schemes.spec import PartitionSpec
 
-DRAWS = 1000  # how often a draw with too small a client is drawn again
+DRAWS = 1000  # how often a partition with too small a client is sampled again
 T = TypeVar("T")
 
 
@@ -60,8 +60,8 @@ class DirichletClassFloor(Scheme):
 
         For each class c one draw p_c ~ Dir(alpha * 1_N); client k gets the next floor(p_ck * n_c) images of the class, in
         the order of the dataset; what is left over is dropped. A client without any gets one image of class 0: of those
-        left over, or the last one of a client that has more than one. Nobody gets test images. Redraws as
-        `dirichlet_class_shared`; raises InputError likewise, and where class 0 has no image to give.
+        left over, or the last one of a client that has more than one. Nobody gets test images. Samples again as
+        `dirichlet_class_shared`; raises InputError as that does, and where class 0 has no image to give.
         """
         self.check_room(len(train_labels), len(test_labels), spec)
         counts = np.bincount(train_labels)
@@ -74,7 +74,7 @@ class DirichletClassFloor(Scheme):
 
         sizes = redrawn(draw, spec)
         cuts = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(sizes, axis=1)], axis=1)
-        # The sum of shares that were rounded down can exceed the whole only by rounding of the draw itself.
+        # The sum of shares that were rounded down can exceed the whole only by rounding of the sample itself.
         cuts = np.minimum(cuts, counts[:, None])
         of_class = [np.flatnonzero(train_labels == label) for label in range(len(counts))]
         hands = [

@@ -1,4 +1,4 @@
-"""The block `partition` of a run file, the schemes by name, and the draw of a partition."""
+"""The block `partition` of a run file, the schemes by name, and the sampling of a partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayesfed.data.schemes.labels import LABELS5_SIZES, ClassesApart, Labels5
 
 WHOLE = "whole"  # deals nothing: client k holds all of the run's dataset k (multi-task)
 OPTIONS = ("shards", "shards_each", "share", "least", "images_each", "server", "size")  # of single schemes
-LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all shares are equal
+LARGEST_ALPHA = 1e9  # far above it sampling overflows; long before it all shares are equal
 
 SCHEMES: Mapping[str, Scheme] = {
     scheme.name: scheme
@@ -29,8 +29,8 @@ SCHEMES: Mapping[str, Scheme] = {
 class PartitionSpec:
     """The division of a dataset; raises InputError for a scheme, alpha or count that cannot be.
 
-    `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (reading
-    A17; 0 takes any draw). The other options are those of single schemes: each wants its own, and no other.
+    `scheme` is one of SCHEMES, or `whole`. `min_train` and `min_test` are the images every client must hold (assumption
+    A17; 0 takes any sample). The other options are those of single schemes: each wants its own, and no other.
     """
 
     scheme: str = "dirichlet_class_shared"
@@ -71,10 +71,12 @@ class PartitionSpec:
                     f"partition.alpha: {self.alpha!r} means nothing with scheme {self.scheme}; leave it out"
                 )
             return
+        if self.alpha is None:
+            raise InputError("partition.alpha is missing; give a number > 0, e.g. 0.05")
         if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float):
-            raise InputError(f"partition.alpha: {self.alpha!r} is not a number above 0, for example 0.05")
+            raise InputError(f"partition.alpha: {self.alpha!r} is not a number; give one > 0, e.g. 0.05")
         if not 0 < self.alpha <= LARGEST_ALPHA:
-            raise InputError(f"partition.alpha: {self.alpha!r} is not above 0 and up to {LARGEST_ALPHA:g}")
+            raise InputError(f"partition.alpha: {self.alpha!r} is not above 0 and up to {LARGEST_ALPHA:g}; e.g. 0.05")
         if not math.isclose(float(f"{self.alpha:g}"), self.alpha, rel_tol=1e-12):
             raise InputError(f"partition.alpha: {self.alpha!r} has more digits than names hold; write {self.alpha:g}")
 

@@ -26,7 +26,7 @@ class Job:
 class Executor(ABC):
     """Trains the clients of a round, in its own way and order.
 
-    Every executor leaves the parameters behind that the eager one does, but for rounding.
+    Every executor leaves the parameters behind that the eager one does, up to rounding.
     """
 
     name: ClassVar[str]

@@ -20,7 +20,7 @@ from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
-# Steps of a kind that are recorded: of a method that makes its steps anew each would be kept, with all that it holds.
+# Steps of a kind that are recorded: of a method that makes new steps each time, each would be kept, with all that it holds.
 STEPS = 16
 MEMORY = 256 * 2**20  # bytes of all results of a step, and of what all recordings and states of a worker hold
 # torch binds an operator to Python when a mode first meets it. Of two threads that have it bound at once, one is left with

@@ -24,7 +24,7 @@ BURST = 16  # mini-batches queued for a worker before it is the next one's turn
 
 
 def worker_count(compute: Compute) -> int:
-    """Return how many workers a job has room for, by the whole memory of its GPU and the jobs that may share it."""
+    """Return how many workers fit in a job, by the whole memory of its GPU and the jobs that may share it."""
     if compute.device.type != "cuda":
         return gpu_sharing.WORKERS
     return gpu_sharing.workers(torch.cuda.get_device_properties(compute.device).total_memory, compute.slots)
@@ -36,7 +36,7 @@ class GraphExecutor(Executor):
     name = "graphs"
 
     def __init__(self, federation: Federation, workers: int | None = None) -> None:
-        """`workers`: how many clients at once; what the device has room for, unless given."""
+        """`workers`: how many clients at once; as many as fit on the device, unless given."""
         super().__init__(federation)
         self.most = workers or worker_count(federation.compute)
         self.workers: list[CudaWorker] = []

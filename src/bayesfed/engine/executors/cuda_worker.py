@@ -259,7 +259,7 @@ class CudaWorker:
     def record(self, phase: Phase, filled: int, weighted: bool) -> None:
         """Record a step for batches of that form, where it is not; the buffers lose what they hold.
 
-        Raises InputError where the steps are made anew in every round, and would be recorded without end, and where a
+        Raises InputError where every round makes new steps, and would be recorded without end, and where a
         step cannot be recorded.
         """
         steps = self.current.recorded

@@ -71,7 +71,7 @@ class Proofs:
         for name, tensor in before.items():
             state[name].copy_(tensor)
         generator.set_state(seed)
-        # What can be reached from the method is looked at after each round; a step that is made anew is gone by then.
+        # What can be reached from the method is looked at after each round; a step made in a round is gone by then.
         made = {} if getattr(phase.step, "__self__", None) is self.federation.method else {"self": phase.step}
         held = reachable.held(made)
         step()

@@ -1,4 +1,4 @@
-"""The example folder of own parts through the whole pipeline, and what a change in it sets off."""
+"""The example folder of own plugins through the whole pipeline, and what a change in it sets off."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from pathlib import Path
 
 from helpers.clone import PROJECT, Clone, copy
 
-CONFIG = "examples/own_parts/config.yaml"
+CONFIG = "examples/own_plugins/config.yaml"
 SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {partition.alpha: [100]}}}\nseeds:"
 
 
 def test_example(tmp_path: Path) -> None:
-    """Tables, figure and report; again there is nothing to do; a changed part trains its runs alone; a faulty one is
+    """Tables, figure and report; again there is nothing to do; a changed plugin trains its runs alone; a faulty one is
     told."""
     clone = Clone(tmp_path)
     copy(PROJECT / "examples", tmp_path / "examples")
     clone.edit(CONFIG, "seeds:", SMALL)
     clone.snakemake(config=CONFIG)
-    results = tmp_path / "results" / "own-parts"
+    results = tmp_path / "results" / "own-plugins"
     with (results / "tables" / "shapes" / "table1.csv").open(newline="") as file:
         row = next(row for row in csv.DictReader(file) if row["FedDyn"])
     assert 0 < float(row["FedDyn"]) <= 100
     with (results / "tables" / "shapes" / "table1.compare.csv").open(newline="") as file:
         assert {row["verdict"] for row in csv.DictReader(file)} == {"not printed", "not run"}
     assert (results / "figures" / "shapes" / "figure1.svg").exists()
-    assert "Top-1 test accuracy (%) on drawn shapes" in (tmp_path / "reports" / "own-parts.html").read_text()
-    summaries = clone.summaries("own-parts")
-    own = {path.parts[-3]: json.loads(path.with_name("provenance.json").read_text())["parts"] for path in summaries}
+    assert "Top-1 test accuracy (%) on drawn shapes" in (tmp_path / "reports" / "own-plugins.html").read_text()
+    summaries = clone.summaries("own-plugins")
+    own = {path.parts[-3]: json.loads(path.with_name("provenance.json").read_text())["plugins"] for path in summaries}
     assert own["own_feddyn"].keys() - own["fedavg"].keys() == {"methods/own_feddyn"}
     assert {"networks/resnet8", "datasets/shapes", "preparations/contrast"} == own["fedavg"].keys()
     assert "Nothing to be done" in clone.snakemake("-n", config=CONFIG)
 
-    clone.edit("examples/own_parts/methods/own_feddyn.py", "alpha: float = option(0.01", "alpha: float = option(0.02")
+    clone.edit("examples/own_plugins/methods/own_feddyn.py", "alpha: float = option(0.01", "alpha: float = option(0.02")
     listed = clone.snakemake("-n", config=CONFIG)
-    assert re.findall(r"results/own-parts/runs/\S+/(\w+)/seed~0-\w+/summary.json \(update\)\n    log", listed) == [
+    assert re.findall(r"results/own-plugins/runs/\S+/(\w+)/seed~0-\w+/summary.json \(update\)\n    log", listed) == [
         "own_feddyn"
     ]
 
-    clone.edit("examples/own_parts/methods/own_feddyn.py", "METHOD = FedDyn", "METHOD = FedDin")
+    clone.edit("examples/own_plugins/methods/own_feddyn.py", "METHOD = FedDyn", "METHOD = FedDin")
     output = clone.snakemake("-n", config=CONFIG, code=1)
     assert re.search(r"methods/own_feddyn\.py, line \d+: NameError: name 'FedDin' is not defined", output)
     assert len(output.splitlines()) <= 4
 
 
 def test_folders_of_any_name(finished: Clone, tmp_path: Path) -> None:
-    """A project and a folder of parts whose names hold spaces, quotes and commands: through Snakemake and DVC.
+    """A project and a folder of plugins whose names hold spaces, quotes and commands: through Snakemake and DVC.
 
     Braces too, but not in the project's own name: there DVC itself fails.
     """
     odd = "it's $(touch pwned) {x}\" é"
     clone = Clone(tmp_path / odd.replace("{x}", ""))
-    copy(PROJECT / "examples" / "own_parts", clone.folder / odd)
-    (clone.folder / odd / "config.yaml").rename(clone.folder / "config" / "own-parts.yaml")
+    copy(PROJECT / "examples" / "own_plugins", clone.folder / odd)
+    (clone.folder / odd / "config.yaml").rename(clone.folder / "config" / "own-plugins.yaml")
     clone.edit(
-        "config/own-parts.yaml",
-        "parts: examples/own_parts",
-        f"parts: {json.dumps(odd)}\ndata_mirror: {json.dumps(odd)}",
+        "config/own-plugins.yaml",
+        "plugins: examples/own_plugins",
+        f"plugins: {json.dumps(odd)}\ndata_mirror: {json.dumps(odd)}",
     )
-    clone.snakemake("datasets", config="config/own-parts.yaml")
+    clone.snakemake("datasets", config="config/own-plugins.yaml")
     assert (clone.folder / "data" / "shapes" / "dataset.json").exists()
 
     copy(finished.folder / "data", clone.folder / "data")

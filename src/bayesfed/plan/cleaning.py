@@ -1,0 +1,70 @@
+"""What a results folder can do without: checkpoints and logs of finished runs, and a plan that would be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bayesfed.core import files
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.plan import plan as planning
+from bayesfed.runs.run_folder import SUMMARY
+
+RESULTS = Path("results")
+CHECKPOINT = ".safetensors"
+
+
+def folders(names: list[str]) -> list[Path]:
+    """Return the results folders of configs, by default all of them; raise InputError for a name without one."""
+    known = sorted(path.name for path in RESULTS.glob("*") if path.is_dir())
+    for name in names:
+        if name not in known:
+            raise InputError(f"{name}: {RESULTS} has no folder of that name; {nearest(name, known)}")
+    return [RESULTS / name for name in names or known]
+
+
+def found(folder: Path) -> Mapping[str, list[Path]]:
+    """Return the files of a results folder that may go, by what they are; kinds without a file are left out."""
+    kinds = {
+        "checkpoints of finished runs": [*checkpoints(folder)],
+        "logs of finished runs": [*of_finished(folder, "logs/train", ".log")],
+        "files of an old plan": old_plan(folder / "plan"),
+    }
+    return {kind: paths for kind, paths in kinds.items() if paths}
+
+
+def checkpoints(folder: Path) -> Iterator[Path]:
+    """Yield the checkpoints of finished runs: in the tree of checkpoints, and in run folders."""
+    yield from of_finished(folder, "checkpoints", CHECKPOINT)
+    for path in sorted((folder / "runs").rglob(f"*{CHECKPOINT}")):
+        if path.with_name(SUMMARY).exists():
+            yield path
+
+
+def of_finished(folder: Path, tree: str, end: str) -> Iterator[Path]:
+    """Yield the files of a tree that are named after finished runs."""
+    for path in sorted((folder / tree).rglob(f"*{end}")):
+        run = path.relative_to(folder / tree)
+        if (folder / "runs" / run.with_name(run.name.removesuffix(end)) / SUMMARY).exists():
+            yield path
+
+
+def old_plan(folder: Path) -> list[Path]:
+    """Return the files of a plan that the workflow would make again, since config, papers or code have changed."""
+    config = folder / "config.yaml"
+    if not config.exists() or planning.current(files.read_yaml(config), folder):
+        return []
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def size(paths: list[Path]) -> int:
+    """Return the bytes of files."""
+    return sum(path.stat().st_size for path in paths)
+
+
+def in_words(count: int) -> str:
+    """Return a number of bytes as a person reads it: `1.2 GB`."""
+    for unit, one in (("GB", 10**9), ("MB", 10**6)):
+        if count >= one:
+            return f"{count / one:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"

@@ -1,0 +1,86 @@
+"""`bayesfed clean`: what it deletes, what it leaves, and that it asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bayesfed import cli
+from bayesfed.core import files
+from bayesfed.plan import cleaning, plan
+
+LEFT = {
+    "runs/d/fedavg/seed~0-1/summary.json",
+    "checkpoints/d/fedavg/seed~1-2.safetensors",
+    "logs/train/d/fedavg/seed~1-2.log",
+    "logs/tables.done",
+    "runs/d/fedavg/seed~1-2/run.log",
+}
+GONE = {
+    "checkpoints/d/fedavg/seed~0-1.safetensors",
+    "runs/d/fedavg/seed~0-1/checkpoint.safetensors",
+    "logs/train/d/fedavg/seed~0-1.log",
+}
+PLAN = {"plan/config.yaml", "plan/plan.json", "plan/runs/1.yaml"}
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results of a finished run and an open one, with a plan that nothing is known of."""
+    monkeypatch.chdir(tmp_path)
+    home = Path("results/one")
+    for name in LEFT | GONE | PLAN:
+        files.write_text(home / name, "{}" if name.endswith("yaml") else "x" * 1000)
+    monkeypatch.setattr(plan, "current", lambda config, folder: None)
+    return home
+
+
+def there(home: Path) -> set[str]:
+    return {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", LEFT), ("", LEFT | GONE | PLAN), (None, LEFT | GONE | PLAN)])
+def test_it_asks(
+    answer: str | None,
+    left: set[str],
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def reply(question: str) -> str:
+        assert question == "Delete 6 files, 4 kB? [y/N] "
+        if answer is None:
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr("builtins.input", reply)
+    assert cli.main(["clean"]) == 0
+    assert there(results) == left
+    told = capsys.readouterr().out
+    assert "results/one: 2 checkpoints of finished runs, 2 kB\nresults/one: 1 logs of finished runs, 1 kB\n" in told
+    assert "results/one: 3 files of an old plan" in told
+
+
+def test_a_current_plan_stays(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan, "current", lambda config, folder: {"runs": []})
+    assert cli.main(["clean", "one", "--yes"]) == 0
+    assert there(results) == LEFT | PLAN
+    assert cli.main(["clean", "one", "--yes"]) == 0
+    assert capsys.readouterr().out.endswith("3 files deleted\nNothing to delete\n")
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["clean", "on"]) == 2
+    assert capsys.readouterr().err == "bayesfed: on: results has no folder of that name; did you mean 'one'?\n"
+
+
+def test_bytes_in_words() -> None:
+    assert [cleaning.in_words(count) for count in (400, 2500, 1_200_000, 3 * 10**9)] == [
+        "0 kB",
+        "2 kB",
+        "1.2 MB",
+        "3.0 GB",
+    ]
