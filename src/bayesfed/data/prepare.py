@@ -31,7 +31,7 @@ def none(images: Images, side: int) -> Images:
 
 
 def pad(images: Images, side: int) -> Images:
-    """Put the image in the middle, its edges repeated outwards. As in FML's code (spec 2.6)."""
+    """Put the image in the middle, its edges repeated outwards. As in FML's code."""
     if (missing := side - images.shape[2]) < 0:
         raise InputError(f"pad: {side}: the images are {images.shape[2]}x{images.shape[2]} already; resize them")
     widths = (missing // 2, missing - missing // 2)

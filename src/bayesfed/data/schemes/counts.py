@@ -39,7 +39,7 @@ class Shards(WithServer):
     in_common = True
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
-        """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code; spec 7.2).
+        """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code).
 
         `server` random images, of each class in proportion, are the server's. The others, shuffled and sorted by label,
         are cut into `shards` of equal size, rounded down. A client gets `shards_each` of them at random, and of each the

@@ -27,7 +27,7 @@ class DirichletClassShared(Scheme):
     deals_test = True
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
-        """Divide both splits by the same Dirichlet shares of each class (HBFL; spec 1 and 2.4).
+        """Divide both splits by the same Dirichlet shares of each class (HBFL).
 
         For each class c one draw p_c ~ Dir(alpha * 1_N); the class's images, shuffled, are cut at
         floor(cumsum(p_c) * n_c), in the training and in the test split alike. While a client has fewer images
