@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bayesfed.data.described import Dirichlet as Dirichlet
     from bayesfed.data.described import DirichletClient as DirichletClient
     from bayesfed.data.described import DirichletFloor as DirichletFloor
+    from bayesfed.data.described import Given as Given
     from bayesfed.data.described import Labels5 as Labels5
     from bayesfed.data.described import Shards as Shards
     from bayesfed.data.described import Whole as Whole
@@ -55,7 +56,7 @@ PLACES = {
     "core.errors": ("InputError",),
     "core.options": ("option",),
     "data.described": (
-        "ClassesApart", "Dirichlet", "DirichletClient", "DirichletFloor", "IID", "Labels5", "Shards", "Whole",
+        "ClassesApart", "Dirichlet", "DirichletClient", "DirichletFloor", "Given", "IID", "Labels5", "Shards", "Whole",
     ),
     "data.fetch": ("fetch",),
     "engine.loaded": ("LoadedRun", "TrainedModel", "load_run", "train"),

@@ -45,7 +45,8 @@ def described(name: str) -> Source:
     facts = own.recorded(plugins.in_use.data / name)
     if facts is None:
         return found
-    return replace(found, train=facts.counts["train"], test=facts.counts["test"], fingerprints=facts.fingerprints)
+    train, test = facts.counts["train"], facts.counts["test"]
+    return replace(found, train=train, test=test, fingerprints=facts.fingerprints, clients=len(facts.clients))
 
 
 def _identity(source: Source) -> str:

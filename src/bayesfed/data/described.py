@@ -63,6 +63,13 @@ class ClassesApart(PartitionScheme):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given(PartitionScheme):
+    """Every client's own images, as the array `clients` of the data says."""
+
+    scheme = "given"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Labels5(PartitionScheme):
     """Five labels for every client, from both splits together (pFedBayes)."""
 

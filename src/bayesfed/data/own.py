@@ -1,17 +1,18 @@
 """A dataset of a user's own: a folder with `dataset.yaml` and arrays, or with a reader of the publisher's files.
 
 Arrays: `train.npz` and `test.npz`, each with `images`, uint8 (N, H, W) or (N, H, W, C) with C from 1 to 4 behind, H = W,
-and `labels`, whole numbers (N,) from 0 to 255.
+and `labels`, whole numbers (N,) from 0 to 255. `clients`, (N,), numbers or names, says whose each image is; without it in
+`test.npz`, the test images are in common.
 
-A reader: `reader.py` with `read(folder)`, which gives {"train": (images, labels), "test": ...}, as above, from a folder
-with the files that `dataset.yaml` lists under `files`; without such a list, from the dataset's own folder (data/reader.py).
+A reader: `reader.py` with `read(folder)`, which gives {"train": (images, labels), "test": ...}, as above, or with `clients`
+behind them, from a folder with the files that `dataset.yaml` lists under `files`; without such a list, from the dataset's
+own folder (data/reader.py).
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -22,17 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed.core import files, options
-from bayesfed.core.errors import InputError, nearest
+from bayesfed.core.errors import InputError
 from bayesfed.core.options import option
-from bayesfed.data import prepare, reader
+from bayesfed.data import arrays, prepare, reader
+from bayesfed.data.arrays import Split
 from bayesfed.data.reader import DESCRIPTION, READER
 from bayesfed.data.records import SPLITS, canonical_order
 from bayesfed.data.sources import File, Source
 
-CHANNELS = 4  # at most
 RECORD = "dataset.json"
-
-Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images [N, C, H, W], labels [N]
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Description:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that the arrays of a dataset give, its first training image [1, C, H, W] where they are at hand, and what
-    its record says of its reader (data/reader.py).
+    """Facts that the arrays of a dataset give, its first training image [1, C, H, W] where they are at hand, what its
+    record says of its reader (data/reader.py), and the names of its clients, which the data number in this order.
     """
 
     channels: int
@@ -64,6 +63,7 @@ class Facts:
     fingerprints: Mapping[str, str]
     first: NDArray[np.uint8] | None = None
     reader: Mapping[str, Any] | None = None
+    clients: tuple[str, ...] = ()
 
 
 def describe(name: str, folder: Path, data: Path) -> Source:
@@ -81,7 +81,7 @@ def _described(name: str, folder: Path, data: Path, stamps: object, sources: str
     """Describe as `describe`, once, until a file changes; `sources`: a digest of the folder where there is a reader."""
     source = as_described(name, folder)
     if source.format == "arrays":
-        splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
+        splits = {split: arrays.read(folder / f"{split}.npz") for split in SPLITS}
         return filled(source, facts_of(splits, source))
     facts = recorded(data / name)
     return replace(filled(source, facts), reader=reader.identity(source, facts.reader)) if facts else source
@@ -106,8 +106,8 @@ def as_described(name: str, folder: Path) -> Source:
         )
     how, target = prepare.read(text.prepare, f"{where}.prepare")
     read = (folder / READER).is_file()
-    arrays = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
-    if read == bool(arrays):
+    held = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
+    if read == bool(held):
         found = "both" if read else "neither"
         raise InputError(f"{folder}: expected train.npz and test.npz, or {READER}, found {found}")
     return Source(
@@ -179,6 +179,7 @@ def filled(source: Source, facts: Facts) -> Source:
         train=facts.counts["train"],
         test=facts.counts["test"],
         fingerprints=facts.fingerprints,
+        clients=len(facts.clients),
     )
     if facts.first is not None:
         prepare.prepared(facts.first, source)  # so that what cannot be prepared is refused when runs are planned
@@ -188,18 +189,20 @@ def filled(source: Source, facts: Facts) -> Source:
 def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
     """Return what the arrays of both splits say.
 
-    Raises InputError for images of two sizes, and for training labels that do not count from 0 without gaps where the
-    description gives no number of classes.
+    Raises InputError for images of two sizes, for clients of the test images alone, and for training labels that do not
+    count from 0 without gaps where the description gives no number of classes.
     """
-    shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
+    shapes = {split: one.images.shape[1:] for split, one in splits.items()}
     if shapes["train"] != shapes["test"]:
         raise InputError(
             f"{source.folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}"
         )
+    if splits["test"].clients is not None and splits["train"].clients is None:
+        raise InputError(f"{source.folder}: the test images have `clients`, the training images none; give those, too")
     channels, size, _ = shapes["train"]
-    classes = 1 + max(int(labels.max()) for _, labels in splits.values())
-    if not source.classes and (gaps := missing_labels(splits["train"][1], splits["test"][1])):
-        _, labels = splits["train"]
+    classes = 1 + max(int(one.labels.max()) for one in splits.values())
+    if not source.classes and (gaps := missing_labels(splits["train"].labels, splits["test"].labels)):
+        labels = splits["train"].labels
         raise InputError(
             f"{source.folder}: training images have labels from {labels.min()} to {labels.max()}; they count from 0 "
             f"without gaps, but {gaps}; mend the labels, or, where that is meant, write `classes: {classes}` in {DESCRIPTION}"
@@ -208,9 +211,10 @@ def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
         channels,
         size,
         classes,
-        MappingProxyType({split: len(labels) for split, (_, labels) in splits.items()}),
-        MappingProxyType({split: canonical_order(records(split_))[1] for split, split_ in splits.items()}),
-        splits["train"][0][:1],
+        MappingProxyType({split: len(one.labels) for split, one in splits.items()}),
+        MappingProxyType({split: canonical_order(rows)[1] for split, rows in arrays.records(splits).items()}),
+        splits["train"].images[:1],
+        clients=arrays.client_names(splits),
     )
 
 
@@ -238,31 +242,10 @@ def recorded(folder: Path) -> Facts | None:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         channels, size, _ = record["shape"]
         classes, counts, fingerprints = record["classes"], record["images"], record["fingerprints"]
-        return Facts(channels, size, classes, counts, fingerprints, reader=reader.noted(record))
+        names = tuple(record.get("clients", ()))
+        return Facts(channels, size, classes, counts, fingerprints, reader=reader.noted(record), clients=names)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def records(split: Split) -> NDArray[np.uint8]:
-    """Return records [N, 1 + C H W]: the label, then the pixels, channel by channel."""
-    images, labels = split
-    return np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
-
-
-def read_arrays(path: Path) -> Split:
-    """Read and check the images and labels of an npz file; no pickle is read."""
-    try:
-        if path.is_file() and not zipfile.is_zipfile(path):
-            raise InputError(f"{path}: not readable as npz: it is no such file, which np.savez writes, or was cut off")
-        with np.load(path, allow_pickle=False) as held:
-            for name in ("images", "labels"):
-                if name not in held.files:
-                    raise InputError(f"{path}: there is no array '{name}'; {nearest(name, held.files)}")
-            return checked(held["images"], held["labels"], str(path))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
 
 
 def run_reader(source: Source, place: Path, mirror: Path | None) -> tuple[dict[str, Split], dict[str, Any]]:
@@ -273,32 +256,9 @@ def run_reader(source: Source, place: Path, mirror: Path | None) -> tuple[dict[s
     path = source.folder / READER
     given, noted = reader.run(source, place, mirror)
     try:
-        splits = {
-            split: checked(np.asarray(given[split][0]), np.asarray(given[split][1]), f"{path}, {split}")
-            for split in SPLITS
-        }
+        splits = {split: arrays.checked(*map(np.asarray, given[split]), where=f"{path}, {split}") for split in SPLITS}
     except (KeyError, IndexError, TypeError, ValueError):  # the last of lists that are no arrays
-        raise InputError(f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read') from None
+        raise InputError(
+            f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read, `clients` behind them or not'
+        ) from None
     return splits, noted
-
-
-def checked(images: NDArray[Any], labels: NDArray[Any], where: str) -> Split:
-    """Images (N, H, W) or (N, H, W, C) as [N, C, H, W], and labels as bytes; raises InputError for any others."""
-    shape = images.shape
-    if images.dtype != np.uint8:
-        raise InputError(f"{where}: images are {images.dtype}; expected uint8, from 0 to 255")
-    if images.ndim == 3:
-        images = images[..., None]
-    elif len(shape) == 4 and shape[2] == shape[3] != shape[1]:
-        raise InputError(f"{where}: images {shape} have their channels first; expected (N, H, W, C)")
-    if images.ndim != 4 or not 1 <= images.shape[3] <= CHANNELS or not images.size:
-        raise InputError(f"{where}: images {shape}; expected (N, H, W) or (N, H, W, C) with 1 to {CHANNELS} channels")
-    if images.shape[1] != images.shape[2]:
-        raise InputError(f"{where}: images of {shape[1]}x{shape[2]} pixels; expected square ones: crop or pad them")
-    if labels.shape != shape[:1]:
-        raise InputError(f"{where}: labels {labels.shape} for images {shape}; expected one for each image")
-    if labels.dtype.kind not in "iu":
-        raise InputError(f"{where}: labels are {labels.dtype}; expected whole numbers")
-    if labels.min() < 0 or labels.max() > 255:
-        raise InputError(f"{where}: labels from {labels.min()} to {labels.max()}; expected 0 to 255")
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.uint8)

@@ -18,7 +18,7 @@ import numpy as np
 from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
-from bayesfed.data.records import read_npz, write_npz
+from bayesfed.data.records import SPLITS, read_npz, write_npz
 from bayesfed.data.schemes import NO_IMAGES, SCHEMES, WHOLE, Indices, Partition, PartitionSpec, Scheme, divide
 from bayesfed.data.sources import Source
 
@@ -52,7 +52,10 @@ def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: 
         load(dataset, spec, seed, data_dir, folder)
         return path
     data = store.load(dataset, data_dir)
-    partition = divide(data.train_labels, data.test_labels, spec, seed)
+    scheme = SCHEMES[spec.scheme]
+    scheme.check_data(data.source, spec)
+    train, test = (getattr(data, f"{split}_{scheme.by}") for split in SPLITS)
+    partition = divide(train, test, spec, seed)
     arrays = {"parameters": np.array(_parameters(data.source, spec, seed))} | vars(partition)
     try:
         write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
@@ -111,7 +114,7 @@ def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -
     dealt = np.concatenate([*hands, aside])
     if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):
         return False
-    if scheme.deals_test and not scheme.pooled:
+    if scheme.deals_all:
         return np.array_equal(np.sort(dealt), np.arange(count))
     if scheme.in_common:
         return all(len(np.unique(hand)) == len(hand) and not np.isin(hand, aside).any() for hand in hands)

@@ -24,7 +24,8 @@ class Source:
     """One dataset. Identity is `fingerprints`, not the files: an honest mirror may order records differently.
 
     The fingerprint of a split is the sha256 over the sorted sha256 digests of its records; a record is the
-    label byte (CIFAR-100: coarse, then fine) followed by the pixels, channel by channel, in native size.
+    label byte (CIFAR-100: coarse, then fine), in data with clients the client's number, then the pixels, channel by
+    channel, in native size.
 
     Where we have never had the data, there are no fingerprints: identity is then the checksums of the publisher's files,
     which every file must have; without such files either (format leaf), what was fetched first.
@@ -52,6 +53,7 @@ class Source:
     augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
     folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
     reader: str = ""  # a digest of all that a reader has read; "" without one
+    clients: int = 0  # that the data name; 0 if they name none
 
     @property
     def fingerprint(self) -> str:

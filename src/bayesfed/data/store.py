@@ -3,7 +3,8 @@
 A bundled dataset is fetched by the first load; any other one by the user, whom the error tells the command.
 
 `data/<name>/` holds `train.npz` and `test.npz` (`images` uint8 [N, C, H, W] in native size, `labels` uint8
-[N], in canonical order) and `dataset.json`, written last: a dataset is there when its `dataset.json` is.
+[N], in canonical order; `clients` int32 [N] where the data name some) and `dataset.json`, written last: a dataset is there
+when its `dataset.json` is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more t
 class Dataset:
     """A dataset in memory: images uint8 [N, C, side, side], labels int64 [N], both in canonical order.
 
+    clients: the number of each image's client, int32 [N], NOBODY (-1) in a test split that is in common; None where the data
+    name no clients.
+
     The source of a dataset of a user's own has its mean and standard deviation, given or measured.
     """
 
@@ -38,6 +42,8 @@ class Dataset:
     train_labels: NDArray[np.int64]
     test_images: NDArray[np.uint8]
     test_labels: NDArray[np.int64]
+    train_clients: NDArray[np.int32] | None = None
+    test_clients: NDArray[np.int32] | None = None
     placed: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what the engine has made of it
 
 
@@ -47,11 +53,12 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """
     wanted = seen.of(source(name))
     fetch_or_check(wanted, data_dir)
-    splits = []
+    splits, clients = [], []
     for split in SPLITS:
         with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
             splits += [prepare.prepared(arrays["images"], wanted), arrays["labels"].astype(np.int64)]
-    return Dataset(normalised(wanted, splits[0], data_dir), *splits)
+            clients.append(arrays["clients"] if wanted.clients else None)
+    return Dataset(normalised(wanted, splits[0], data_dir), *splits, *clients)
 
 
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:

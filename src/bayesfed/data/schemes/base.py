@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from bayesfed.core.errors import InputError
 
 if TYPE_CHECKING:
     from bayesfed.data.schemes.spec import PartitionSpec
+    from bayesfed.data.sources import Source
 
 Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, np.int64)
@@ -46,8 +47,12 @@ class Scheme(ABC):
     name: ClassVar[str]
     # True if the scheme has an alpha.
     dirichlet: ClassVar[bool] = False
-    # True if clients get test images; then they get all images of both splits, else the training images that are dealt.
+    # True if clients get test images.
     deals_test: ClassVar[bool] = False
+    # True if every image of both splits is dealt; else some may be left over.
+    deals_all: ClassVar[bool] = False
+    # The array of each split that `draw` gets: its labels, or the numbers of its clients, where the data name some.
+    by: ClassVar[Literal["labels", "clients"]] = "labels"
     # The scheme's own options in `PartitionSpec`.
     options: ClassVar[tuple[str, ...]] = ()
     # True if clients may have images in common.
@@ -58,6 +63,14 @@ class Scheme(ABC):
     @abstractmethod
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
         """Draw the partition of labels (N,); raise InputError if the spec cannot be met."""
+
+    def check_data(self, source: Source, spec: PartitionSpec) -> None:
+        """Raise InputError for a dataset that the scheme cannot deal, before it is loaded."""
+        if self.by == "clients" and not source.clients:
+            raise InputError(
+                f"partition.scheme: {self.name} deals by the array `clients` of the data, and dataset '{source.name}' has none; "
+                "take another scheme"
+            )
 
     def check_room(self, train: int, test: int, spec: PartitionSpec) -> None:
         """Raise InputError if splits of so many images are too small for the spec, whatever their labels."""

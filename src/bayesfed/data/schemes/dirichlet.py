@@ -25,6 +25,7 @@ class DirichletClassShared(Scheme):
     name = "dirichlet_class_shared"
     dirichlet = True
     deals_test = True
+    deals_all = True
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
         """Divide both splits by the same Dirichlet shares of each class (HBFL; spec 1 and 2.4).

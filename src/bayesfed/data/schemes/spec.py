@@ -11,6 +11,7 @@ from bayesfed.core.errors import InputError, nearest
 from bayesfed.data.schemes.base import Indices, Partition, Scheme
 from bayesfed.data.schemes.counts import IID, Shards
 from bayesfed.data.schemes.dirichlet import DirichletClassFloor, DirichletClassShared, DirichletClient
+from bayesfed.data.schemes.given import Given
 from bayesfed.data.schemes.labels import LABELS5_SIZES, ClassesApart, Labels5
 
 WHOLE = "whole"  # deals nothing: client k holds all of the run's dataset k (multi-task)
@@ -20,7 +21,7 @@ LARGEST_ALPHA = 1e9  # far above it the draw overflows; long before it all share
 SCHEMES: Mapping[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
-        DirichletClassShared(), DirichletClassFloor(), DirichletClient(), ClassesApart(), Labels5(), Shards(), IID(),
+        DirichletClassShared(), DirichletClassFloor(), DirichletClient(), ClassesApart(), Labels5(), Shards(), IID(), Given(),
     )
 }  # fmt: skip
 
@@ -123,5 +124,5 @@ class PartitionSpec:
 
 
 def divide(train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
-    """Draw the partition of a spec; raise InputError as its scheme does."""
+    """Draw the partition of a spec, from the arrays that its scheme deals by; raise InputError as the scheme does."""
     return SCHEMES[spec.scheme].draw(train_labels, test_labels, spec, seed)
