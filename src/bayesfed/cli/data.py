@@ -69,11 +69,7 @@ def names(args: argparse.Namespace) -> None:
     """bayesfed list"""
     from bayesfed.runs import names
 
-    if args.kind == "partitions":
-        found = names.list_partitions()
-    else:
-        of = {"methods": names.list_methods, "datasets": names.list_datasets, "models": names.list_models}
-        found = of[args.kind](args.parts)
+    found = getattr(names, f"list_{args.kind}")(args.parts)
     width = max(map(len, found))
     for name, line in found.items():
         print(f"{name:{width}}  {line}".rstrip())

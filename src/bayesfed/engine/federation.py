@@ -73,7 +73,7 @@ class Federation:
         self.rounds = run.budget.rounds  # fewer where `patience` ends the run early
         if partition is not None:
             (whole,) = datasets
-            whole, partition = partitions.as_dealt(whole, partition, run.partition)
+            whole, partition = partitions.as_dealt(whole, partition, run.partition, run.budget.seed)
             datasets = [whole]
         self.splits = [placed(one, compute) for one in datasets]
         place = functools.partial(Images, device=compute.device, dtype=compute.cast)

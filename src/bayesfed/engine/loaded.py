@@ -19,7 +19,6 @@ from bayesfed.core.errors import InputError
 from bayesfed.data import partition, prepare, store
 from bayesfed.data.augment import Images
 from bayesfed.data.records import SPLITS
-from bayesfed.data.schemes import SCHEMES
 from bayesfed.data.sources import Source
 from bayesfed.engine import checkpoint as checkpoints
 from bayesfed.engine.device import Compute
@@ -244,7 +243,7 @@ class LoadedRun:
             with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
                 found[one] = arrays["images"], arrays["labels"].astype(np.int64)
         how = self.run.partition
-        if not self.run.multi_task and SCHEMES[how.scheme].pooled:
+        if not self.run.multi_task and how.rule.pooled:
             shares = partition.load(source.name, how, self.run.budget.seed, self.data, self.partitions)
             (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
             images = partition.dealt(train_images, test_images, shares)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bayesfed import models
 from bayesfed.core.errors import InputError, UnfitImages
 from bayesfed.data.prepare import COLOUR, GREY
-from bayesfed.data.schemes import SCHEMES
+from bayesfed.data.schemes import scheme_named
 from bayesfed.data.sources import Source
 from bayesfed.methods.method import Ground, Method
 from bayesfed.models.module import ModuleNetwork
@@ -148,7 +148,7 @@ def server_images(run: Run) -> tuple[int, str]:
 def check_counts(run: Run) -> None:
     """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or a draw decide is known
     when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
-    scheme = SCHEMES.get(run.partition.scheme)
+    scheme = scheme_named(run.partition.scheme)
     pooled = scheme is not None and scheme.pooled
     most = [one.train + one.test * pooled for one in run.sources]
     if not all(most):

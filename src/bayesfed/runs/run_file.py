@@ -12,7 +12,7 @@ from bayesfed.core import files, options, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import catalogue, prepare, store
 from bayesfed.data.catalogue import source
-from bayesfed.data.schemes import SCHEMES, WHOLE, PartitionSpec
+from bayesfed.data.schemes import WHOLE, PartitionSpec
 from bayesfed.methods.method import Method
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained as pretraining
@@ -103,7 +103,7 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
     if partition.scheme != WHOLE:
         one = source(str(names[0]))
         if one.train:
-            SCHEMES[partition.scheme].check_data(one, partition)
+            partition.rule.check_data(one, partition)
         # Before anything is made for each client; of a dataset that is still to be fetched the size is not known.
         if one.train and partition.clients > one.train + one.test:
             raise InputError(

@@ -13,7 +13,7 @@ from bayesfed import methods, models
 from bayesfed.core import options, plugins
 from bayesfed.core.options import option
 from bayesfed.core.plugins import Part
-from bayesfed.data import catalogue, prepare
+from bayesfed.data import catalogue, prepare, schemes
 from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import WHOLE, PartitionSpec
@@ -151,7 +151,7 @@ class Run:
         return (
             {
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-                "partition": self.partition.to_dict() if defaults else fields(self.partition),
+                "partition": self.partition.to_dict(defaults=defaults),
                 "method": {"name": self.method} | fields(self.options),
                 "models": {"global": self.global_model} | self.other_models | ({"local": local} if show_local else {}),
             }
@@ -170,6 +170,7 @@ class Run:
         named: list[tuple[plugins.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
+        named += [(schemes.registry, self.partition.scheme)]
         named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         return {f"{registry.kind}/{name}": registry.part(name, "run") for registry, name in named}
