@@ -88,7 +88,7 @@ def test_whose_images_are_whose_is_in_the_key(make: Make) -> None:
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        (TRAIN[1:], TEST, r"train.npz: clients \(59,\) for images \(60, 8, 8\); expected one for each image"),
+        (TRAIN[1:], TEST, r"train.npz: clients \(59,\) for images \(60, 8, 8\); expected one for each"),
         (np.zeros(60), TEST, "train.npz: clients are float64; expected whole numbers or names"),
         (None, TEST, "own/datasets/mine: the test images have `clients`, the training images none; give those, too"),
     ],

@@ -18,7 +18,7 @@ from bayesfed.data import partition, store
 from bayesfed.data.schemes import PartitionSpec, divide
 from bayesfed.runs import run_file
 
-GUIDE = (Path(__file__).parents[2] / "docs/guides/your-data.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs/guides/your-partition.md").read_text(encoding="utf-8")
 HALVING = re.findall(r"<!-- a scheme: .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[0]
 LABELS = np.arange(400) % 10, np.arange(100) % 10
 

@@ -20,8 +20,8 @@ from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import arrays, formats, own, prepare, reader, store
 from bayesfed.data.catalogue import described
-from bayesfed.data.records import CLIENT, NOBODY, SPLITS, Records, canonical_order, write_npz
-from bayesfed.data.sources import File, Source
+from bayesfed.data.records import CLIENT, FEATURE, NOBODY, SPLITS, Records, canonical_order, write_npz
+from bayesfed.data.source import File, Source
 
 SHOWN = 10  # names in a message
 MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
@@ -154,8 +154,8 @@ def _own_records(
     """
     assert wanted.folder is not None
     noted: dict[str, object] = {}
-    if wanted.format == "arrays":
-        splits = {split: arrays.read(wanted.folder / f"{split}.npz") for split in SPLITS}
+    if wanted.format != "reader":
+        splits = own.read_splits(wanted)
     else:
         place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
         _check_files(wanted, place, f"{own.DESCRIPTION} gives")
@@ -199,8 +199,10 @@ def _verified(wanted: Source, split: str, records: Records, origin: str) -> Reco
 
 def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> None:
     begin = wanted.label_bytes + (CLIENT.itemsize if wanted.clients else 0)
-    images = records[:, begin:].reshape(-1, wanted.channels, wanted.size, wanted.size)
-    held = {"images": images, "labels": records[:, wanted.label_bytes - 1]}
+    values = np.ascontiguousarray(records[:, begin:])
+    values = values.view(FEATURE) if wanted.shape else values
+    shape = wanted.shape or (wanted.channels, wanted.size, wanted.size)
+    held = {wanted.array: values.reshape(-1, *shape), "labels": records[:, wanted.label_bytes - 1]}
     if wanted.clients:
         held["clients"] = np.ascontiguousarray(records[:, wanted.label_bytes : begin]).view(CLIENT)[:, 0]
     write_npz(folder / f"{split}.npz", held)
@@ -235,12 +237,14 @@ def _record(wanted: Source, folder: Path) -> dict[str, object]:
         "licence": wanted.licence,
         "classes": wanted.classes,
         "images": {split: wanted.count(split) for split in SPLITS},
-        "shape": [wanted.channels, wanted.size, wanted.size],
+        "shape": wanted.shape or [wanted.channels, wanted.size, wanted.size],
         "fingerprint": wanted.fingerprint,
         "fingerprints": dict(wanted.fingerprints),
         "files": {p.name: {"bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in paths},
     }
-    if wanted.folder:
+    if wanted.shape:
+        record |= {"preparation": prepare.identity(wanted), "dtype": FEATURE.name}
+    elif wanted.folder:
         with np.load(folder / "train.npz", allow_pickle=False) as arrays:
             mean, std = prepare.statistics(prepare.prepared(arrays["images"], wanted))
         record |= {"preparation": prepare.identity(wanted), "mean": mean, "std": std}

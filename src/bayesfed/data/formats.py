@@ -17,7 +17,7 @@ import numpy as np
 from bayesfed.core.errors import InputError
 from bayesfed.data import arrays
 from bayesfed.data.records import SPLITS, Records, canonical_order
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 
 
 def read_cifar(wanted: Source, split: str, folder: Path) -> Records:

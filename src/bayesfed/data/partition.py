@@ -23,7 +23,7 @@ from bayesfed.data import store
 from bayesfed.data.catalogue import source
 from bayesfed.data.records import SPLITS, read_npz, write_npz
 from bayesfed.data.schemes import SCHEMES, WHOLE, Partition, PartitionSpec, divide, own_source, registry, wrongly_dealt
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 
 SERVER = "server_indices"
 PARTITIONS = "partitions"  # the folder of partitions in the data folder

@@ -17,6 +17,7 @@ from bayesfed.core import files
 SPLITS = ("train", "test")
 Records = NDArray[np.uint8]  # [N, label bytes + client's bytes, if the data have clients + values], one record a row
 CLIENT = np.dtype("<i4")  # of a client's number in a record
+FEATURE = np.dtype("<f4")  # of each feature in a record
 NOBODY = -1  # the client of what is in common
 SEAL = 64  # hexadecimal digits of a sha256
 

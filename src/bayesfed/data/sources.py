@@ -2,83 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
-
-@dataclass(frozen=True)
-class File:
-    """A file as its publisher offers it: its path in a mirror, where to download it, and its checksum."""
-
-    name: str
-    urls: tuple[str, ...]  # the publisher's first, then mirrors
-    md5: str
-
-
-@dataclass(frozen=True)
-class Source:
-    """One dataset. Identity is `fingerprints`, not the files: an honest mirror may order records differently.
-
-    The fingerprint of a split is the sha256 over the sorted sha256 digests of its records; a record is the
-    label byte (CIFAR-100: coarse, then fine), in data with clients the client's number, then the pixels, channel by
-    channel, in native size.
-
-    Where we have never had the data, there are no fingerprints: identity is then the checksums of the publisher's files,
-    which every file must have; without such files either (format leaf), what was fetched first.
-    """
-
-    name: str
-    title: str
-    licence: str
-    homepage: str
-    classes: int
-    channels: int
-    size: int  # side of a native image in pixels
-    train: int  # images in the training split
-    test: int  # images in the test split
-    format: Literal["cifar", "idx", "mat", "leaf", "scikit-learn", "arrays", "reader"]
-    label_bytes: int  # the last of them is the label we use
-    files: tuple[File, ...]  # what to download; empty for data that comes with scikit-learn
-    parts: Mapping[str, tuple[str, ...]]  # split -> the files to read, in `files` or within the archive there
-    fingerprints: Mapping[str, str]  # split -> sha256
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]; () for those of the prepared training images
-    std: tuple[float, ...]
-    prepare: str  # the preparation that brings native images to `target`; `none` leaves them as they are
-    target: int = 32
-    channels_to: int = 0  # that native images are brought to; 0 leaves them as they are
-    augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
-    folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
-    reader: str = ""  # a digest of all that a reader has read; "" without one
-    clients: int = 0  # that the data name; 0 if they name none
-
-    @property
-    def fingerprint(self) -> str:
-        """One sha256 for the whole dataset, both splits."""
-        found = [self.fingerprints[s] for s in ("train", "test")] if self.fingerprints else [f.md5 for f in self.files]
-        return hashlib.sha256("".join(found).encode()).hexdigest()
-
-    @property
-    def bundled(self) -> bool:
-        """True if an installed library has the images, which are then fetched without a network."""
-        return self.format == "scikit-learn"
-
-    @property
-    def side(self) -> int:
-        """Side in pixels of the images as networks see them."""
-        return self.size if self.prepare == "none" else self.target
-
-    @property
-    def seen_channels(self) -> int:
-        """Channels of the images as networks see them."""
-        return self.channels_to or self.channels
-
-    def count(self, split: str) -> int:
-        """Images in `split`, "train" or "test"."""
-        return self.train if split == "train" else self.test
+from bayesfed.data.source import File, Source
 
 
 def _cifar_archive(name: str, md5: str) -> tuple[File, ...]:

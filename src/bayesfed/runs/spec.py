@@ -17,7 +17,7 @@ from bayesfed.data import catalogue, prepare, schemes
 from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import WHOLE, PartitionSpec
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 from bayesfed.methods.method import Method
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.schedule import CONSTANT, Schedule
@@ -136,7 +136,7 @@ class Run:
         wants, and from a file of `weights` where there is one.
         """
         outputs = self.build_method().outputs(source.classes)
-        return models.build(name, outputs, source.seen_channels, source.side, weights)
+        return models.build_for(name, outputs, source.seen_shape, weights)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """Write the run file as a mapping, complete, or what decides the result without the values that equal their

@@ -13,7 +13,7 @@ from bayesfed.core.errors import InputError
 
 if TYPE_CHECKING:
     from bayesfed.data.schemes.spec import PartitionSpec
-    from bayesfed.data.sources import Source
+    from bayesfed.data.source import Source
 
 Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, np.int64)

@@ -12,7 +12,7 @@ from bayesfed.data.schemes.base import Indices, Partition, Scheme, of_training_i
 
 if TYPE_CHECKING:
     from bayesfed.data.schemes.spec import PartitionSpec
-    from bayesfed.data.sources import Source
+    from bayesfed.data.source import Source
 
 
 class Given(Scheme):
