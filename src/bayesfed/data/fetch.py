@@ -140,10 +140,11 @@ def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
 def _check_files(wanted: Source, folder: Path, told: str) -> None:
     """Raise InputError for a file that is missing or has another md5 than the source says; `told`: who says it."""
     for file in wanted.files:
-        if not (folder / file.name).is_file():
+        path = formats.located(wanted, folder, file.name)
+        if not path.is_file():
             raise InputError(f"{wanted.name}: no file {file.name} in the mirror {folder}")
-        if (found := formats.file_md5(folder / file.name)) != file.md5:
-            raise InputError(f"{folder / file.name} is damaged: md5 {found}, {told} {file.md5}")
+        if (found := formats.file_md5(path)) != file.md5:
+            raise InputError(f"{path} is damaged: md5 {found}, {told} {file.md5}")
 
 
 def _own_records(

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bayesfed.core.errors import InputError
-from bayesfed.data import arrays
+from bayesfed.data import arrays, pickled
 from bayesfed.data.records import SPLITS, Records, canonical_order
 from bayesfed.data.source import Source
 
@@ -30,10 +30,24 @@ def read_cifar(wanted: Source, split: str, folder: Path) -> Records:
         contents = [sized(folder / part, (folder / part).read_bytes(), expected) for part in parts]
     elif (folder / archive.name).is_file():
         contents = read_archive(folder / archive.name, archive.md5, parts, expected)
+    elif wanted.torchvision and all(as_torchvision(wanted, folder, part).is_file() for part in parts):
+        return np.concatenate([pickled.read(as_torchvision(wanted, folder, part), width) for part in parts])
     else:
         missing = next(part for part in parts if not (folder / part).is_file())
-        raise InputError(f"{wanted.name}: neither {missing} nor {archive.name} is in the mirror {folder}")
+        also = f" nor {wanted.torchvision}/{Path(missing).stem}" if wanted.torchvision else ""
+        raise InputError(f"{wanted.name}: neither {missing} nor {archive.name}{also} is in the mirror {folder}")
     return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, width)
+
+
+def as_torchvision(wanted: Source, folder: Path, name: str) -> Path:
+    """Return where torchvision puts what a file holds: in a folder of its own, unpacked."""
+    return folder / wanted.torchvision / Path(name).name.removesuffix(".gz").removesuffix(".bin")
+
+
+def located(wanted: Source, folder: Path, name: str) -> Path:
+    """Return the path of a publisher's file in a mirror, which may be as torchvision has made it."""
+    packed = folder / wanted.torchvision / Path(name).name
+    return packed if wanted.torchvision and not (folder / name).is_file() and packed.is_file() else folder / name
 
 
 def read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) -> list[bytes]:
@@ -56,17 +70,19 @@ def read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) 
 
 
 def read_idx(wanted: Source, split: str, folder: Path) -> Records:
-    """Read records of a pair of gzipped idx files: big-endian magic number and dimensions, then bytes."""
+    """Read records of a pair of idx files, gzipped or not: big-endian magic number and dimensions, then bytes."""
     count, size = wanted.count(split), wanted.size
     columns = []
     headers = ((2051, count, size, size), (2049, count))
     for name, header in zip(wanted.parts[split], headers, strict=True):
-        path = folder / name
+        path = located(wanted, folder, name)
+        if wanted.torchvision and not path.is_file():
+            path = as_torchvision(wanted, folder, name)
         md5 = next(file.md5 for file in wanted.files if file.name == name)
         start = np.array(header, ">u4").tobytes()
         expected = len(start) + int(np.prod(header[1:]))
         try:
-            with gzip.open(path) as file:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
                 content = file.read(expected + 1)  # one more, to meet the end and its checksum
         except FileNotFoundError:
             raise InputError(f"{wanted.name}: no file {name} in the mirror {folder}") from None
@@ -85,7 +101,7 @@ def read_mat(wanted: Source, split: str, folder: Path) -> Records:
         from scipy.io import loadmat
     except ImportError:
         raise InputError(f"{wanted.name}: its MATLAB files need scipy, which is not installed") from None
-    path = folder / wanted.parts[split][0]
+    path = located(wanted, folder, wanted.parts[split][0])
     held = loadmat(path)
     shape = (wanted.size, wanted.size, wanted.channels, wanted.count(split))
     if held["X"].shape != shape or held["y"].size != shape[3]:

@@ -53,6 +53,7 @@ class Source:
     channels_to: int = 0  # that native images are brought to; 0 leaves them as they are
     augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
     folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays, csv, bunch or reader
+    torchvision: str = ""  # the folder of its files in a mirror that torchvision has made; "" if it has none
     test_share: float = 0.0  # of format bunch
     reader: str = ""  # a digest of all that a reader has read; "" without one
     clients: int = 0  # that the data name; 0 if they name none

@@ -33,6 +33,7 @@ _DIGITS_LICENCE = "CC BY 4.0 (UCI Machine Learning Repository)"
 SOURCES: dict[str, Source] = {
     "cifar10": Source(
         name="cifar10",
+        torchvision="cifar-10-batches-py",
         title="CIFAR-10",
         licence=_CIFAR_LICENCE,
         homepage=_CIFAR_HOME,
@@ -63,6 +64,7 @@ SOURCES: dict[str, Source] = {
     ),
     "cifar100": Source(
         name="cifar100",
+        torchvision="cifar-100-python",
         title="CIFAR-100",
         licence=_CIFAR_LICENCE,
         homepage=_CIFAR_HOME,
@@ -88,6 +90,7 @@ SOURCES: dict[str, Source] = {
     ),
     "mnist": Source(
         name="mnist",
+        torchvision="MNIST/raw",
         title="MNIST",
         licence="CC BY-SA 3.0",
         homepage="http://yann.lecun.com/exdb/mnist/",
@@ -121,6 +124,7 @@ SOURCES: dict[str, Source] = {
     ),
     "fashion-mnist": Source(
         name="fashion-mnist",
+        torchvision="FashionMNIST/raw",
         title="Fashion-MNIST",
         licence="MIT",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
@@ -180,6 +184,7 @@ SOURCES: dict[str, Source] = {
 SOURCES["kmnist"] = replace(
     SOURCES["mnist"],
     name="kmnist",
+    torchvision="KMNIST/raw",
     title="KMNIST",
     licence="CC BY-SA 4.0",
     homepage="http://codh.rois.ac.jp/kmnist/",
@@ -200,6 +205,7 @@ SOURCES["kmnist"] = replace(
 )
 SOURCES["svhn"] = Source(
     name="svhn",
+    torchvision=".",
     title="SVHN",
     licence="for non-commercial use only",
     homepage="http://ufldl.stanford.edu/housenumbers/",
