@@ -19,7 +19,7 @@ SOURCE = "../../src/bayesfed/methods"
 def names() -> str:
     """Return the names that a run file can use: datasets, models and partition schemes."""
     datasets = [[f"`{name}`", source.title, source.licence] for name, source in SOURCES.items()]
-    schemes = [[f"`{name}`", sentence(scheme.draw), code(scheme.options)] for name, scheme in SCHEMES.items()]
+    schemes = [[f"`{name}`", sentence(scheme.draw), code(scheme.all_options)] for name, scheme in SCHEMES.items()]
     return (
         table(["`dataset`", "title", "licence"], datasets)
         + table(["`models`"], [[code(models.registry.ours())]])

@@ -44,7 +44,7 @@ def engine(model: str, size: int, precision: str) -> Callable[[], None]:
     compute = devices.configure("cpu", precision)
     of = common.federation("fedavg", {"global": "mlp"}, data, compute, batch_size=size)
     layers = (*map(Linear, widths(model)), Linear(10))
-    of.networks = [{"global": Network(model, Chain(layers), 1, 28)}] * of.clients
+    of.networks = [{"global": Network(model, Chain(layers), (1, 28, 28))}] * of.clients
     return common.local_training(of, EXECUTORS[DEFAULT["cpu"]](of))
 
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from bayesfed.data.described import Dirichlet as Dirichlet
     from bayesfed.data.described import DirichletClient as DirichletClient
     from bayesfed.data.described import DirichletFloor as DirichletFloor
+    from bayesfed.data.described import Given as Given
     from bayesfed.data.described import Labels5 as Labels5
+    from bayesfed.data.described import NoiseSkew as NoiseSkew
+    from bayesfed.data.described import QuantitySkew as QuantitySkew
+    from bayesfed.data.described import RotationSkew as RotationSkew
     from bayesfed.data.described import Shards as Shards
     from bayesfed.data.described import Whole as Whole
     from bayesfed.data.fetch import fetch as fetch
@@ -55,7 +59,8 @@ PLACES = {
     "core.errors": ("InputError",),
     "core.options": ("option",),
     "data.described": (
-        "ClassesApart", "Dirichlet", "DirichletClient", "DirichletFloor", "IID", "Labels5", "Shards", "Whole",
+        "ClassesApart", "Dirichlet", "DirichletClient", "DirichletFloor", "Given", "IID", "Labels5", "NoiseSkew",
+        "QuantitySkew", "RotationSkew", "Shards", "Whole",
     ),
     "data.fetch": ("fetch",),
     "engine.loaded": ("LoadedRun", "TrainedModel", "load_run", "train"),

@@ -145,7 +145,7 @@ def test_every_scheme_has_a_class_with_its_options() -> None:
     for name, one in classes.items():
         assert getattr(bf, one.__name__) is one
         scheme = SCHEMES.get(name)
-        own = {*scheme.options, *(["alpha"] if scheme.dirichlet else [])} if scheme else set()
+        own = {*scheme.all_options, *(["alpha"] if scheme.dirichlet else [])} if scheme else set()
         assert {field.name for field in fields(one)} == own | {"clients", "min_train", "min_test"}
         for field in fields(one):
             deals = not scheme or scheme.deals_test or field.name != "min_test"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bayesfed.data import sources
-from bayesfed.data.sources import File, Source
+from bayesfed.data.source import File, Source
 
 
 def fingerprint(records: np.ndarray) -> str:

@@ -179,7 +179,10 @@ def test_wrong_descriptions_are_refused(
 
 def test_files_that_are_missing_or_broken(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make()
-    assert "own/datasets/mine: expected train.npz and test.npz, or reader.py, found neither" in fetched(capsys)
+    assert (
+        "own/datasets/mine: expected train.npz and test.npz (or .csv), `bunch`, or reader.py, found neither"
+        in fetched(capsys)
+    )
     (folder / "train.npz").write_bytes(b"PK nothing")
     assert "train.npz: not readable as npz" in fetched(capsys)
     make(28, 28)

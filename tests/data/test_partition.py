@@ -262,7 +262,7 @@ def test_what_labels5_deals_becomes_the_splits(digits_dir, tmp_path):
     data = store.load("digits", tmp_path)
     partition.build("digits", spec, 0, tmp_path)
     parts = partition.load("digits", spec, 0, tmp_path)
-    run, own = partition.as_dealt(data, parts, spec)
+    run, own = partition.as_dealt(data, parts, spec, 0)
     pool = np.concatenate([data.train_images, data.test_images])
     labels = np.concatenate([data.train_labels, data.test_labels])
     assert len(run.test_labels) == len(parts.test_indices)
@@ -272,7 +272,7 @@ def test_what_labels5_deals_becomes_the_splits(digits_dir, tmp_path):
     files = overview.write("digits", spec, 0, tmp_path, tmp_path)
     assert "labels5-clients~4-size~medium-seed~0.csv" in [path.name for path in files]
     whole = PartitionSpec("classes_apart", clients=2)
-    assert partition.as_dealt(data, parts, whole) == (data, parts)
+    assert partition.as_dealt(data, parts, whole, 0) == (data, parts)
 
 
 def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
@@ -437,7 +437,10 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
         ({"alpha": 1, "clients": 2.5}, "clients: 2.5 is not a whole number"),
         ({"alpha": 1, "min_train": -1}, "min_train: -1 is not a whole number from 0"),
         ({"alpha": 1, "min_test": True}, "min_test: True is not a whole number"),
-        ({"scheme": "dirichlet", "alpha": 1}, "unknown 'dirichlet', did you mean 'dirichlet_client'"),
+        (
+            {"scheme": "dirichlet", "alpha": 1},
+            "no partition scheme is named 'dirichlet'; did you mean 'dirichlet_client'",
+        ),
         ({"scheme": "classes_apart", "alpha": 1}, "1 means nothing with scheme classes_apart"),
         ({"scheme": "dirichlet_client", "alpha": 1}, "min_test: 1, but scheme dirichlet_client deals no test images"),
         ({"scheme": "labels5"}, "size: None is no size of labels5; valid: large, medium, small"),

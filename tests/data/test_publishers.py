@@ -57,30 +57,34 @@ def kmnist(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-def leaf(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """LEAF's json files, two a split, two users each; gives the letters alone, from class 0."""
+def leaf(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """LEAF's json files, two a split, two users each; gives the letters alone, from class 0, and their users' numbers."""
     found = {}
     for split in COUNTS:
         (folder / "femnist" / split).mkdir(parents=True)
-        kept: list[list[np.ndarray]] = [[], []]
+        kept: list[list[np.ndarray]] = [[], [], []]
         for number in range(2):
             users = {}
-            for user in ("f0001_41", "f0002_07"):
+            for place, user in enumerate(("f0001_41", "f0002_07")):
                 images = RANDOM.integers(0, 256, (12, 28, 28)).astype(np.uint8)
                 labels = RANDOM.permutation([3, 9, 10, 35, 36, 61, 12, 40, 0, 11, 22, 60])
                 x = (images.reshape(12, -1) / 255).tolist()
                 users[f"{user}_{number}"] = {"x": x, "y": labels.tolist()}
                 kept[0].append(images[labels >= 10][:, None])
                 kept[1].append(labels[labels >= 10] - 10)
+                kept[2].append(np.full((labels >= 10).sum(), 2 * place + number, np.int32))
             content = {"users": list(users), "num_samples": [12, 12], "user_data": users}
             (folder / f"femnist/{split}/all_data_{number}.json").write_text(json.dumps(content))
-        found[split] = np.concatenate(kept[0]), np.concatenate(kept[1])
+        found[split] = np.concatenate(kept[0]), np.concatenate(kept[1]), np.concatenate(kept[2])
     return found
 
 
-def in_order(images: np.ndarray, labels: np.ndarray) -> list[bytes]:
+def in_order(images: np.ndarray, labels: np.ndarray, *clients: np.ndarray) -> list[bytes]:
     """The records of a split in canonical order."""
-    records = [bytes([label]) + image.tobytes() for image, label in zip(images, labels, strict=True)]
+    records = [
+        bytes([label]) + b"".join(one.tobytes() for one in (*client, image))
+        for image, label, *client in zip(images, labels, *clients, strict=True)
+    ]
     return sorted(records, key=lambda record: hashlib.sha256(record).digest())
 
 
@@ -105,13 +109,15 @@ def test_what_is_in_the_files_comes_back(
         small(name, tmp_path / "mirror", monkeypatch)
     folder = fetch(name, data, tmp_path / "mirror")
     record = json.loads((folder / "dataset.json").read_text())
-    for split, (images, labels) in written.items():
+    for split, (images, labels, *clients) in written.items():
         with np.load(folder / f"{split}.npz") as arrays:
             found = [
-                bytes([label]) + image.tobytes()
-                for image, label in zip(arrays["images"], arrays["labels"], strict=True)
+                bytes([label]) + b"".join(one.tobytes() for one in (*client, image))
+                for image, label, *client in zip(
+                    arrays["images"], arrays["labels"], *[arrays["clients"] for _ in clients], strict=True
+                )
             ]
-        assert found == in_order(images, labels)
+        assert found == in_order(images, labels, *clients)
         digests = b"".join(hashlib.sha256(one).digest() for one in found)
         assert record["fingerprints"][split] == hashlib.sha256(digests).hexdigest()
         assert record["images"][split] == len(labels)

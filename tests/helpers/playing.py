@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data import partition, store
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 from bayesfed.engine import device as devices
 from bayesfed.engine.device import Compute
 from bayesfed.engine.federation import Federation

@@ -19,10 +19,11 @@ from bayesfed.models.drawing import Drawing
 from bayesfed.models.module import ModuleNetwork
 
 SHAPE = (10, 3, 32)
+OF = (10, (3, 32, 32))
 
 
 def network(name: str) -> ModuleNetwork:
-    return ModuleNetwork(name, MODULES[name], *SHAPE)
+    return ModuleNetwork(name, MODULES[name], *OF)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -151,7 +152,7 @@ class Called(nn.Module):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_the_last_layer_may_be_called_in_any_way(named: bool) -> None:
-    of = ModuleNetwork("called", lambda *_: Called(named), *SHAPE)
+    of = ModuleNetwork("called", lambda *_: Called(named), *OF)
     theta, statistics, images = start(of, torch.float32)
     logits = of.logits(theta, images.bfloat16(), statistics, generator())
     assert logits.dtype == torch.float32
@@ -170,7 +171,7 @@ def test_scales_and_shifts_of_normalisation_are_known() -> None:
         module[1].weight.requires_grad_(False)
         return module
 
-    assert [key for key, part in scaled(ModuleNetwork("frozen", build, *SHAPE)).items() if part.any()] == ["1.bias"]
+    assert [key for key, part in scaled(ModuleNetwork("frozen", build, *OF)).items() if part.any()] == ["1.bias"]
 
 
 def scaled(of: ModuleNetwork) -> dict[str, np.ndarray]:
@@ -184,7 +185,7 @@ def test_frozen_parameters_and_still_buffers_are_constants() -> None:
         module.first.requires_grad_(False)
         return module
 
-    of = ModuleNetwork("frozen", build, *SHAPE)
+    of = ModuleNetwork("frozen", build, *OF)
     assert of.parameters == network("residual").parameters - 3 * 6 * 9
     theta, statistics, x = start(of)
     with torch.no_grad():
@@ -194,7 +195,7 @@ def test_frozen_parameters_and_still_buffers_are_constants() -> None:
 
 
 def test_resnet_18() -> None:
-    of = ModuleNetwork("resnet18", lambda classes, channels, size: resnet18(num_classes=classes), *SHAPE)
+    of = ModuleNetwork("resnet18", lambda classes, channels, size: resnet18(num_classes=classes), *OF)
     assert (of.parameters, of.batchwise) == (11_181_642, True)
     theta, statistics, x = start(of, torch.float32)
     theta.requires_grad_()
@@ -212,7 +213,7 @@ def test_grey_images_stay_channels_last() -> None:
             seen.append(x.stride())
             return super().forward(x)
 
-    of = ModuleNetwork("w", lambda *_: Watching(nn.Flatten(), nn.Linear(784, 10)), 10, 1, 28)
+    of = ModuleNetwork("w", lambda *_: Watching(nn.Flatten(), nn.Linear(784, 10)), 10, (1, 28, 28))
     theta, statistics, x = start(of)
     x = x.contiguous(memory_format=torch.channels_last)
     expected = own(of, theta)(x + 1)
@@ -231,7 +232,9 @@ def test_images_lie_channels_first_where_a_gpu_wants_them_so(monkeypatch: pytest
             return super().forward(x)
 
     for channels in (1, 3):
-        of = ModuleNetwork("w", lambda *_, n=channels: Watching(nn.Flatten(), nn.Linear(784 * n, 10)), 10, channels, 28)
+        of = ModuleNetwork(
+            "w", lambda *_, n=channels: Watching(nn.Flatten(), nn.Linear(784 * n, 10)), 10, (channels, 28, 28)
+        )
         theta, statistics, _ = start(of)
         x = torch.rand(8, 28, 28, channels, dtype=torch.float64).permute(0, 3, 1, 2)
         expected = own(of, theta)(x)
@@ -281,7 +284,7 @@ NOISES: dict[str, Callable[[Tensor], Tensor]] = {
 def test_refuses_what_draws_in_evaluation(noise: str) -> None:
     hint = "draw in training only, by dropout of torch.nn, or torch.rand and its like"
     with pytest.raises(InputError, match=rf"^model 'bad'.*: in evaluation it [^\n]*; {hint}$"):
-        ModuleNetwork("bad", lambda *_: Noisy(NOISES[noise]), *SHAPE)
+        ModuleNetwork("bad", lambda *_: Noisy(NOISES[noise]), *OF)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -292,11 +295,11 @@ def test_refuses_what_draws_elsewhere_in_training(noise: str) -> None:
         return Noisy(NOISES[noise], training=True)
 
     if noise in ("dropout", "torch"):
-        assert ModuleNetwork("good", build, *SHAPE).random
+        assert ModuleNetwork("good", build, *OF).random
     else:
         what = "gives other logits" if noise == "own" else "draws random numbers from a generator"
         with pytest.raises(InputError, match=f"^model 'bad'.*: in training it {what}"):
-            ModuleNetwork("bad", build, *SHAPE)
+            ModuleNetwork("bad", build, *OF)
 
 
 @pytest.mark.parametrize("noise", ["python", "numpy", "own"])
@@ -308,7 +311,7 @@ def test_refuses_weights_that_no_seed_of_torch_sets(noise: str) -> None:
 
     hint = "initialise by torch.nn.init, or torch.randn and its like"
     with pytest.raises(InputError, match=f"^model 'bad'.*: built again .* seed of torch, '1.bias' has other .*{hint}$"):
-        ModuleNetwork("bad", build, *SHAPE)
+        ModuleNetwork("bad", build, *OF)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +323,7 @@ def test_what_draws_from_no_generator_of_a_node_is_named(layer: Callable[[], nn.
         InputError,
         match=rf"in training it draws .* that is not its node's \(by \w*{drawn}\w*, which takes no other\); draw in",
     ):
-        ModuleNetwork("bad", lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), layer()), *SHAPE)
+        ModuleNetwork("bad", lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), layer()), *OF)
 
 
 class Gumbel(nn.Module):
@@ -349,7 +352,7 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("kind", ["encoder", "weights", "fused"])
 def test_attention_draws_from_the_generator_alone(kind: str) -> None:
     """Without dropout it is the module's own, gradient included; with it, another seed drops otherwise."""
-    of = ModuleNetwork("attention", lambda *_: Attention(kind), *SHAPE)
+    of = ModuleNetwork("attention", lambda *_: Attention(kind), *OF)
     assert (of.random, of.batchwise) == (True, False)
     theta, statistics, x = start(of)
     theta.requires_grad_()
@@ -358,7 +361,7 @@ def test_attention_draws_from_the_generator_alone(kind: str) -> None:
     assert torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state())
     assert torch.equal(of.logits(theta, x, statistics, generator(1)), first)
     assert not torch.equal(of.logits(theta, x, statistics, generator(2)), first)
-    still = ModuleNetwork("still", lambda *_: Attention(kind, dropout=1e-9), *SHAPE)
+    still = ModuleNetwork("still", lambda *_: Attention(kind, dropout=1e-9), *OF)
     module = own(still, theta.detach()).train()
     ours, theirs = still.logits(theta, x, statistics, generator(1)), module(x)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
@@ -434,7 +437,7 @@ def of_two(x: Tensor) -> Tensor:
 def test_probabilities_are_told_from_logits(
     then: tuple[Callable[[Tensor], Tensor], ...], classes: int, told: str
 ) -> None:
-    of = ModuleNetwork("head", lambda *_: Head(*then, classes=classes), classes, 3, 32)
+    of = ModuleNetwork("head", lambda *_: Head(*then, classes=classes), classes, (3, 32, 32))
     assert of.probabilities == told
 
 
@@ -447,7 +450,7 @@ def test_logits_that_happen_to_be_of_sum_one_are_none() -> None:
         nn.init.constant_(module.bias, 1 / classes)
         return nn.Sequential(nn.Flatten(), module)
 
-    assert ModuleNetwork("shares", build, *SHAPE).probabilities == ""
+    assert ModuleNetwork("shares", build, *OF).probabilities == ""
 
 
 @pytest.mark.parametrize(
@@ -463,11 +466,11 @@ def test_logits_that_happen_to_be_of_sum_one_are_none() -> None:
 )  # fmt: skip
 def test_other_batches_are_tried(then: tuple[Callable[[Tensor], Tensor], ...], message: str) -> None:
     with pytest.raises(InputError, match=f"^model 'bad', built for images of 3x32x32: .*{message}"):
-        ModuleNetwork("bad", lambda *_: Head(*then), *SHAPE)
+        ModuleNetwork("bad", lambda *_: Head(*then), *OF)
 
 
 def test_the_batch_of_a_run_is_tried() -> None:
-    of = ModuleNetwork("bad", lambda *_: Head(as_it_is, lambda x: x[: 1 if len(x) == 20 else len(x)]), *SHAPE)
+    of = ModuleNetwork("bad", lambda *_: Head(as_it_is, lambda x: x[: 1 if len(x) == 20 else len(x)]), *OF)
     of.try_batch(19)
     with pytest.raises(InputError, match="for a batch of 20 in training, expected logits"):
         of.try_batch(20)
@@ -476,12 +479,12 @@ def test_the_batch_of_a_run_is_tried() -> None:
 def test_what_normalises_a_batch_is_not_trained_on_one_image() -> None:
     """Nothing of the engine does."""
     layers = (nn.Conv2d(3, 4, 32), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 10))
-    assert ModuleNetwork("batch", lambda *_: nn.Sequential(*copy.deepcopy(layers)), *SHAPE).batchwise
+    assert ModuleNetwork("batch", lambda *_: nn.Sequential(*copy.deepcopy(layers)), *OF).batchwise
 
 
 def test_parameters_in_double_precision_are_refused() -> None:
     with pytest.raises(InputError, match=r"its parameter 'linear\.weight' is float64; keep to float32: leave double"):
-        ModuleNetwork("bad", lambda *_: Head(as_it_is, as_it_is).double(), *SHAPE)
+        ModuleNetwork("bad", lambda *_: Head(as_it_is, as_it_is).double(), *OF)
 
 
 class Ungraded(nn.Sequential):
@@ -514,4 +517,4 @@ class Ungraded(nn.Sequential):
 )
 def test_refuses_what_cannot_be_trained(build: object, message: str) -> None:
     with pytest.raises(InputError, match=f"model 'bad'.*{message}"):
-        ModuleNetwork("bad", build, *SHAPE)  # type: ignore[arg-type]
+        ModuleNetwork("bad", build, *OF)  # type: ignore[arg-type]

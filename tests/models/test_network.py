@@ -1,5 +1,6 @@
 """The papers' networks: sizes, the function they compute, and what they refuse."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.engine.device import configure
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
-from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size
+from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size, with_squares
 
 
 @pytest.mark.parametrize(
@@ -274,3 +275,48 @@ def test_a_shift_of_all_logits_costs_no_precision_in_bf16(name: str) -> None:
         p, q = (network.logits(one, images, network.statistics, generator).softmax(-1) for one in (theta, low))
     assert p.dtype == q.dtype == torch.float32
     torch.testing.assert_close(q, p, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        ((Conv(4, 5, 2), Conv(6, 3), Linear(9), Linear(7)), (3, 20, 32)),
+        ((Conv(4, 3, 2), Linear(7)), (1, 9, 14)),
+        ((Linear(9), Linear(7)), (30,)),
+        ((Linear(9), Linear(7)), (5, 6)),
+        ((Linear(7),), (2, 3, 4, 5)),
+    ],
+)
+def test_examples_of_any_shape(layers: tuple[Conv | Linear, ...], shape: tuple[int, ...]) -> None:
+    """Logits, gradient and its squares are those of torch's own layers."""
+    of = Network("any", Chain(layers), shape)
+    theta = torch.from_numpy(of.initial(np.random.default_rng(0))).double().requires_grad_()
+    x = torch.rand(6, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    module = of.module(theta, {}).double()
+    logits, expected = of(theta, x), module(x)
+    torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
+    expected.logsumexp(1).sum().backward()
+    own = torch.cat([value.grad.flatten() for value in module.parameters() if value.grad is not None])
+    g = torch.softmax(logits.detach(), 1)
+    found = with_squares(logits, theta, g)
+    assert found is not None
+    torch.testing.assert_close(found[0], own, rtol=1e-5, atol=1e-6)
+    single = []
+    for k in range(len(x)):
+        one = of(theta, x[k : k + 1])
+        single.append(torch.autograd.grad(one.logsumexp(1).sum(), theta)[0].square())
+    torch.testing.assert_close(found[1], torch.stack(single).sum(0), rtol=1e-6, atol=1e-9)
+    assert of.operations == sum(
+        math.prod(shape) for shape in of.shapes[::2] if len(shape) == 2
+    ) + convolution_operations(layers, shape)
+
+
+def convolution_operations(layers: tuple[Conv | Linear, ...], shape: tuple[int, ...]) -> int:
+    """The multiply-adds of a chain's convolutions for an example."""
+    total, width, sides = 0, shape[0], shape[1:]
+    for layer in layers:
+        if isinstance(layer, Conv):
+            sides = tuple(side - layer.kernel + 1 for side in sides)
+            total += width * layer.out * layer.kernel**2 * math.prod(sides)
+            width, sides = layer.out, tuple(side // layer.pool for side in sides)
+    return total

@@ -48,7 +48,7 @@ def mapping(mapping: Make) -> Make:
         ({"partition": {"alpha": 0}}, "partition.alpha: 0"),
         ({"partition": {"alpha": -1.0}}, "partition.alpha: -1"),
         ({"partition": {"alpha": 1.0, "client": 3}}, "partition.client: unknown key; did you mean 'clients'?"),
-        ({"partition": {"scheme": "dirichlet", "alpha": 1.0}}, "partition.scheme: unknown 'dirichlet'"),
+        ({"partition": {"scheme": "dirichlet", "alpha": 1.0}}, "partition.scheme: no partition scheme is named 'dirichlet'"),
         ({"method": {"name": "hbfi"}}, "method.name: no method is named 'hbfi'; did you mean 'hbfl'?"),
         ({"method": {"lr": 0.1}}, "method: expected keys with a `name`"),
         ({"method": {"name": "hbfl", "temprature": 1.0}}, "method.temprature: unknown key; did you mean 'temperature'?"),

@@ -88,11 +88,7 @@ def names(args: argparse.Namespace) -> None:
     """Run `bayesfed list`."""
     from bayesfed.runs import names
 
-    if args.kind == "partitions":
-        found = names.list_partitions()
-    else:
-        of = {"methods": names.list_methods, "datasets": names.list_datasets, "models": names.list_models}
-        found = of[args.kind](args.plugins)
+    found = getattr(names, f"list_{args.kind}")(args.plugins)
     width = max(map(len, found))
     for name, line in found.items():
         print(f"{name:{width}}  {line}".rstrip())

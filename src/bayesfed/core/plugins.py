@@ -1,9 +1,10 @@
-"""Plugins by name: methods, networks, datasets and preparations; ours, those of installed packages, and a user's own.
+"""Plugins by name: methods, networks, datasets, preparations and partition schemes; ours, those of installed packages, and a
+user's own.
 
-A user's own lie in a folder that a config or a run file names under `plugins`: `methods/*.py`, `networks/*.py` and
-`preparations/*.py`, each a module like ours, and `datasets/<name>/`. An installed package names its modules by entry
-points of the groups `bayesfed.methods`, `bayesfed.networks` and so on: the plugin's name, and the module that holds it.
-No name stands for two plugins.
+A user's own lie in a folder that a config or a run file names under `plugins`: `methods/*.py`, `networks/*.py`,
+`preparations/*.py` and `partitions/*.py`, each a module like ours, and `datasets/<name>/`. An installed package names its
+modules by entry points of the groups `bayesfed.methods`, `bayesfed.networks` and so on: the plugin's name, and the module
+that holds it. No name stands for two plugins.
 
 Ours enter a run's key by their revisions, all others by a digest of their source: of the file, of all files of the
 package folder where a plugin in a user's folder is one, and of all files of the top-level package where it is installed.
@@ -32,7 +33,7 @@ from typing import Any
 from bayesfed.core import files
 from bayesfed.core.errors import OWN, InputError, nearest, out_of_memory, words
 
-KINDS = ("methods", "networks", "datasets", "preparations")
+KINDS = ("methods", "networks", "datasets", "preparations", "partitions")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
 DATA = Path("data")  # where datasets are fetched to, unless a command is told otherwise
 WEIGHTS = Path("weights")  # where files of pretrained weights are, by default

@@ -11,13 +11,48 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.data import autoaugment
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 
 PADDING = 4  # of the random crop, in pixels
 FILL = {"none": 0, "crop_flip": 0, "fola": 128}  # the grey level of the padding
 CUTOUT = 16  # side of the square that `fola` cuts out, in pixels
 # Bytes of images that a CPU keeps normalised, if they need no crops: all of MNIST in fp32, in four times the memory.
 NORMALISED = 256 * 2**20
+
+
+def on_device(source: Source, values: np.ndarray, labels: np.ndarray, *, augment: str, device: torch.device,
+              dtype: torch.dtype) -> Images | Features:  # fmt: skip
+    """Put a split on a device: images uint8 (N, C, H, W), or features float32 (N, ...), and labels (N,)."""
+    if values.dtype == np.uint8:
+        return Images(source, values, labels, augment=augment, device=device, dtype=dtype)
+    return Features(values, labels, device, dtype)
+
+
+class Features:
+    """The features of one split on `device`, in `dtype`. They are never augmented."""
+
+    augment = "none"
+
+    def __init__(self, values: np.ndarray, labels: np.ndarray, device: torch.device, dtype: torch.dtype) -> None:
+        """values (N, ...) float32, labels (N,)."""
+        self.values = torch.from_numpy(values).to(device, dtype)
+        self.labels = torch.from_numpy(labels.astype(np.int64)).to(device)
+        self.shape = tuple(values.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def plain(self, indices: Tensor) -> Tensor:
+        """Return features (B, ...)."""
+        return self.values.index_select(0, indices)
+
+    def draws(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """Draw nothing for `count` examples, (count, 0)."""
+        return np.zeros((count, 0))
+
+    def augmented(self, indices: Tensor, draws: Tensor) -> Tensor:
+        """Return features (B, ...) as they are."""
+        return self.plain(indices)
 
 
 class Images:
@@ -43,6 +78,7 @@ class Images:
         self.pixels = pixels.to(device)
         self.labels = torch.from_numpy(labels.astype(np.int64)).to(device)
         self.size = images.shape[2]
+        self.shape = tuple(images.shape[1:])
         self.policy = autoaugment.AutoAugment(self.size) if augment == "fola" else None
         self.dtype = dtype
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (source.mean, source.std))

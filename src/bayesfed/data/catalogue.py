@@ -11,7 +11,8 @@ from pathlib import Path
 from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import own
-from bayesfed.data.sources import SOURCES, Source
+from bayesfed.data.source import Source
+from bayesfed.data.sources import SOURCES
 
 
 def source(name: str) -> Source:
@@ -19,7 +20,7 @@ def source(name: str) -> Source:
     first.
     """
     found = described(name)
-    if not found.size:
+    if not found.known:
         raise InputError(
             f"dataset '{name}': what its reader gives is known when it has been fetched: {how_to_fetch(name, plugins.in_use.data)}"
         )
@@ -45,7 +46,8 @@ def described(name: str) -> Source:
     facts = own.recorded(plugins.in_use.data / name)
     if facts is None:
         return found
-    return replace(found, train=facts.counts["train"], test=facts.counts["test"], fingerprints=facts.fingerprints)
+    train, test = facts.counts["train"], facts.counts["test"]
+    return replace(found, train=train, test=test, fingerprints=facts.fingerprints, clients=len(facts.clients))
 
 
 def _identity(source: Source) -> str:

@@ -63,6 +63,37 @@ class ClassesApart(PartitionScheme):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuantitySkew(PartitionScheme):
+    """Dirichlet shares of all images, whatever their class (NIID-Bench)."""
+
+    scheme = "quantity_skew"
+    beta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSkew(PartitionScheme):
+    """Equal parts, with Gaussian noise that grows from client to client (NIID-Bench)."""
+
+    scheme = "noise_skew"
+    sigma: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotationSkew(PartitionScheme):
+    """Equal parts, turned by another angle from client to client."""
+
+    scheme = "rotation_skew"
+    angles: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given(PartitionScheme):
+    """Every client's own images, as the array `clients` of the data says."""
+
+    scheme = "given"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Labels5(PartitionScheme):
     """Five labels for every client, from both splits together (pFedBayes)."""
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
-from bayesfed.data import formats, own, prepare, reader, store
+from bayesfed.data import arrays, formats, own, prepare, reader, store
 from bayesfed.data.catalogue import described
-from bayesfed.data.records import SPLITS, Records, canonical_order, write_npz
-from bayesfed.data.sources import File, Source
+from bayesfed.data.records import CLIENT, FEATURE, NOBODY, SPLITS, Records, canonical_order, write_npz
+from bayesfed.data.source import File, Source
 
+SHOWN = 10  # names in a message
 MIRROR = "--mirror, BAYESFED_MIRROR or a config's data_mirror"
 
 
@@ -46,23 +49,27 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
         if _is_sound(wanted, data_dir, mirror):  # by whoever held it
             return folder
         noted: dict[str, object] = {}
+        names: tuple[str, ...] = ()
         if wanted.folder:
-            wanted, by_split, noted = _own_records(wanted, mirror, scratch)
+            wanted, by_split, names, noted = _own_records(wanted, mirror, scratch)
             if (before := own.recorded(folder)) and before.fingerprints != wanted.fingerprints:
                 what = reader.changed(wanted, before.reader, mirror) if noted and before.reader else ""
                 raise store.other_data(wanted, before.fingerprints, folder, what)
         else:
-            by_split = _records(wanted, mirror, scratch)
+            by_split, names = _records(wanted, mirror, scratch)
         measured = wanted.fingerprints
         if not measured:
             measured = {split: canonical_order(rows)[1] for split, rows in by_split.items()}
             print(f"{name}: fingerprints, which we had none to compare with: {measured}", file=sys.stderr)
         if wanted.format == "leaf":
             train, test = (len(by_split[split]) for split in SPLITS)
-            wanted = replace(wanted, fingerprints=measured, train=train, test=test)
+            wanted = replace(wanted, fingerprints=measured, train=train, test=test, clients=len(names))
         for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
         record = _record(wanted, scratch) | {"fingerprints": dict(measured)} | noted
+        if names:
+            record["clients"] = names
+            _tell_clients(wanted, names, scratch)
         (scratch / "dataset.json").write_text(files.sealed_json(record))
         folder.mkdir(exist_ok=True)
         # An old record goes first and the new one comes last: with a dataset.json, the folder is whole.
@@ -98,10 +105,13 @@ def _pinned(folder: Path) -> str:
     return str(files.read_sealed_json(folder / "dataset.json").get("preparation"))
 
 
-def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Records]:
-    """Return the verified records of both splits in canonical order, that is sorted by their sha256."""
+def _records(wanted: Source, mirror: Path | None, scratch: Path) -> tuple[dict[str, Records], tuple[str, ...]]:
+    """Return the verified records of both splits in canonical order, that is sorted by their sha256, and the names of
+    the clients, if the data name some.
+    """
     if wanted.format == "scikit-learn":
-        return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in formats.digits(wanted).items()}
+        found = formats.digits(wanted)
+        return {split: _verified(wanted, split, rows, "scikit-learn") for split, rows in found.items()}, ()
     if wanted.format == "leaf" and mirror is None:
         raise InputError(
             f"{wanted.name}: LEAF publishes a script that makes its files, and no files; run its preprocess.sh, put the "
@@ -110,11 +120,12 @@ def _records(wanted: Source, mirror: Path | None, scratch: Path) -> dict[str, Re
     folder = _published(wanted, mirror, scratch)
     if not wanted.fingerprints:
         _check_files(wanted, folder, "the publisher's is")
-    read = formats.READERS[wanted.format]
-    result = {}
-    for split in SPLITS:
-        result[split] = _verified(wanted, split, read(wanted, split, folder), str(folder))
-    return result
+    names: tuple[str, ...] = ()
+    if wanted.format == "leaf":
+        found, names = formats.read_leaf(wanted, folder)
+    else:
+        found = {split: formats.READERS[wanted.format](wanted, split, folder) for split in SPLITS}
+    return {split: _verified(wanted, split, rows, str(folder)) for split, rows in found.items()}, names
 
 
 def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
@@ -131,30 +142,31 @@ def _published(wanted: Source, mirror: Path | None, scratch: Path) -> Path:
 def _check_files(wanted: Source, folder: Path, told: str) -> None:
     """Raise InputError for a file that is missing or has another md5 than the source says; `told`: who says it."""
     for file in wanted.files:
-        if not (folder / file.name).is_file():
+        path = formats.located(wanted, folder, file.name)
+        if not path.is_file():
             raise InputError(f"{wanted.name}: no file {file.name} in the mirror {folder}")
-        if (found := formats.file_md5(folder / file.name)) != file.md5:
-            raise InputError(f"{folder / file.name} is damaged: md5 {found}, {told} {file.md5}")
+        if (found := formats.file_md5(path)) != file.md5:
+            raise InputError(f"{path} is damaged: md5 {found}, {told} {file.md5}")
 
 
 def _own_records(
     wanted: Source, mirror: Path | None, scratch: Path
-) -> tuple[Source, dict[str, Records], dict[str, object]]:
-    """Return a dataset of the user's own with all that its arrays say, its records in canonical order, and what its
-    record says of its reader, if it has one.
+) -> tuple[Source, dict[str, Records], tuple[str, ...], dict[str, object]]:
+    """Return a dataset of the user's own with all that its arrays say, its records in canonical order, the names of
+    its clients, and what its record says of its reader, if it has one.
     """
     assert wanted.folder is not None
     noted: dict[str, object] = {}
-    if wanted.format == "arrays":
-        splits = {split: own.read_arrays(wanted.folder / f"{split}.npz") for split in SPLITS}
+    if wanted.format != "reader":
+        splits = own.read_splits(wanted)
     else:
         place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
         _check_files(wanted, place, f"{own.DESCRIPTION} gives")
         splits, noted["reader"] = own.run_reader(wanted, place, mirror if place == mirror else None)
-    by_split = {split: own.records(arrays) for split, arrays in splits.items()}
-    ordered = {split: rows[canonical_order(rows)[0]] for split, rows in by_split.items()}
+    ordered = {split: rows[canonical_order(rows)[0]] for split, rows in arrays.records(splits).items()}
     source = own.as_described(wanted.name, wanted.folder)
-    return own.filled(source, own.facts_of(splits, source)), ordered, noted
+    facts = own.facts_of(splits, source)
+    return own.filled(source, facts), ordered, facts.clients, noted
 
 
 def _download(file: File, folder: Path) -> None:
@@ -189,9 +201,36 @@ def _verified(wanted: Source, split: str, records: Records, origin: str) -> Reco
 
 
 def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> None:
-    images = records[:, wanted.label_bytes :].reshape(-1, wanted.channels, wanted.size, wanted.size)
-    labels = records[:, wanted.label_bytes - 1]
-    write_npz(folder / f"{split}.npz", {"images": images, "labels": labels})
+    begin = wanted.label_bytes + (CLIENT.itemsize if wanted.clients else 0)
+    values = np.ascontiguousarray(records[:, begin:])
+    values = values.view(FEATURE) if wanted.shape else values
+    shape = wanted.shape or (wanted.channels, wanted.size, wanted.size)
+    held: dict[str, NDArray[Any]] = {
+        wanted.array: values.reshape(-1, *shape),
+        "labels": records[:, wanted.label_bytes - 1],
+    }
+    if wanted.clients:
+        held["clients"] = np.ascontiguousarray(records[:, wanted.label_bytes : begin]).view(CLIENT)[:, 0]
+    write_npz(folder / f"{split}.npz", held)
+
+
+def _tell_clients(wanted: Source, names: Sequence[str], folder: Path) -> None:
+    """Say which clients are in one split alone, unless the test images are in common."""
+    held = []
+    for split in SPLITS:
+        with np.load(folder / f"{split}.npz", allow_pickle=False) as one:
+            held.append(np.unique(one["clients"]))
+    if held[1][0] == NOBODY:
+        return
+    for one_split, other in (held, held[::-1]):
+        alone = [names[k] for k in np.setdiff1d(one_split, other)]
+        if alone:
+            where, lacks = ("training", "test") if one_split is held[0] else ("test", "training")
+            shown = ", ".join(alone[:SHOWN]) + (", ..." if len(alone) > SHOWN else "")
+            print(
+                f"{wanted.name}: {len(alone)} of {len(names)} clients have {where} images and no {lacks} images: {shown}",
+                file=sys.stderr,
+            )
 
 
 def _record(wanted: Source, folder: Path) -> dict[str, object]:
@@ -204,12 +243,14 @@ def _record(wanted: Source, folder: Path) -> dict[str, object]:
         "licence": wanted.licence,
         "classes": wanted.classes,
         "images": {split: wanted.count(split) for split in SPLITS},
-        "shape": [wanted.channels, wanted.size, wanted.size],
+        "shape": wanted.shape or [wanted.channels, wanted.size, wanted.size],
         "fingerprint": wanted.fingerprint,
         "fingerprints": dict(wanted.fingerprints),
         "files": {p.name: {"bytes": p.stat().st_size, "sha256": files.sha256(p)} for p in paths},
     }
-    if wanted.folder:
+    if wanted.shape:
+        record |= {"preparation": prepare.identity(wanted), "dtype": FEATURE.name}
+    elif wanted.folder:
         with np.load(folder / "train.npz", allow_pickle=False) as arrays:
             mean, std = prepare.statistics(prepare.prepared(arrays["images"], wanted))
         record |= {"preparation": prepare.identity(wanted), "mean": mean, "std": std}

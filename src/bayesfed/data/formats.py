@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from bayesfed.core.errors import InputError
-from bayesfed.data.records import Records, canonical_order
-from bayesfed.data.sources import Source
+from bayesfed.data import arrays, pickled
+from bayesfed.data.records import SPLITS, Records, canonical_order
+from bayesfed.data.source import Source
 
 
 def read_cifar(wanted: Source, split: str, folder: Path) -> Records:
@@ -29,10 +30,24 @@ def read_cifar(wanted: Source, split: str, folder: Path) -> Records:
         contents = [sized(folder / part, (folder / part).read_bytes(), expected) for part in parts]
     elif (folder / archive.name).is_file():
         contents = read_archive(folder / archive.name, archive.md5, parts, expected)
+    elif wanted.torchvision and all(as_torchvision(wanted, folder, part).is_file() for part in parts):
+        return np.concatenate([pickled.read(as_torchvision(wanted, folder, part), width) for part in parts])
     else:
         missing = next(part for part in parts if not (folder / part).is_file())
-        raise InputError(f"{wanted.name}: neither {missing} nor {archive.name} is in the mirror {folder}")
+        also = f" nor {wanted.torchvision}/{Path(missing).stem}" if wanted.torchvision else ""
+        raise InputError(f"{wanted.name}: neither {missing} nor {archive.name}{also} is in the mirror {folder}")
     return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, width)
+
+
+def as_torchvision(wanted: Source, folder: Path, name: str) -> Path:
+    """Return where torchvision puts what a file holds: in a folder of its own, unpacked."""
+    return folder / wanted.torchvision / Path(name).name.removesuffix(".gz").removesuffix(".bin")
+
+
+def located(wanted: Source, folder: Path, name: str) -> Path:
+    """Return the path of a publisher's file in a mirror, which may be as torchvision has made it."""
+    packed = folder / wanted.torchvision / Path(name).name
+    return packed if wanted.torchvision and not (folder / name).is_file() and packed.is_file() else folder / name
 
 
 def read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) -> list[bytes]:
@@ -55,17 +70,19 @@ def read_archive(path: Path, md5: str, members: tuple[str, ...], expected: int) 
 
 
 def read_idx(wanted: Source, split: str, folder: Path) -> Records:
-    """Read records of a pair of gzipped idx files: big-endian magic number and dimensions, then bytes."""
+    """Read records of a pair of idx files, gzipped or not: big-endian magic number and dimensions, then bytes."""
     count, size = wanted.count(split), wanted.size
     columns = []
     headers = ((2051, count, size, size), (2049, count))
     for name, header in zip(wanted.parts[split], headers, strict=True):
-        path = folder / name
+        path = located(wanted, folder, name)
+        if wanted.torchvision and not path.is_file():
+            path = as_torchvision(wanted, folder, name)
         md5 = next(file.md5 for file in wanted.files if file.name == name)
         start = np.array(header, ">u4").tobytes()
         expected = len(start) + int(np.prod(header[1:]))
         try:
-            with gzip.open(path) as file:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
                 content = file.read(expected + 1)  # one more, to meet the end and its checksum
         except FileNotFoundError:
             raise InputError(f"{wanted.name}: no file {name} in the mirror {folder}") from None
@@ -84,7 +101,7 @@ def read_mat(wanted: Source, split: str, folder: Path) -> Records:
         from scipy.io import loadmat
     except ImportError:
         raise InputError(f"{wanted.name}: its MATLAB files need scipy, which is not installed") from None
-    path = folder / wanted.parts[split][0]
+    path = located(wanted, folder, wanted.parts[split][0])
     held = loadmat(path)
     shape = (wanted.size, wanted.size, wanted.channels, wanted.count(split))
     if held["X"].shape != shape or held["y"].size != shape[3]:
@@ -93,32 +110,43 @@ def read_mat(wanted: Source, split: str, folder: Path) -> Records:
     return np.concatenate([held["y"].reshape(-1, 1) % 10, pixels], axis=1).astype(np.uint8)
 
 
-def read_leaf(wanted: Source, split: str, folder: Path) -> Records:
-    """Read records of LEAF's json files of all users: x, a list of 784 levels of grey from 0 to 1 an image, and y, of
-    which 0 to 9 are digits, left out here, 10 to 35 capital and 36 to 61 small letters.
+def read_leaf(wanted: Source, folder: Path) -> tuple[dict[str, Records], tuple[str, ...]]:
+    """Read records of LEAF's json files of all users, and the users' names, who are the clients: x, a list of 784 levels
+    of grey from 0 to 1 an image, and y, of which 0 to 9 are digits, left out here, 10 to 35 capital and 36 to 61 small
+    letters.
     """
-    place = folder / wanted.parts[split][0]
+    splits = {split: leaf_split(wanted, folder / wanted.parts[split][0]) for split in SPLITS}
+    return arrays.records(splits), arrays.client_names(splits)
+
+
+def leaf_split(wanted: Source, place: Path) -> arrays.Split:
+    """Return the letters in a folder of LEAF's json files."""
     paths = sorted(place.glob("*.json"))
     if not paths:
         raise InputError(f"{wanted.name}: no json files in {place}; run LEAF's preprocess.sh ({wanted.homepage})")
-    found = []
-    for path in paths:
-        try:
-            users = json.loads(path.read_text(encoding="utf-8"))["user_data"].values()
-            images = [np.array(user["x"], float).reshape(-1, wanted.size**2) for user in users]
-            labels = [np.array(user["y"], int) for user in users]
-            pixels, y = np.concatenate(images) * 255, np.concatenate(labels)
-            good = len(pixels) == len(y) and y.min() >= 0 and y.max() < 62 and pixels.min() >= 0 and pixels.max() <= 255
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is none of LEAF's files ({error}): make it again") from None
-        if not good:
-            raise InputError(f"{path}: expected as many labels from 0 to 61 as images, with levels from 0 to 1")
-        letters = y >= 10
-        found.append(np.concatenate([y[letters, None] - 10, pixels[letters].round()], axis=1).astype(np.uint8))
-    records = np.concatenate(found)
-    if not len(records):
+    pixels, labels, users = (
+        np.concatenate(one) for one in zip(*(leaf_file(wanted, path) for path in paths), strict=True)
+    )
+    if not len(labels):
         raise InputError(f"{place}: no letters among its images; make LEAF's files of all classes")
-    return records
+    return arrays.Split(pixels, labels, users)
+
+
+def leaf_file(wanted: Source, path: Path) -> tuple[Records, Records, np.ndarray]:
+    """Return the letters in one of LEAF's json files: pixels (N, 784), labels from 0 and users (N,)."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))["user_data"]
+        images = [np.array(user["x"], float).reshape(-1, wanted.size**2) for user in held.values()]
+        labels = [np.array(user["y"], int) for user in held.values()]
+        pixels, y = np.concatenate(images) * 255, np.concatenate(labels)
+        users = np.repeat(list(held), [len(one) for one in labels])
+        good = len(pixels) == len(y) and y.min() >= 0 and y.max() < 62 and pixels.min() >= 0 and pixels.max() <= 255
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is none of LEAF's files ({error}): make it again") from None
+    if not good:
+        raise InputError(f"{path}: expected as many labels from 0 to 61 as images, with levels from 0 to 1")
+    letters = y >= 10
+    return pixels[letters].round().astype(np.uint8), (y[letters] - 10).astype(np.uint8), users[letters]
 
 
 def digits(wanted: Source) -> dict[str, Records]:
@@ -155,4 +183,4 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(file, "md5").hexdigest()
 
 
-READERS = {"cifar": read_cifar, "idx": read_idx, "mat": read_mat, "leaf": read_leaf}  # by `Source.format`
+READERS = {"cifar": read_cifar, "idx": read_idx, "mat": read_mat}  # by `Source.format`

@@ -25,7 +25,7 @@ def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path
     InputError as `store.load` and `partition.load`.
     """
     dealt = partition.load(dataset, spec, seed, data_dir, partitions)
-    data, parts = partition.as_dealt(store.load(dataset, data_dir), dealt, spec)
+    data, parts = partition.as_dealt(store.load(dataset, data_dir), dealt, spec, seed)
     classes = data.source.classes
     held = {
         "train": counts(parts.train_indices, parts.train_offsets, data.train_labels, classes),

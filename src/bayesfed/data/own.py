@@ -1,17 +1,19 @@
 """A dataset of a user's own: a folder with `dataset.yaml` and arrays, or with a reader of the publisher's files.
 
-Arrays: `train.npz` and `test.npz`, each with `images`, uint8 (N, H, W) or (N, H, W, C) with C from 1 to 4 behind, H = W,
-and `labels`, whole numbers (N,) from 0 to 255.
+Arrays: `train.npz` and `test.npz`, each with `images`, uint8 (N, H, W) or (N, H, W, C) with C from 1 to 4 behind, H = W, or
+`features`, numbers (N, ...), and `labels`, whole numbers (N,) from 0 to 255. `clients`, (N,), numbers or names, says whose
+each example is; without it in `test.npz`, the test examples are in common. Or `train.csv` and `test.csv` (tables.py), or the
+name of a table that scikit-learn bundles under `bunch`.
 
-A reader: `reader.py` with `read(folder)`, which gives {"train": (images, labels), "test": ...}, as above, from a folder
-with the files that `dataset.yaml` lists under `files`; without such a list, from the dataset's own folder (data/reader.py).
+A reader: `reader.py` with `read(folder)`, which gives {"train": (images, labels), "test": ...}, as above, floats for
+features, `clients` behind them or not, from a folder with the files that `dataset.yaml` lists under `files`; without such a
+list, from the dataset's own folder (data/reader.py).
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -24,15 +26,17 @@ from numpy.typing import NDArray
 from bayesfed.core import files, options
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.core.options import option
-from bayesfed.data import prepare, reader
+from bayesfed.data import arrays, prepare, reader, tables
+from bayesfed.data.arrays import Split
 from bayesfed.data.reader import DESCRIPTION, READER
 from bayesfed.data.records import SPLITS, canonical_order
-from bayesfed.data.sources import File, Source
+from bayesfed.data.source import File, Format, Source
 
-CHANNELS = 4  # at most
 RECORD = "dataset.json"
-
-Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images [N, C, H, W], labels [N]
+KINDS = ("npz", "csv")  # of arrays' files
+FORMATS: dict[str, tuple[Format, str]] = {  # by what a folder has: the format, and the files it is read from
+    "npz": ("arrays", "{split}.npz"), "csv": ("csv", "{split}.csv"), "reader": ("reader", READER), "bunch": ("bunch", "{bunch}"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,22 +52,27 @@ class Description:
     mean: tuple[float, ...] = option((), low=0, high=1)
     std: tuple[float, ...] = option((), above=0, high=1)
     fingerprints: Any = None  # {train: ..., test: ...}
+    bunch: str = ""  # a table that scikit-learn bundles, one of `tables.BUNCHES`
+    test: float = option(0.2, above=0, high=0.5)  # its share of test examples
     files: tuple[Any, ...] = ()  # of the publisher: {name: ..., urls: [...], md5: ...} each
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that the arrays of a dataset give, its first training image [1, C, H, W] where they are at hand, and what
-    its record says of its reader (data/reader.py).
+    """Facts that the arrays of a dataset give, its first training example [1, ...] where they are at hand, what its
+    record says of its reader (data/reader.py), and the names of its clients, which the data number in this order.
+
+    shape: of an example, (C, H, W) of an image. features: whether examples are features in float32.
     """
 
-    channels: int
-    size: int
+    shape: tuple[int, ...]
+    features: bool
     classes: int
     counts: Mapping[str, int]
     fingerprints: Mapping[str, str]
-    first: NDArray[np.uint8] | None = None
+    first: NDArray[Any] | None = None
     reader: Mapping[str, Any] | None = None
+    clients: tuple[str, ...] = ()
 
 
 def describe(name: str, folder: Path, data: Path) -> Source:
@@ -71,7 +80,7 @@ def describe(name: str, folder: Path, data: Path) -> Source:
 
     Raises InputError that names the file, what is wrong in it, and what would be right.
     """
-    names = (DESCRIPTION, READER, *(f"{split}.npz" for split in SPLITS))
+    names = (DESCRIPTION, READER, *(f"{split}.{kind}" for split in SPLITS for kind in KINDS))
     stamps = tuple(map(stamp, [*(folder / name for name in names), data / name / RECORD]))
     return _described(name, folder, data, stamps, reader.own_digest(folder) if (folder / READER).is_file() else "")
 
@@ -80,9 +89,8 @@ def describe(name: str, folder: Path, data: Path) -> Source:
 def _described(name: str, folder: Path, data: Path, stamps: object, sources: str) -> Source:
     """Describe as `describe`, once, until a file changes; `sources`: a digest of the folder where there is a reader."""
     source = as_described(name, folder)
-    if source.format == "arrays":
-        splits = {split: read_arrays(folder / f"{split}.npz") for split in SPLITS}
-        return filled(source, facts_of(splits, source))
+    if source.format != "reader":
+        return filled(source, facts_of(read_splits(source), source))
     facts = recorded(data / name)
     return replace(filled(source, facts), reader=reader.identity(source, facts.reader)) if facts else source
 
@@ -105,11 +113,16 @@ def as_described(name: str, folder: Path) -> Source:
             f"{where}.title: {text.title!r} begins as a formula of a spreadsheet does; begin with a letter"
         )
     how, target = prepare.read(text.prepare, f"{where}.prepare")
-    read = (folder / READER).is_file()
-    arrays = [split for split in SPLITS if (folder / f"{split}.npz").exists()]
-    if read == bool(arrays):
-        found = "both" if read else "neither"
-        raise InputError(f"{folder}: expected train.npz and test.npz, or {READER}, found {found}")
+    kinds = [kind for kind in KINDS if any((folder / f"{split}.{kind}").exists() for split in SPLITS)]
+    if (folder / READER).is_file():  # which may read CSV files beside it
+        kinds = [*(kind for kind in kinds if kind == "npz"), "reader"]
+    kinds += ["bunch"] if text.bunch else []
+    if len(kinds) != 1:
+        found = "both" if len(kinds) == 2 else "neither" if not kinds else ", ".join(kinds)
+        raise InputError(f"{folder}: expected train.npz and test.npz (or .csv), `bunch`, or {READER}, found {found}")
+    format_, names = FORMATS[kinds[0]]
+    if text.bunch and text.bunch not in tables.BUNCHES:
+        raise InputError(f"{where}.bunch: no table '{text.bunch}' is bundled; {nearest(text.bunch, tables.BUNCHES)}")
     return Source(
         name=name,
         title=text.title,
@@ -120,10 +133,10 @@ def as_described(name: str, folder: Path) -> Source:
         size=0,
         train=0,
         test=0,
-        format="reader" if read else "arrays",
+        format=format_,
         label_bytes=1,
         files=tuple(read_file(one, f"{where}.files") for one in text.files),
-        parts=MappingProxyType({split: (READER if read else f"{split}.npz",) for split in SPLITS}),
+        parts=MappingProxyType({split: (names.format(split=split, bunch=text.bunch),) for split in SPLITS}),
         fingerprints=read_fingerprints(text.fingerprints, f"{where}.fingerprints"),
         mean=text.mean,
         std=text.std,
@@ -131,7 +144,17 @@ def as_described(name: str, folder: Path) -> Source:
         target=target,
         augment="crop_flip" if text.augment else "none",
         folder=folder,
+        test_share=text.test,
     )
+
+
+def read_splits(source: Source) -> dict[str, Split]:
+    """Read the arrays of a dataset without a reader."""
+    assert source.folder is not None
+    if source.format == "bunch":
+        return tables.read_bunch(source.parts["train"][0], source.test_share, str(source.folder / DESCRIPTION))
+    read = tables.read_npz if source.format == "arrays" else tables.read_csv
+    return {split: read(source.folder / source.parts[split][0]) for split in SPLITS}
 
 
 def read_file(value: object, where: str) -> File:
@@ -166,51 +189,71 @@ def filled(source: Source, facts: Facts) -> Source:
         raise InputError(
             f"{where}.classes: {source.classes}, but there is a label {facts.classes - 1}; labels count from 0"
         )
-    for key, values in (("mean", source.mean), ("std", source.std)):
-        if bool(source.mean) != bool(source.std) or (values and len(values) != facts.channels):
-            raise InputError(
-                f"{where}.{key}: expected one value for each of {facts.channels} channels, or no mean and std"
-            )
+    if facts.features:
+        check_features(source, where)
+        source = replace(source, shape=facts.shape)
+    else:
+        channels, size, _ = facts.shape
+        for key, values in (("mean", source.mean), ("std", source.std)):
+            if bool(source.mean) != bool(source.std) or (values and len(values) != channels):
+                raise InputError(
+                    f"{where}.{key}: expected one value for each of {channels} channels, or no mean and std"
+                )
+        source = replace(source, channels=channels, size=size)
     source = replace(
         source,
         classes=source.classes or facts.classes,
-        channels=facts.channels,
-        size=facts.size,
         train=facts.counts["train"],
         test=facts.counts["test"],
         fingerprints=facts.fingerprints,
+        clients=len(facts.clients),
     )
     if facts.first is not None:
-        prepare.prepared(facts.first, source)  # so that what cannot be prepared is refused when runs are planned
+        prepare.seen(
+            facts.first, source, facts.first
+        )  # so that what cannot be prepared is refused when runs are planned
     return source
+
+
+def check_features(source: Source, where: Path) -> None:
+    """Raise InputError for what a description says of features and only images can have."""
+    for key, given in (("mean", source.mean), ("std", source.std), ("augment", source.augment != "none")):
+        if given:
+            raise InputError(
+                f"{where}.{key}: this is for images; leave it out, and take `prepare: standardise` for features"
+            )
 
 
 def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
     """Return what the arrays of both splits say.
 
-    Raises InputError for images of two sizes, and for training labels that do not count from 0 without gaps where the
-    description gives no number of classes.
+    Raises InputError for images of two sizes, for clients of the test images alone, and for training labels that do not
+    count from 0 without gaps where the description gives no number of classes.
     """
-    shapes = {split: images.shape[1:] for split, (images, _) in splits.items()}
-    if shapes["train"] != shapes["test"]:
+    kinds = {split: (one.values.dtype, one.values.shape[1:]) for split, one in splits.items()}
+    if kinds["train"] != kinds["test"]:
+        told = [f"{'(C, H, W) ' if dtype == np.uint8 else f'{dtype} '}{shape}" for dtype, shape in kinds.values()]
         raise InputError(
-            f"{source.folder}: training images have (C, H, W) {shapes['train']}, test images {shapes['test']}"
+            f"{source.folder}: training images have {told[0]}, test images {told[1].removeprefix('(C, H, W) ')}"
         )
-    channels, size, _ = shapes["train"]
-    classes = 1 + max(int(labels.max()) for _, labels in splits.values())
-    if not source.classes and (gaps := missing_labels(splits["train"][1], splits["test"][1])):
-        _, labels = splits["train"]
+    if splits["test"].clients is not None and splits["train"].clients is None:
+        raise InputError(f"{source.folder}: the test images have `clients`, the training images none; give those, too")
+    dtype, shape = kinds["train"]
+    classes = 1 + max(int(one.labels.max()) for one in splits.values())
+    if not source.classes and (gaps := missing_labels(splits["train"].labels, splits["test"].labels)):
+        labels = splits["train"].labels
         raise InputError(
             f"{source.folder}: training images have labels from {labels.min()} to {labels.max()}; they count from 0 "
             f"without gaps, but {gaps}; mend the labels, or, where that is meant, write `classes: {classes}` in {DESCRIPTION}"
         )
     return Facts(
-        channels,
-        size,
+        shape,
+        dtype != np.uint8,
         classes,
-        MappingProxyType({split: len(labels) for split, (_, labels) in splits.items()}),
-        MappingProxyType({split: canonical_order(records(split_))[1] for split, split_ in splits.items()}),
-        splits["train"][0][:1],
+        MappingProxyType({split: len(one.labels) for split, one in splits.items()}),
+        MappingProxyType({split: canonical_order(rows)[1] for split, rows in arrays.records(splits).items()}),
+        splits["train"].values[:1],
+        clients=arrays.client_names(splits),
     )
 
 
@@ -236,33 +279,12 @@ def recorded(folder: Path) -> Facts | None:
     """Return what the record of a fetched dataset says; None if there is none that can be read."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        channels, size, _ = record["shape"]
+        shape, features = tuple(record["shape"]), record.get("dtype", "uint8") != "uint8"
         classes, counts, fingerprints = record["classes"], record["images"], record["fingerprints"]
-        return Facts(channels, size, classes, counts, fingerprints, reader=reader.noted(record))
+        names = tuple(record.get("clients", ()))
+        return Facts(shape, features, classes, counts, fingerprints, reader=reader.noted(record), clients=names)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def records(split: Split) -> NDArray[np.uint8]:
-    """Return records [N, 1 + C H W]: the label, then the pixels, channel by channel."""
-    images, labels = split
-    return np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)
-
-
-def read_arrays(path: Path) -> Split:
-    """Read and check the images and labels of an npz file; no pickle is read."""
-    try:
-        if path.is_file() and not zipfile.is_zipfile(path):
-            raise InputError(f"{path}: not readable as npz: it is no such file, which np.savez writes, or was cut off")
-        with np.load(path, allow_pickle=False) as held:
-            for name in ("images", "labels"):
-                if name not in held.files:
-                    raise InputError(f"{path}: there is no array '{name}'; {nearest(name, held.files)}")
-            return checked(held["images"], held["labels"], str(path))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
 
 
 def run_reader(source: Source, place: Path, mirror: Path | None) -> tuple[dict[str, Split], dict[str, Any]]:
@@ -273,32 +295,9 @@ def run_reader(source: Source, place: Path, mirror: Path | None) -> tuple[dict[s
     path = source.folder / READER
     given, noted = reader.run(source, place, mirror)
     try:
-        splits = {
-            split: checked(np.asarray(given[split][0]), np.asarray(given[split][1]), f"{path}, {split}")
-            for split in SPLITS
-        }
+        splits = {split: arrays.checked(*map(np.asarray, given[split]), where=f"{path}, {split}") for split in SPLITS}
     except (KeyError, IndexError, TypeError, ValueError):  # the last of lists that are no arrays
-        raise InputError(f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read') from None
+        raise InputError(
+            f'{path}: expected {{"train": (images, labels), "test": (images, labels)}} of read, `clients` behind them or not'
+        ) from None
     return splits, noted
-
-
-def checked(images: NDArray[Any], labels: NDArray[Any], where: str) -> Split:
-    """Images (N, H, W) or (N, H, W, C) as [N, C, H, W], and labels as bytes; raises InputError for any others."""
-    shape = images.shape
-    if images.dtype != np.uint8:
-        raise InputError(f"{where}: images are {images.dtype}; expected uint8, from 0 to 255")
-    if images.ndim == 3:
-        images = images[..., None]
-    elif len(shape) == 4 and shape[2] == shape[3] != shape[1]:
-        raise InputError(f"{where}: images {shape} have their channels first; expected (N, H, W, C)")
-    if images.ndim != 4 or not 1 <= images.shape[3] <= CHANNELS or not images.size:
-        raise InputError(f"{where}: images {shape}; expected (N, H, W) or (N, H, W, C) with 1 to {CHANNELS} channels")
-    if images.shape[1] != images.shape[2]:
-        raise InputError(f"{where}: images of {shape[1]}x{shape[2]} pixels; expected square ones: crop or pad them")
-    if labels.shape != shape[:1]:
-        raise InputError(f"{where}: labels {labels.shape} for images {shape}; expected one for each image")
-    if labels.dtype.kind not in "iu":
-        raise InputError(f"{where}: labels are {labels.dtype}; expected whole numbers")
-    if labels.min() < 0 or labels.max() > 255:
-        raise InputError(f"{where}: labels from {labels.min()} to {labels.max()}; expected 0 to 255")
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.uint8)

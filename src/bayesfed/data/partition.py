@@ -7,28 +7,32 @@ what it was made from.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bayesfed.core import plugins, rng
 from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
-from bayesfed.data.records import read_npz, write_npz
-from bayesfed.data.schemes import NO_IMAGES, SCHEMES, WHOLE, Indices, Partition, PartitionSpec, Scheme, divide
-from bayesfed.data.sources import Source
+from bayesfed.data.records import SPLITS, read_npz, write_npz
+from bayesfed.data.schemes import SCHEMES, WHOLE, Partition, PartitionSpec, divide, own_source, registry, wrongly_dealt
+from bayesfed.data.source import Source
 
 SERVER = "server_indices"
 PARTITIONS = "partitions"  # the folder of partitions in the data folder
 
 
 def filename(dataset: str, spec: PartitionSpec, seed: int) -> str:
-    """Return the partition's path relative to the data folder."""
-    return f"{PARTITIONS}/{dataset}/{spec.label}-seed~{seed}.npz"
+    """Return the partition's path relative to the data folder; that of a user's own scheme ends with its digest."""
+    source = own_source(spec.scheme)[:12]
+    return f"{PARTITIONS}/{dataset}/{spec.label}-seed~{seed}{source and f'-{source}'}.npz"
 
 
 def place(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None) -> Path:
@@ -52,7 +56,9 @@ def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: 
         load(dataset, spec, seed, data_dir, folder)
         return path
     data = store.load(dataset, data_dir)
-    partition = divide(data.train_labels, data.test_labels, spec, seed)
+    spec.rule.check_data(data.source, spec)
+    train, test = (getattr(data, f"{split}_{spec.rule.by}") for split in SPLITS)
+    partition = divide(train, test, spec, seed)
     arrays = {"parameters": np.array(_parameters(data.source, spec, seed))} | vars(partition)
     try:
         write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
@@ -87,35 +93,9 @@ def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: P
         raise InputError(f"partition {path} is truncated or changed: {again}") from None
     if parameters != _parameters(wanted, spec, seed):
         raise InputError(f"partition {path} was made from other data or parameters ({parameters}): {again}")
-    scheme = SCHEMES[spec.scheme]
-    splits = [
-        (wanted.train, partition.train_indices, partition.train_offsets, partition.server_indices),
-        (wanted.test, partition.test_indices, partition.test_offsets, NO_IMAGES),
-    ]
-    if scheme.pooled:
-        pool, server = wanted.train + wanted.test, partition.server_indices
-        splits = [
-            (pool, partition.train_indices, partition.train_offsets, np.append(partition.test_indices, server)),
-            (pool, partition.test_indices, partition.test_offsets, np.append(partition.train_indices, server)),
-        ]
-    for count, indices, offsets, aside in splits:
-        if len(offsets) != spec.clients + 1 or not once(np.split(indices, offsets[1:-1]), aside, count, scheme):
-            raise InputError(f"partition {path} does not deal each image once: {again}")
+    if wrongly_dealt(partition, spec.rule, spec.clients, wanted.train, wanted.test):
+        raise InputError(f"partition {path} does not deal each image once: {again}")
     return partition
-
-
-def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -> bool:
-    """Return whether of `count` images each is dealt once, where all are; else to one client at most, or, where
-    clients may have images in common, once to each; and none to a client that is set aside.
-    """
-    dealt = np.concatenate([*hands, aside])
-    if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):
-        return False
-    if scheme.deals_test and not scheme.pooled:
-        return np.array_equal(np.sort(dealt), np.arange(count))
-    if scheme.in_common:
-        return all(len(np.unique(hand)) == len(hand) and not np.isin(hand, aside).any() for hand in hands)
-    return len(np.unique(dealt)) == len(dealt)
 
 
 def sets_aside(spec: PartitionSpec) -> bool:
@@ -123,22 +103,42 @@ def sets_aside(spec: PartitionSpec) -> bool:
     return spec.server is not None
 
 
-def as_dealt(data: store.Dataset, partition: Partition, spec: PartitionSpec) -> tuple[store.Dataset, Partition]:
+def as_dealt(
+    data: store.Dataset, partition: Partition, spec: PartitionSpec, seed: int
+) -> tuple[store.Dataset, Partition]:
     """Return a dataset and its partition as a run uses them.
 
     If a scheme deals from both splits together, the training split is what clients train on, the test split what they
-    are tested on, in the order of the clients; else both stay.
+    are tested on, in the order of the clients. If its clients see images in another way, they are changed. Else both stay.
     """
-    if not SCHEMES[spec.scheme].pooled:
-        return data, partition
-    train_images, test_images = dealt(data.train_images, data.test_images, partition)
-    train_labels, test_labels = dealt(data.train_labels, data.test_labels, partition)
-    counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
-    return (
-        replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
-                test_labels=test_labels, placed={}),
-        Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets),
-    )  # fmt: skip
+    if spec.rule.pooled:
+        train_images, test_images = dealt(data.train_images, data.test_images, partition)
+        train_labels, test_labels = dealt(data.train_labels, data.test_labels, partition)
+        counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
+        data = replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
+                       test_labels=test_labels, placed={})  # fmt: skip
+        partition = Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets)
+    if spec.rule.changes_images:
+        images = [seen(getattr(data, f"{split}_images"), split, partition, spec, seed) for split in SPLITS]
+        data = replace(data, train_images=images[0], test_images=images[1], placed={})
+    return data, partition
+
+
+def seen(images: NDArray[Any], split: str, partition: Partition, spec: PartitionSpec, seed: int) -> NDArray[Any]:
+    """Return the images of a split, each as its client sees it. Raises InputError for a scheme that gives others."""
+    found, origin = images.copy(), registry.plugin(spec.scheme, "partition.scheme").origin
+    for client in range(spec.clients):
+        own = getattr(partition, split)(client)
+        random = rng.generator(seed, f"skew-{split}", 0, client)
+        with contextlib.nullcontext() if spec.scheme in SCHEMES else plugins.one_line(origin):
+            changed = spec.rule.seen(images[own], client, spec, random)
+        if (changed.dtype, changed.shape) != (images.dtype, (len(own), *images.shape[1:])):
+            raise InputError(
+                f"{origin}: partition scheme '{spec.scheme}': expected {images.dtype} {(len(own), *images.shape[1:])} of "
+                f"`seen`, found {changed.dtype} {changed.shape}"
+            )
+        found[own] = changed
+    return found
 
 
 def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np.ndarray, np.ndarray]:
@@ -151,4 +151,6 @@ def _parameters(wanted: Source, spec: PartitionSpec, seed: int) -> str:
     values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **spec.to_dict()}
     if spec.alpha is not None:
         values["alpha"] = f"{spec.alpha:g}"  # 100 and 100.0 are the same partition
+    if digest := own_source(spec.scheme):
+        values["source"] = digest
     return json.dumps(values, sort_keys=True)

@@ -1,6 +1,7 @@
-"""Preparations: how native images of a dataset are brought to the size that networks see.
+"""Preparations: how native images of a dataset are brought to the size that networks see, and features to their scale.
 
-A preparation takes images uint8 [N, C, H, W] and a side in pixels, and gives uint8 [N, C, side, side].
+A preparation takes images uint8 [N, C, H, W] and a side in pixels, and gives uint8 [N, C, side, side]. `standardise` is that
+of features: it takes them and those of the training split, float32 [N, ...].
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from bayesfed.core import options, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.core.options import option
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 
 Images = NDArray[np.uint8]
+Features = NDArray[np.float32]
 AT_ONCE = 4096  # images resized at once, as floats
 MOST = 1024  # pixels, of a side
 GREY, COLOUR = 1, 3  # channels
@@ -59,12 +61,20 @@ def resize(images: Images, side: int) -> Images:
     return np.concatenate([part(start) for start in range(0, len(images), AT_ONCE)])
 
 
-PREPARATIONS: dict[str, Callable[[Images, int], Images]] = {
+def standardise(features: Features, training: Features) -> Features:
+    """Bring each feature to mean 0 and standard deviation 1 over the training split; one that is constant there to 0."""
+    mean, std = training.mean(0, dtype=np.float64), training.std(0, dtype=np.float64)
+    return ((features - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+
+
+PREPARATIONS: dict[str, Callable[..., NDArray[Any]]] = {
     "none": none,
     "pad": pad,
     "enlarge": enlarge,
     "resize": resize,
+    "standardise": standardise,
 }
+OF_FEATURES = ("none", "standardise")
 
 registry = plugins.Modules(
     "preparations",
@@ -91,6 +101,10 @@ def prepared(images: Images, source: Source) -> Images:
     Raises InputError for what a user's preparation raises, and for one that does not give such images.
     """
     part = registry.plugin(source.prepare, f"dataset '{source.name}', prepare")
+    if source.prepare == "standardise":
+        raise InputError(
+            f"dataset '{source.name}', prepare: 'standardise' is for features; images are normalised by channel anyway"
+        )
     with contextlib.nullcontext() if source.prepare in PREPARATIONS else plugins.one_line(part.origin):
         found = part.value()(images, source.side)
     shape = (len(images), source.channels, source.side, source.side)
@@ -98,6 +112,25 @@ def prepared(images: Images, source: Source) -> Images:
         was = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
         raise InputError(f"{part.origin}: preparation '{source.prepare}': expected uint8 {shape}, found {was}")
     return in_channels(found, source.seen_channels)
+
+
+def check_features(source: Source) -> None:
+    """Raise InputError for a preparation that is not for features."""
+    if source.prepare not in OF_FEATURES:
+        raise InputError(
+            f"dataset '{source.name}', prepare: '{source.prepare}' is for images; features take {' or '.join(OF_FEATURES)}"
+        )
+
+
+def seen(values: NDArray[Any], source: Source, training: NDArray[Any]) -> NDArray[Any]:
+    """Return native images or features of a dataset as networks see them, [N, *source.seen_shape].
+
+    training: those of the training split. Raises InputError as `prepared` and `check_features`.
+    """
+    if not source.shape:
+        return prepared(values, source)
+    check_features(source)
+    return standardise(values, training) if source.prepare == "standardise" else values
 
 
 def in_channels(images: Images, channels: int) -> Images:
@@ -153,6 +186,8 @@ class Seen:
         Raises InputError for a preparation that there is not, for channels that its images cannot have, and for an
         augmentation that is not for such images.
         """
+        if source.shape:
+            return self.of_features(source)
         if self.channels not in (None, source.channels):
             if {self.channels, source.channels} != {GREY, COLOUR}:
                 raise InputError(
@@ -172,6 +207,19 @@ class Seen:
             mean, std = FIXED[self.normalise]
             source = replace(source, mean=(mean,) * source.seen_channels, std=(std,) * source.seen_channels)
         return source if self.augment == "dataset" else replace(source, augment=self.augment)
+
+    def of_features(self, source: Source) -> Source:
+        """Return a dataset of features as the run sees them; InputError for what is only for images."""
+        asked = {"normalise": self.normalise, "augment": self.augment, "channels": self.channels}
+        for key, value in asked.items():
+            if value not in (None, "dataset", "none"):
+                raise InputError(
+                    f"images.{key}: '{value}' is for images, and dataset '{source.name}' has features; leave it out"
+                )
+        if self.prepare != "dataset":
+            source = replace(source, prepare=read(self.prepare, "images.prepare")[0])
+        check_features(source)
+        return source
 
 
 AS_IT_IS = Seen()

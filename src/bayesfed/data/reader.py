@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core import files, plugins
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 
 DESCRIPTION, READER = "dataset.yaml", "reader.py"
 SYSTEM = ("/dev", "/etc", "/proc", "/sys")  # no data of anybody's

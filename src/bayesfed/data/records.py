@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from bayesfed.core import files
 
 SPLITS = ("train", "test")
-Records = NDArray[np.uint8]  # [N, label bytes + pixels], one record a row
+Records = NDArray[np.uint8]  # [N, label bytes + client's bytes, if the data have clients + values], one record a row
+CLIENT = np.dtype("<i4")  # of a client's number in a record
+FEATURE = np.dtype("<f4")  # of each feature in a record
+NOBODY = -1  # the client of what is in common
 SEAL = 64  # hexadecimal digits of a sha256
 
 
@@ -24,6 +27,13 @@ def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]
     digests = np.array([hashlib.sha256(row.tobytes()).digest() for row in records], dtype="V32")
     order = np.argsort(digests)
     return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
+
+
+def joined(labels: Records, clients: NDArray[np.int32] | None, values: NDArray[Any]) -> Records:
+    """Return records from labels [N, label bytes], clients [N] if there are some, and values [N, ...]."""
+    count = len(labels)
+    parts = [] if clients is None else [clients.astype(CLIENT).view(np.uint8).reshape(count, -1)]
+    return np.concatenate([labels, *parts, np.ascontiguousarray(values).reshape(count, -1).view(np.uint8)], axis=1)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:

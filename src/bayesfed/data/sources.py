@@ -2,81 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
-
-@dataclass(frozen=True)
-class File:
-    """A file as its publisher offers it: its path in a mirror, where to download it, and its checksum."""
-
-    name: str
-    urls: tuple[str, ...]  # the publisher's first, then mirrors
-    md5: str
-
-
-@dataclass(frozen=True)
-class Source:
-    """One dataset. Identity is `fingerprints`, not the files: an honest mirror may order records differently.
-
-    The fingerprint of a split is the sha256 over the sorted sha256 digests of its records; a record is the
-    label byte (CIFAR-100: coarse, then fine) followed by the pixels, channel by channel, in native size.
-
-    Where we have never had the data, there are no fingerprints: identity is then the checksums of the publisher's files,
-    which every file must have; without such files either (format leaf), what was fetched first.
-    """
-
-    name: str
-    title: str
-    licence: str
-    homepage: str
-    classes: int
-    channels: int
-    size: int  # side of a native image in pixels
-    train: int  # images in the training split
-    test: int  # images in the test split
-    format: Literal["cifar", "idx", "mat", "leaf", "scikit-learn", "arrays", "reader"]
-    label_bytes: int  # the last of them is the label we use
-    files: tuple[File, ...]  # what to download; empty for data that comes with scikit-learn
-    parts: Mapping[str, tuple[str, ...]]  # split -> the files to read, in `files` or within the archive there
-    fingerprints: Mapping[str, str]  # split -> sha256
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]; () for those of the prepared training images
-    std: tuple[float, ...]
-    prepare: str  # the preparation that brings native images to `target`; `none` leaves them as they are
-    target: int = 32
-    channels_to: int = 0  # that native images are brought to; 0 leaves them as they are
-    augment: str = "none"  # in training: `none`, `crop_flip` or `fola`
-    folder: Path | None = None  # of a user's own dataset (data/own.py); its format is arrays or reader
-    reader: str = ""  # a digest of all that a reader has read; "" without one
-
-    @property
-    def fingerprint(self) -> str:
-        """One sha256 for the whole dataset, both splits."""
-        found = [self.fingerprints[s] for s in ("train", "test")] if self.fingerprints else [f.md5 for f in self.files]
-        return hashlib.sha256("".join(found).encode()).hexdigest()
-
-    @property
-    def bundled(self) -> bool:
-        """True if an installed library has the images, which are then fetched without a network."""
-        return self.format == "scikit-learn"
-
-    @property
-    def side(self) -> int:
-        """Side in pixels of the images as networks see them."""
-        return self.size if self.prepare == "none" else self.target
-
-    @property
-    def seen_channels(self) -> int:
-        """Channels of the images as networks see them."""
-        return self.channels_to or self.channels
-
-    def count(self, split: str) -> int:
-        """Images in `split`, "train" or "test"."""
-        return self.train if split == "train" else self.test
+from bayesfed.data.source import File, Source
 
 
 def _cifar_archive(name: str, md5: str) -> tuple[File, ...]:
@@ -103,6 +33,7 @@ _DIGITS_LICENCE = "CC BY 4.0 (UCI Machine Learning Repository)"
 SOURCES: dict[str, Source] = {
     "cifar10": Source(
         name="cifar10",
+        torchvision="cifar-10-batches-py",
         title="CIFAR-10",
         licence=_CIFAR_LICENCE,
         homepage=_CIFAR_HOME,
@@ -133,6 +64,7 @@ SOURCES: dict[str, Source] = {
     ),
     "cifar100": Source(
         name="cifar100",
+        torchvision="cifar-100-python",
         title="CIFAR-100",
         licence=_CIFAR_LICENCE,
         homepage=_CIFAR_HOME,
@@ -158,6 +90,7 @@ SOURCES: dict[str, Source] = {
     ),
     "mnist": Source(
         name="mnist",
+        torchvision="MNIST/raw",
         title="MNIST",
         licence="CC BY-SA 3.0",
         homepage="http://yann.lecun.com/exdb/mnist/",
@@ -191,6 +124,7 @@ SOURCES: dict[str, Source] = {
     ),
     "fashion-mnist": Source(
         name="fashion-mnist",
+        torchvision="FashionMNIST/raw",
         title="Fashion-MNIST",
         licence="MIT",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
@@ -250,6 +184,7 @@ SOURCES: dict[str, Source] = {
 SOURCES["kmnist"] = replace(
     SOURCES["mnist"],
     name="kmnist",
+    torchvision="KMNIST/raw",
     title="KMNIST",
     licence="CC BY-SA 4.0",
     homepage="http://codh.rois.ac.jp/kmnist/",
@@ -270,6 +205,7 @@ SOURCES["kmnist"] = replace(
 )
 SOURCES["svhn"] = Source(
     name="svhn",
+    torchvision=".",
     title="SVHN",
     licence="for non-commercial use only",
     homepage="http://ufldl.stanford.edu/housenumbers/",

@@ -2,8 +2,9 @@
 
 A bundled dataset is fetched by the first load; any other one by the user, whom the error tells the command.
 
-`data/<name>/` holds `train.npz` and `test.npz` (`images` uint8 [N, C, H, W] in native size, `labels` uint8
-[N], in canonical order) and `dataset.json`, written last: a dataset is there when its `dataset.json` is.
+`data/<name>/` holds `train.npz` and `test.npz` (`images` uint8 [N, C, H, W] in native size, or `features` float32 [N, ...],
+and `labels` uint8 [N], in canonical order; `clients` int32 [N] where the data name some) and `dataset.json`, written last: a
+dataset is there when its `dataset.json` is.
 """
 
 from __future__ import annotations
@@ -21,23 +22,29 @@ from bayesfed.core.errors import InputError
 from bayesfed.data import prepare, reader
 from bayesfed.data.catalogue import how_to_fetch, source
 from bayesfed.data.records import SPLITS
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 
 DRIFT = 1e-4  # of mean and standard deviation since they were pinned: no more than rounding on another processor
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset in memory: images uint8 [N, C, side, side], labels int64 [N], both in canonical order.
+    """A dataset in memory, in canonical order: images uint8 [N, C, side, side], or features float32 [N, ...], and labels
+    int64 [N].
+
+    clients: the number of each image's client, int32 [N], NOBODY (-1) in a test split that is in common; None where the data
+    name no clients.
 
     The source of a dataset of a user's own has its mean and standard deviation, given or measured.
     """
 
     source: Source
-    train_images: NDArray[np.uint8]
+    train_images: NDArray[Any]
     train_labels: NDArray[np.int64]
-    test_images: NDArray[np.uint8]
+    test_images: NDArray[Any]
     test_labels: NDArray[np.int64]
+    train_clients: NDArray[np.int32] | None = None
+    test_clients: NDArray[np.int32] | None = None
     placed: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what the engine has made of it
 
 
@@ -47,11 +54,20 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """
     wanted = seen.of(source(name))
     fetch_or_check(wanted, data_dir)
-    splits = []
-    for split in SPLITS:
-        with np.load(data_dir / name / f"{split}.npz", allow_pickle=False) as arrays:
-            splits += [prepare.prepared(arrays["images"], wanted), arrays["labels"].astype(np.int64)]
-    return Dataset(normalised(wanted, splits[0], data_dir), *splits)
+    train, train_labels, train_clients = native(wanted, "train", data_dir)
+    test, test_labels, test_clients = native(wanted, "test", data_dir)
+    seen_train, seen_test = prepare.seen(train, wanted, train), prepare.seen(test, wanted, train)
+    as_run = normalised(wanted, seen_train, data_dir)
+    return Dataset(as_run, seen_train, train_labels, seen_test, test_labels, train_clients, test_clients)
+
+
+def native(
+    wanted: Source, split: str, data_dir: Path
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int32] | None]:
+    """Read the images or features of a split as they were fetched, the labels, and the clients, if the data name some."""
+    with np.load(data_dir / wanted.name / f"{split}.npz", allow_pickle=False) as arrays:
+        clients = arrays["clients"] if wanted.clients else None
+        return arrays[wanted.array], arrays["labels"].astype(np.int64), clients
 
 
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
@@ -73,6 +89,10 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
 
 def check_channels(foreign: Source, own: Source) -> None:
     """Raise InputError where the images of one dataset cannot be shown as those of another."""
+    if foreign.shape or own.shape:
+        raise InputError(
+            f"tasks.foreign: '{foreign.name}' cannot be shown as '{own.name}': only images are told from others; leave it out"
+        )
     if foreign.channels != own.seen_channels and {foreign.channels, own.seen_channels} != {1, 3}:
         raise InputError(
             f"tasks.foreign: images of '{foreign.name}' have {foreign.channels} channels, those of '{own.name}' "
@@ -85,7 +105,7 @@ def normalised(wanted: Source, images: NDArray[np.uint8], data_dir: Path) -> Sou
 
     Raises InputError where the same preparation gave others when the dataset was fetched.
     """
-    if wanted.mean:
+    if wanted.mean or wanted.shape:
         return wanted
     mean, std = prepare.statistics(images)
     if 0 in std:

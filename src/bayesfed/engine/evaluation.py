@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.data.augment import Images
+from bayesfed.data.augment import Features, Images
 from bayesfed.engine import method_checks
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.node import GLOBAL, SAMPLED, Node
@@ -160,7 +160,9 @@ class Evaluation:
         self.validated.setdefault(predictor.name, {})[client] = predicted
         return []
 
-    def predict(self, client: int, predictor: Predictor, images: Images, indices: Tensor, of: str = "") -> Tensor:
+    def predict(
+        self, client: int, predictor: Predictor, images: Images | Features, indices: Tensor, of: str = ""
+    ) -> Tensor:
         """Predict for a client or the server, and note whether all of it are numbers.
 
         `of`: which images, where they are not those of the run's test set.

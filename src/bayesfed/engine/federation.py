@@ -16,7 +16,7 @@ from bayesfed.core import rng
 from bayesfed.core.errors import InputError
 from bayesfed.data import partition as partitions
 from bayesfed.data import store
-from bayesfed.data.augment import Images
+from bayesfed.data.augment import Features, Images, on_device
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.device import Compute
 from bayesfed.engine.shards import held_out, images_for_server, placed, round_half_up
@@ -43,9 +43,9 @@ class Shard:
     validation: indices among the training images that are set aside, and never trained on.
     """
 
-    train_images: Images
+    train_images: Images | Features
     train: Tensor
-    test_images: Images
+    test_images: Images | Features
     test: Tensor
     validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
@@ -73,10 +73,10 @@ class Federation:
         self.rounds = run.budget.rounds  # fewer where `patience` ends the run early
         if partition is not None:
             (whole,) = datasets
-            whole, partition = partitions.as_dealt(whole, partition, run.partition)
+            whole, partition = partitions.as_dealt(whole, partition, run.partition, run.budget.seed)
             datasets = [whole]
         self.splits = [placed(one, compute) for one in datasets]
-        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
+        place = functools.partial(on_device, device=compute.device, dtype=compute.cast)
         self.foreign = {
             name: place(datasets[0].source, images, np.zeros(len(images)), augment="none")
             for name, images in zip(run.tasks.foreign if datasets else (), foreign, strict=True)
@@ -254,7 +254,7 @@ class Federation:
         return not (self.method.draws_by_image or any(network.batchwise or network.random for network in networks))
 
     @torch.no_grad()
-    def predict(self, predictor: Predictor, images: Images, indices: Tensor) -> Tensor:
+    def predict(self, predictor: Predictor, images: Images | Features, indices: Tensor) -> Tensor:
         """Predict log class probabilities (n, classes) of the images at `indices` (n,)."""
         size = EVALUATION_BATCH[self.compute.device.type]
         found = []

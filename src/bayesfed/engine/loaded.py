@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from bayesfed.core import files, helper_modules, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import partition, prepare, store
-from bayesfed.data.augment import Images
+from bayesfed.data.augment import on_device
 from bayesfed.data.records import SPLITS
-from bayesfed.data.schemes import SCHEMES
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 from bayesfed.engine import checkpoint as checkpoints
 from bayesfed.engine.device import Compute
 from bayesfed.engine.federation import SERVER, Federation, prefix
@@ -105,23 +104,32 @@ class TrainedModel:
     def __repr__(self) -> str:
         return f"TrainedModel({self.name!r} of {str(self.run.folder)!r})"
 
-    def prepare(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
-        """Prepare images for the network, float32 (N, C, side, side), from what the dataset has: uint8 (N, C, H, W).
+    def prepare(self, images: NDArray[Any] | Tensor) -> Tensor:
+        """Prepare examples for the network, in float32: images (N, C, side, side) or features (N, ...).
+
+        From what the dataset has: images uint8 (N, C, H, W), or features float32 (N, ...).
 
         Raises InputError for anything else.
         """
-        native = np.asarray(images)
-        if native.dtype != np.uint8 or native.ndim != 4 or not len(native):
-            raise InputError(f"images: expected uint8 (N, C, H, W), at least one, found {native.dtype} {native.shape}")
+        native, shape = np.asarray(images), self.source.shape
+        what = f"float32 {('N', *shape)}".replace("'", "") if shape else "uint8 (N, C, H, W)"
+        fits = (
+            native.dtype == np.float32 and native.shape[1:] == shape
+            if shape
+            else native.dtype == np.uint8 and native.ndim == 4
+        )
+        if not fits or not len(native):
+            raise InputError(f"{self.source.array}: expected {what}, at least one, found {native.dtype} {native.shape}")
         self.run.take_plugins()  # another run may have had its own in use since
-        pixels = prepare.prepared(native, self.source)
-        one = Images(
-            self.source, pixels, np.zeros(len(pixels)), augment="none", device=HOST.device, dtype=torch.float32
+        training = store.native(self.source, "train", self.run.data)[0] if shape else native
+        values = prepare.seen(native, self.source, training)
+        one = on_device(
+            self.source, values, np.zeros(len(values)), augment="none", device=HOST.device, dtype=torch.float32
         )
         return one.plain(torch.arange(len(one)))
 
     @torch.no_grad()
-    def log_probabilities(self, images: NDArray[np.uint8] | Tensor) -> Tensor:
+    def log_probabilities(self, images: NDArray[Any] | Tensor) -> Tensor:
         """Predict log class probabilities (N, classes) of images as the dataset has them; raise InputError as
         `prepare` does.
         """
@@ -211,8 +219,9 @@ class LoadedRun:
         """Order networks by the names of their predictors."""
         return Networks(f"{owner} of this run of {self.summary['method']}", {one.name: one for one in found})
 
-    def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return images uint8 (N, C, H, W) as the dataset has them, and labels (N,), of the split `train` or `test`.
+    def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return images uint8 (N, C, H, W), or features float32 (N, ...), as the dataset has them, whatever the partition
+        changes in them, and labels (N,), of the split `train` or `test`.
 
         `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
         """
@@ -235,16 +244,15 @@ class LoadedRun:
         if not isinstance(client, int | np.integer) or not 0 <= client < self.run.partition.clients:
             raise InputError(f"client {client!r}: this run has clients 0 to {self.run.partition.clients - 1}")
 
-    def _native(self, source: Source, split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def _native(self, source: Source, split: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return images and labels of a split as the run has it, which takes it from both where its partition deals
         from both.
         """
         found = {}
         for one in SPLITS:
-            with np.load(self.data / source.name / f"{one}.npz", allow_pickle=False) as arrays:
-                found[one] = arrays["images"], arrays["labels"].astype(np.int64)
+            found[one] = store.native(source, one, self.data)[:2]
         how = self.run.partition
-        if not self.run.multi_task and SCHEMES[how.scheme].pooled:
+        if not self.run.multi_task and how.rule.pooled:
             shares = partition.load(source.name, how, self.run.budget.seed, self.data, self.partitions)
             (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
             images = partition.dealt(train_images, test_images, shares)

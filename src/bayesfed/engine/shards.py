@@ -9,17 +9,17 @@ import numpy as np
 from bayesfed.core import rng
 from bayesfed.core.errors import InputError
 from bayesfed.data import store
-from bayesfed.data.augment import Images
+from bayesfed.data.augment import Features, Images, on_device
 from bayesfed.engine.device import Compute
 
 
-def placed(one: store.Dataset, compute: Compute) -> tuple[Images, Images]:
+def placed(one: store.Dataset, compute: Compute) -> tuple[Images | Features, Images | Features]:
     """Put a dataset's training and test images on the device: once, however many runs of the process share the
     dataset.
     """
     key = (compute.device, compute.cast)
     if key not in one.placed:
-        place = functools.partial(Images, device=compute.device, dtype=compute.cast)
+        place = functools.partial(on_device, device=compute.device, dtype=compute.cast)
         one.placed[key] = (
             place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
             place(one.source, one.test_images, one.test_labels, augment="none"),

@@ -15,15 +15,15 @@ from bayesfed.core.errors import InputError
 from bayesfed.models import bayesadmm, fedppd
 from bayesfed.models import pretrained as pretraining
 from bayesfed.models.module import Build as ModuleBuilder
-from bayesfed.models.module import ModuleNetwork, naming
+from bayesfed.models.module import ModuleNetwork, call, naming
 from bayesfed.models.network import Chain, Conv, Linear, Network
 
-__all__ = ["CONVOLUTIONS", "NETWORKS", "AnyNetwork", "build", "check"]
+__all__ = ["CONVOLUTIONS", "NETWORKS", "AnyNetwork", "build", "build_for", "check"]
 
 AnyNetwork = Network | ModuleNetwork
-# For a number of classes, of channels, and the side of an image in pixels: a chain of layers, with PyTorch's initialisation
-# where they come alone, or any module.
-Builder = Callable[[int, int, int], Chain | tuple[Conv | Linear, ...] | nn.Module]
+# A function of (classes, channels, side of an image in pixels), or of (classes, shape), the shape of an example: a chain of
+# layers, with PyTorch's initialisation where they come alone, or any module.
+Builder = Callable[..., Chain | tuple[Conv | Linear, ...] | nn.Module]
 
 # As `models.global`, this word means that the server holds the convolutions alone (multi-task learning).
 CONVOLUTIONS = "convolutions"
@@ -117,28 +117,32 @@ def check(name: object, key: str) -> str:
 
 
 def build(name: str, classes: int, channels: int, size: int, weights: Path | None = None) -> AnyNetwork:
-    """Return the network `name` for images of channels x size x size and that many classes; one object for each
-    request.
+    """Return `build_for` images of channels x size x size."""
+    return build_for(name, classes, (channels, size, size), weights)
 
-    `weights`: a file that it starts from. Raises InputError for an unknown name, for images that the network cannot take,
+
+def build_for(name: str, classes: int, shape: tuple[int, ...], weights: Path | None = None) -> AnyNetwork:
+    """Return the network `name` for examples of a shape and that many classes; one object for each request.
+
+    `weights`: a file that it starts from. Raises InputError for an unknown name, for examples that the network cannot take,
     and for weights that are not its own.
     """
-    return built(name, registry.plugin(name, "model").value(), classes, channels, size, weights)
+    return built(name, registry.plugin(name, "model").value(), classes, shape, weights)
 
 
 @cache
-def built(name: str, builder: Builder, classes: int, channels: int, size: int, weights: Path | None) -> AnyNetwork:
+def built(name: str, builder: Builder, classes: int, shape: tuple[int, ...], weights: Path | None) -> AnyNetwork:
     """Build the network that a builder gives."""
-    with naming(name, (channels, size, size)), torch.random.fork_rng(devices=[]):
+    with naming(name, shape), torch.random.fork_rng(devices=[]):
         if weights is not None:
             builder = pretraining.pretrained(cast(ModuleBuilder, builder), weights)
-        made = builder(classes, channels, size)
+        made = call(builder, classes, shape)
     if isinstance(made, nn.Module):
-        return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, channels, size)
+        return ModuleNetwork(name, cast(ModuleBuilder, builder), classes, shape)
     chain = Chain(made) if isinstance(made, tuple) else made
     if not (isinstance(chain, Chain) and chain.layers and all(isinstance(one, Conv | Linear) for one in chain.layers)):
         raise InputError(
             f"model '{name}': expected a torch.nn.Module, or a tuple of layers of bayesfed.models.network (Conv, Linear), found "
             f"{' '.join(repr(made).split()):.80}"
         )
-    return Network(name, chain, channels, size)
+    return Network(name, chain, shape)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import pickle
 import random
 import threading
@@ -31,11 +32,12 @@ from bayesfed.core.errors import InputError, UnfitImages, out_of_memory, words
 from bayesfed.models.drawing import Culprit, Drawing
 from bayesfed.models.network import at_least_fp32, channels_first, layout_for
 
-Build = Callable[[int, int, int], nn.Module]
+Build = Callable[..., nn.Module]  # of (classes, channels, size), or of (classes, shape)
 
 # What has a scale and a shift for that which it normalises.
 NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 PACKAGES = Path(torch.__file__).parents[1]
 LIBRARIES = {PACKAGES / "torch", PACKAGES / "torchvision", Path(__file__).parents[1]}  # where no line is a user's
 
@@ -58,15 +60,15 @@ class ModuleNetwork:
 
     convolution_parameters = 0  # which layers could be shared in multi-task learning, a module does not say
 
-    def __init__(self, name: str, build: Build, classes: int, channels: int, size: int) -> None:
-        """Build the module for `channels` x `size` x `size` images and that many classes, and look at what it does.
+    def __init__(self, name: str, build: Build, classes: int, shape: tuple[int, ...]) -> None:
+        """Build the module for examples of a shape and that many classes, and look at what it does.
 
-        Raises InputError where it cannot be built, does not take such images, does not give that many logits, or does
+        Raises InputError where it cannot be built, does not take such examples, does not give that many logits, or does
         what cannot be repeated.
         """
-        self.name, self.shape, self.classes = name, (channels, size, size), classes
+        self.name, self.shape, self.classes = name, shape, classes
         self.build = build
-        self._build = lambda: build(classes, channels, size)
+        self._build = lambda: call(build, classes, shape)
         self._mine = threading.local()
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(4, *self.shape, generator=generator)
@@ -231,7 +233,7 @@ class ModuleNetwork:
         """Do as `logits`, in training or in evaluation."""
         if layout_for(images.device, images.dtype) is torch.contiguous_format:
             images = channels_first(images)
-        elif images.shape[1] == 1:
+        elif images.dim() == 4 and images.shape[1] == 1:
             # A sum of grey images is no longer channels-last, and so a CPU pools several times faster.
             images = images.reshape(len(images), *images.shape[2:], 1).permute(0, 3, 1, 2)
         drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()
@@ -251,6 +253,14 @@ class ModuleNetwork:
                 value.copy_(statistics.get(key, value))
         torch.nn.utils.vector_to_parameters(theta.detach().float().cpu(), trainable(module).values())
         return module
+
+
+def call(build: Callable[..., Any], classes: int, shape: tuple[int, ...]) -> Any:
+    """Call what builds a network with (classes, shape), or (classes, channels, size), of which a vector has size 1."""
+    arguments = [one for one in inspect.signature(build).parameters.values() if one.kind in POSITIONAL]
+    if len(arguments) == 2:
+        return build(classes, shape)
+    return build(classes, shape[0], shape[-1] if len(shape) > 1 else 1)
 
 
 @contextlib.contextmanager

@@ -118,10 +118,10 @@ class Network:
     the last layer's forward pass, which runs in fp32 at least: see `at_least_fp32`.
     """
 
-    def __init__(self, name: str, chain: Chain, channels: int, size: int) -> None:
-        """Lay out the parameters for `channels` x `size` x `size` images.
+    def __init__(self, name: str, chain: Chain, shape: tuple[int, ...]) -> None:
+        """Lay out the parameters for examples of a shape, (C, H, W) for images.
 
-        Raises UnfitImages when the images are too small for the layers.
+        Raises UnfitImages when the images are too small for the layers, or no images.
         """
         self.name = name
         self.chain = chain
@@ -130,24 +130,29 @@ class Network:
         self.convolution_parameters = 0
         self.operations = 0
         self.channel_shapes: list[tuple[int, ...]] = []  # with the channels of the layer's input apart
-        side, width, flat = size, channels, False
+        width, sides = shape[0], list(shape[1:])
+        flat = False
         for layer in layers:
             if isinstance(layer, Conv):
+                if len(sides) != 2:
+                    raise UnfitImages(
+                        f"model '{name}': its convolutions take (channels, height, width), and not the shape {shape}"
+                    )
                 self.shapes += [(layer.out, width, layer.kernel, layer.kernel), (layer.out,)]
                 self.channel_shapes += [self.shapes[-2], (layer.out, 1)]
-                side = side - layer.kernel + 1
-                self.operations += math.prod(self.shapes[-2]) * max(side, 0) ** 2
-                side //= layer.pool
-                if side < 1:
+                sides = [side - layer.kernel + 1 for side in sides]
+                self.operations += math.prod(self.shapes[-2]) * math.prod(max(side, 0) for side in sides)
+                sides = [side // layer.pool for side in sides]
+                if min(sides) < 1:
                     raise UnfitImages(
-                        f"model '{name}' does not fit images of {size}x{size}: its convolutions need at least "
+                        f"model '{name}' does not fit images of {shape[1]}x{shape[2]}: its convolutions need at least "
                         f"{smallest_size(layers)}x{smallest_size(layers)}"
                     )
                 self.convolution_parameters = sum(math.prod(shape) for shape in self.shapes)
             else:
-                self.channel_shapes += [(layer.out, width, 1 if flat else side * side), (layer.out, 1)]
+                self.channel_shapes += [(layer.out, width, 1 if flat else math.prod(sides)), (layer.out, 1)]
                 if not flat:
-                    width, flat, self.flattened = width * side * side, True, side
+                    width, flat, self.flattened = width * math.prod(sides), True, sides
                 self.shapes += [(layer.out, width), (layer.out,)]
                 self.operations += layer.out * width
             width = layer.out
@@ -180,7 +185,7 @@ class Network:
         return np.concatenate(parts).astype(np.float32)
 
     def __call__(self, theta: Tensor, images: Tensor) -> Tensor:
-        """Return logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
+        """Return logits (batch, classes) of images (batch, C, H, W), or others, under `theta` (parameters,).
 
         They can be differentiated with respect to both. A second derivative (`create_graph`) costs another pass.
         """
@@ -317,12 +322,10 @@ class Network:
             if depth:
                 g = relu_backward(g, x, 0)
                 if isinstance(layer, Linear) and isinstance(self.layers[depth - 1], Conv):
-                    side = self.flattened
-                    g = (
-                        g.view(len(g), side, side, -1).permute(0, 3, 1, 2)
-                        if gathered
-                        else g.view(len(g), -1, side, side)
-                    )
+                    if gathered:
+                        g = g.view(len(g), *self.flattened, -1).permute(0, 3, 1, 2)
+                    else:
+                        g = g.view(len(g), -1, *self.flattened)
                     g = g.to_mkldnn() if onednn else g
         for vector, *layers in zip(found, *reversed(convolved), strict=True):
             if layers:
@@ -374,10 +377,10 @@ def in_columns(x: Tensor) -> bool:
 
 
 def flattened(x: Tensor) -> Tensor:
-    """Flatten images (batch, C, H, W) to (batch, C H W): a view where that is possible, else a copy, in columns where
-    that is faster.
+    """Flatten examples (batch, ...), as images to (batch, C H W): a view where that is possible, else a copy, in columns
+    where that is faster.
     """
-    return x.permute(1, 2, 3, 0).flatten(0, 2).t() if in_columns(x) else x.flatten(1)
+    return x.movedim(0, -1).flatten(0, -2).t() if in_columns(x) else x.flatten(1)
 
 
 def columns_for(x: Tensor, width: int) -> Tensor | None:

@@ -6,10 +6,12 @@ A file is called `<anything>-<first digits of its SHA-256>.pth`, as torchvision'
 
 from __future__ import annotations
 
+import functools
 import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,7 +25,7 @@ NAME = re.compile(r"[\w.-]*-([0-9a-f]{8,64})\.(pth|safetensors)")
 SCRATCH = "from scratch"  # what is said of a network without a file
 COUNTS = ".num_batches_tracked"  # of batch normalisation, which older files lack
 
-Build = Callable[[int, int, int], nn.Module]
+Build = Callable[..., nn.Module]
 
 
 def check(name: object, key: str) -> str:
@@ -75,8 +77,9 @@ def pretrained(build: Build, path: Path) -> Build:
     """
     tensors = read(path)
 
-    def built(classes: int, channels: int, size: int) -> nn.Module:
-        module = build(classes, channels, size)
+    @functools.wraps(build, updated=())  # its arguments say what it is called with
+    def built(classes: int, *shape: Any) -> nn.Module:
+        module = build(classes, *shape)
         own = module.state_dict()
         both = own.keys() & tensors.keys()
         fitting = {name for name in both if own[name].shape == tensors[name].shape}

@@ -233,17 +233,19 @@ def check_axis(axis: str, method: type[Method]) -> None:
 @functools.cache
 def axes_of(method: type[Method]) -> tuple[str, ...]:
     """Return the full names of all keys that may be an axis: `rounds`, `partition.alpha`, `method.lr`."""
+    from bayesfed.data import schemes
     from bayesfed.data.prepare import Seen
-    from bayesfed.data.schemes import PartitionSpec
     from bayesfed.runs.schedule import Schedule
     from bayesfed.runs.spec import Active, Budget, Tasks
 
     blocks = {
-        "partition": PartitionSpec, "method": method.Options, "images": Seen, "schedule": Schedule, "tasks": Tasks, "active": Active,
+        "method": method.Options, "images": Seen, "schedule": Schedule, "tasks": Tasks, "active": Active,
     }  # fmt: skip
     budget = [field.name for field in dataclasses.fields(Budget) if field.name != "seed"]
     networks = [f"models.{name}" for name in ("global", *method.networks)]
-    of_blocks = [f"{block}.{field.name}" for block, cls in blocks.items() for field in dataclasses.fields(cls)]
+    keys = {block: [field.name for field in dataclasses.fields(cls)] for block, cls in blocks.items()}
+    keys["partition"] = schemes.partition_keys()
+    of_blocks = [f"{block}.{key}" for block, names in keys.items() for key in names]
     return ("dataset", "method", *networks, *budget, *of_blocks)
 
 

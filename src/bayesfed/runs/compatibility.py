@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING
 from bayesfed import models
 from bayesfed.core.errors import InputError, UnfitImages
 from bayesfed.data.prepare import COLOUR, GREY
-from bayesfed.data.schemes import SCHEMES
-from bayesfed.data.sources import Source
+from bayesfed.data.schemes import scheme_named
+from bayesfed.data.source import Source
 from bayesfed.methods.method import Ground, Method
 from bayesfed.models.module import ModuleNetwork
 
@@ -25,7 +26,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
     if (
         run.multi_task
         and not run.shares_convolutions
-        and len({(one.classes, one.seen_channels, one.side) for one in run.sources}) > 1
+        and len({(one.classes, one.seen_shape) for one in run.sources}) > 1
     ):
         raise InputError(
             f"models.global: tasks with other classes share only '{models.CONVOLUTIONS}', found '{run.global_model}'"
@@ -36,7 +37,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
     travels, source = check_networks(run), run.sources[0]
     ground = Ground(
         sizes=travels.sizes if travels else [],
-        pixels=source.seen_channels * source.side**2,
+        pixels=math.prod(source.seen_shape),
         classes=source.classes,
         clients=run.partition.clients,
         rounds=run.budget.rounds,
@@ -146,9 +147,9 @@ def server_images(run: Run) -> tuple[int, str]:
 
 
 def check_counts(run: Run) -> None:
-    """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or sampling decide is
-    known when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
-    scheme = SCHEMES.get(run.partition.scheme)
+    """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or a draw decide is known
+    when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
+    scheme = scheme_named(run.partition.scheme)
     pooled = scheme is not None and scheme.pooled
     most = [one.train + one.test * pooled for one in run.sources]
     if not all(most):
@@ -174,6 +175,9 @@ def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[No
     try:
         yield
     except UnfitImages as error:
+        if dataset.shape:
+            told = f"dataset '{dataset.name}' has features of the shape {dataset.shape}; take another network"
+            raise InputError(f"{error}; {told}") from None
         raise InputError(f"{error}; images of dataset '{dataset.name}' {remedy(dataset, build)}") from None
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from bayesfed import methods, models
 from bayesfed.core import plugins
-from bayesfed.data import catalogue
+from bayesfed.data import catalogue, schemes
 from bayesfed.data.described import Whole
-from bayesfed.data.schemes import SCHEMES, WHOLE
 from bayesfed.methods import description
 
 AnyPath = str | os.PathLike[str]
@@ -32,10 +31,10 @@ def list_models(plugins: AnyPath | None = None) -> dict[str, str]:
     return {name: first_line(one) for name, one in plugins_of(models.registry, plugins).items()}
 
 
-def list_partitions() -> dict[str, str]:
-    """Return the schemes that divide a dataset, by name."""
-    found = {name: first_line(scheme.draw) for name, scheme in SCHEMES.items()} | {WHOLE: first_line(Whole)}
-    return dict(sorted(found.items()))
+def list_partitions(plugins: AnyPath | None = None) -> dict[str, str]:
+    """Return the schemes that divide a dataset, by name; `plugins`: a folder with some of your own."""
+    found = plugins_of(schemes.registry, plugins).items()
+    return {name: first_line(Whole if name == schemes.WHOLE else one.draw) for name, one in found}
 
 
 def plugins_of(registry: plugins.Registry, folder: AnyPath | None) -> Mapping[str, Any]:

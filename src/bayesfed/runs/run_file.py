@@ -109,6 +109,8 @@ def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
         raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
     if partition.scheme != WHOLE:
         one = source(str(names[0]))
+        if one.train:
+            partition.rule.check_data(one, partition)
         # Before anything is made for each client; of a dataset that is still to be fetched the size is not known.
         if one.train and partition.clients > one.train + one.test:
             raise InputError(

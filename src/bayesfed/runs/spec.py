@@ -13,11 +13,11 @@ from bayesfed import methods, models
 from bayesfed.core import options, plugins
 from bayesfed.core.options import option
 from bayesfed.core.plugins import Plugin
-from bayesfed.data import catalogue, prepare
+from bayesfed.data import catalogue, prepare, schemes
 from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
 from bayesfed.data.schemes import WHOLE, PartitionSpec
-from bayesfed.data.sources import Source
+from bayesfed.data.source import Source
 from bayesfed.methods.method import Method
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.schedule import CONSTANT, Schedule
@@ -136,7 +136,7 @@ class Run:
         wants, and from a file of `weights` where there is one.
         """
         outputs = self.build_method().outputs(source.classes)
-        return models.build(name, outputs, source.seen_channels, source.side, weights)
+        return models.build_for(name, outputs, source.seen_shape, weights)
 
     def to_dict(self, *, defaults: bool = True) -> dict[str, Any]:
         """Write the run file as a mapping, complete, or what decides the result without the values that equal their
@@ -151,7 +151,7 @@ class Run:
         return (
             {
                 "dataset": self.datasets[0] if not self.multi_task else list(self.datasets),
-                "partition": self.partition.to_dict() if defaults else fields(self.partition),
+                "partition": self.partition.to_dict(defaults=defaults),
                 "method": {"name": self.method} | fields(self.options),
                 "models": {"global": self.global_model} | self.other_models | ({"local": local} if show_local else {}),
             }
@@ -170,6 +170,7 @@ class Run:
         named: list[tuple[plugins.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
+        named += [(schemes.registry, self.partition.scheme)]
         named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         return {f"{registry.kind}/{name}": registry.plugin(name, "run") for registry, name in named}

@@ -1,9 +1,23 @@
 """The schemes that divide a dataset among clients: one class each, from labels, spec and seed to a partition.
 
-A new scheme is a class in one of these modules, and an entry in SCHEMES (`spec.py`).
+A new scheme of ours is a class in one of these modules, and an entry in SCHEMES (`spec.py`); one of a user's own lies in
+`partitions/` of the folder of own parts.
 """
 
-from bayesfed.data.schemes.base import NO_IMAGES, Indices, Partition, Scheme
-from bayesfed.data.schemes.spec import SCHEMES, WHOLE, PartitionSpec, divide
+from bayesfed.data.schemes.base import NO_IMAGES, Indices, Partition, Scheme, of_training_images, packed
+from bayesfed.data.schemes.check import wrongly_dealt
+from bayesfed.data.schemes.spec import (
+    SCHEMES,
+    WHOLE,
+    PartitionSpec,
+    divide,
+    own_source,
+    partition_keys,
+    registry,
+    scheme_named,
+)
 
-__all__ = ["NO_IMAGES", "SCHEMES", "WHOLE", "Indices", "Partition", "PartitionSpec", "Scheme", "divide"]
+__all__ = [
+    "NO_IMAGES", "SCHEMES", "WHOLE", "Indices", "Partition", "PartitionSpec", "Scheme", "divide", "of_training_images",
+    "own_source", "packed", "partition_keys", "registry", "scheme_named", "wrongly_dealt",
+]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from bayesfed.core.errors import InputError
 
 if TYPE_CHECKING:
     from bayesfed.data.schemes.spec import PartitionSpec
+    from bayesfed.data.source import Source
 
 Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, np.int64)
@@ -43,12 +44,20 @@ class Partition:
 class Scheme(ABC):
     """A way to deal a dataset to clients. Subclasses give `name`, `draw`, and what differs from the attributes here."""
 
+    @dataclass(frozen=True)
+    class Options:
+        """The scheme's own keys in the block `partition`; `draw` finds them in `spec.own`."""
+
     name: ClassVar[str]
     # True if the scheme has an alpha.
     dirichlet: ClassVar[bool] = False
-    # True if clients get test images; then they get all images of both splits, else the training images that are dealt.
+    # True if clients get test images.
     deals_test: ClassVar[bool] = False
-    # The scheme's own options in `PartitionSpec`.
+    # True if every image of both splits is dealt; else some may be left over.
+    deals_all: ClassVar[bool] = False
+    # The array of each split that `draw` gets: its labels, or the numbers of its clients, where the data name some.
+    by: ClassVar[Literal["labels", "clients"]] = "labels"
+    # The scheme's own options among the fields of `PartitionSpec`, beside those in `Options`.
     options: ClassVar[tuple[str, ...]] = ()
     # True if clients may have images in common.
     in_common: ClassVar[bool] = False
@@ -58,6 +67,31 @@ class Scheme(ABC):
     @abstractmethod
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
         """Draw the partition of labels (N,); raise InputError if the spec cannot be met."""
+
+    def seen(self, images: NDArray[Any], client: int, spec: PartitionSpec, random: np.random.Generator) -> NDArray[Any]:
+        """Return some images (n, ...) of a client as it sees them, in the same shape and dtype: as they are.
+
+        `random`: the client's own stream for the split.
+        """
+        return images
+
+    @property
+    def changes_images(self) -> bool:
+        """True if clients see images otherwise than they are."""
+        return type(self).seen is not Scheme.seen
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """The names of the scheme's own options."""
+        return (*self.options, *(field.name for field in fields(self.Options)))
+
+    def check_data(self, source: Source, spec: PartitionSpec) -> None:
+        """Raise InputError for a dataset that the scheme cannot deal, before it is loaded."""
+        if self.by == "clients" and not source.clients:
+            raise InputError(
+                f"partition.scheme: {self.name} deals by the array `clients` of the data, and dataset '{source.name}' has none; "
+                "take another scheme"
+            )
 
     def check_room(self, train: int, test: int, spec: PartitionSpec) -> None:
         """Raise InputError if splits of so many images are too small for the spec, whatever their labels."""

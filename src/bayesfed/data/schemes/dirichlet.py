@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from bayesfed.core import rng
 from bayesfed.core.errors import InputError
+from bayesfed.core.options import option
 from bayesfed.data.schemes.base import Indices, Partition, Scheme, of_training_images, packed
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class DirichletClassShared(Scheme):
     name = "dirichlet_class_shared"
     dirichlet = True
     deals_test = True
+    deals_all = True
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
         """Divide both splits by the same Dirichlet shares of each class (HBFL).
@@ -35,18 +38,29 @@ class DirichletClassShared(Scheme):
         many clients, and when no draw succeeds.
         """
         self.check_room(len(train_labels), len(test_labels), spec)
-        classes = int(max(train_labels.max(), test_labels.max())) + 1
-        counts = [np.bincount(labels, minlength=classes) for labels in (train_labels, test_labels)]
-        random = rng.generator(seed, "partition")
+        assert spec.alpha is not None  # checked by PartitionSpec
+        return by_shares(train_labels, test_labels, spec, spec.alpha, seed)
 
-        def draw() -> tuple[list[Indices], int, int]:
-            shares = random.dirichlet(np.full(spec.clients, spec.alpha), size=classes)
-            cuts = [cut_points(shares, count) for count in counts]
-            train_size, test_size = (int(np.diff(cut, axis=1).sum(axis=0).min()) for cut in cuts)
-            return cuts, train_size, test_size
 
-        cuts = redrawn(draw, spec)
-        return Partition(*deal(train_labels, cuts[0], random), *deal(test_labels, cuts[1], random))
+class QuantitySkew(Scheme):
+    """Dirichlet shares of all images, whatever their class (NIID-Bench)."""
+
+    name = "quantity_skew"
+    deals_test = True
+    deals_all = True
+
+    @dataclass(frozen=True)
+    class Options:
+        beta: float = option(above=0, high=1e9)
+
+    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+        """Divide both splits by one Dirichlet draw, whatever the classes (NIID-Bench: Li et al., ICDE 2022).
+
+        One draw q ~ Dir(beta * 1_N); client k gets the share q_k of the training and of the test images, random ones.
+        Redraws as `dirichlet_class_shared`.
+        """
+        self.check_room(len(train_labels), len(test_labels), spec)
+        return by_shares(np.zeros_like(train_labels), np.zeros_like(test_labels), spec, spec.own.beta, seed)
 
 
 class DirichletClassFloor(Scheme):
@@ -72,7 +86,8 @@ class DirichletClassFloor(Scheme):
             sizes = np.floor(shares * counts[:, None]).astype(np.int64)
             return sizes, int(sizes.sum(0).min()), 0
 
-        sizes = redrawn(draw, spec)
+        assert spec.alpha is not None  # checked by PartitionSpec
+        sizes = redrawn(draw, spec, spec.alpha)
         cuts = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(sizes, axis=1)], axis=1)
         # The sum of shares that were rounded down can exceed the whole only by rounding of the sample itself.
         cuts = np.minimum(cuts, counts[:, None])
@@ -134,7 +149,25 @@ class DirichletClient(Scheme):
         return of_training_images(hands)
 
 
-def redrawn(draw: Callable[[], tuple[T, int, int]], spec: PartitionSpec) -> T:
+def by_shares(
+    train_labels: Indices, test_labels: Indices, spec: PartitionSpec, concentration: float, seed: int
+) -> Partition:
+    """Divide both splits by the same Dirichlet shares of each class, drawn again while a client has too few images."""
+    classes = int(max(train_labels.max(), test_labels.max())) + 1
+    counts = [np.bincount(labels, minlength=classes) for labels in (train_labels, test_labels)]
+    random = rng.generator(seed, "partition")
+
+    def draw() -> tuple[list[Indices], int, int]:
+        shares = random.dirichlet(np.full(spec.clients, concentration), size=classes)
+        cuts = [cut_points(shares, count) for count in counts]
+        train_size, test_size = (int(np.diff(cut, axis=1).sum(axis=0).min()) for cut in cuts)
+        return cuts, train_size, test_size
+
+    cuts = redrawn(draw, spec, concentration)
+    return Partition(*deal(train_labels, cuts[0], random), *deal(test_labels, cuts[1], random))
+
+
+def redrawn(draw: Callable[[], tuple[T, int, int]], spec: PartitionSpec, concentration: float) -> T:
     """Draw until the smallest client has the training and test images asked for (A17); return that draw.
 
     `draw` returns its result and both numbers of the smallest client. Raises InputError if none of DRAWS draws fits.
@@ -145,10 +178,11 @@ def redrawn(draw: Callable[[], tuple[T, int, int]], spec: PartitionSpec) -> T:
         if train_size >= spec.min_train and test_size >= spec.min_test:
             return drawn
         best = max(best, (train_size, test_size))
+    key = "beta" if spec.alpha is None else "alpha"
     raise InputError(
-        f"partition: none of {DRAWS} draws with alpha {spec.alpha:g} gave each of {spec.clients} clients "
+        f"partition: none of {DRAWS} draws with {key} {concentration:g} gave each of {spec.clients} clients "
         f"{spec.min_train} training and {spec.min_test} test images (the best left one with {best[0]} and "
-        f"one with {best[1]}): take a larger alpha, fewer clients, or lower min_train and min_test"
+        f"one with {best[1]}): take a larger {key}, fewer clients, or lower min_train and min_test"
     )
 
 

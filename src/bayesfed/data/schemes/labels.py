@@ -24,6 +24,7 @@ class ClassesApart(Scheme):
 
     name = "classes_apart"
     deals_test = True
+    deals_all = True
 
     def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
         """Give every client classes of its own, all their images (FOLA's study of two clients).

@@ -127,7 +127,8 @@ class CudaWorker:
         self.buffers: dict[Any, Buffers] = {}
         self.current: Buffers  # of the client that is here
         self.fills: bool  # whether its last batches are filled up
-        self.images: dict[tuple[int, int, int], Tensor] = {}  # by height, width and channels
+        self.images: dict[tuple[int, ...], Tensor] = {}  # by the shape of an example
+        self.as_they_come: bool  # whether the buffer has their order of memory, and not channels last
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
         self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
         self.range = torch.arange(self.size, device=self.device)
@@ -188,9 +189,10 @@ class CudaWorker:
             alike = [client for client in range(len(networks)) if networks[client] == networks[node.client]]
         self.current = self.buffers[key]
         images = self.federation.shards[node.client].train_images
-        shape = (images.size, images.size, images.channels)
+        shape = images.shape
+        self.as_they_come = self.channels_first or len(shape) != 3
         if shape not in self.images:
-            held = shape[::-1] if self.channels_first else shape
+            held = shape if self.as_they_come else (*shape[1:], shape[0])
             self.images[shape] = torch.zeros((len(self.y), *held), dtype=self.cast, device=self.device)
         self.x = self.images[shape]
         self.fills = self.federation.fillable(node.client)
@@ -225,7 +227,7 @@ class CudaWorker:
     def fill(self, chunk: Chunk) -> None:
         """Put the next chunk into the buffers."""
         count = len(chunk.y)
-        self.x[:count].copy_(chunk.x if self.channels_first else chunk.x.permute(0, 2, 3, 1))
+        self.x[:count].copy_(chunk.x if self.as_they_come else chunk.x.permute(0, 2, 3, 1))
         self.y[:count].copy_(chunk.y)
         self.index[:count].copy_(chunk.index)
         self.rows.copy_(self.range)
@@ -270,12 +272,12 @@ class CudaWorker:
             )
         if (filled, weighted) in steps.setdefault(phase.step, {}):
             return
-        learner, images = self.current.learner, self.x
+        learner, images, as_they_come = self.current.learner, self.x, self.as_they_come
 
         def body() -> None:
             rows = self.rows[:filled]
             x = images.index_select(0, rows)
-            x = x if self.channels_first else x.permute(0, 3, 1, 2)
+            x = x if as_they_come else x.permute(0, 3, 1, 2)
             weight: Tensor | None = None
             if weighted:
                 weight = (self.range[:filled] < self.tail).to(self.dtype) / self.tail

@@ -1,0 +1,49 @@
+"""The check that a partition deals images as its scheme says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bayesfed.data.schemes.base import NO_IMAGES, Indices, Partition, Scheme
+
+
+def wrongly_dealt(found: Any, scheme: Scheme, clients: int, train: int, test: int) -> str:
+    """Say what is wrong with a partition of splits of so many images; "" if nothing is."""
+    if not isinstance(found, Partition):
+        return f"expected a Partition of `draw`, found {type(found).__name__}"
+    for name, array in vars(found).items():
+        if not (isinstance(array, np.ndarray) and array.dtype == np.int64 and array.ndim == 1):
+            return f"{name}: expected int64 (n,), found {getattr(array, 'dtype', type(array).__name__)}"
+    splits = [
+        (train, found.train_indices, found.train_offsets, found.server_indices),
+        (test, found.test_indices, found.test_offsets, NO_IMAGES),
+    ]
+    if scheme.pooled:
+        server = found.server_indices
+        splits = [
+            (train + test, found.train_indices, found.train_offsets, np.append(found.test_indices, server)),
+            (train + test, found.test_indices, found.test_offsets, np.append(found.train_indices, server)),
+        ]
+    for count, indices, offsets, aside in splits:
+        if len(offsets) != clients + 1:
+            return f"it deals to {len(offsets) - 1} clients of {clients}"
+        if not once(np.split(indices, offsets[1:-1]), aside, count, scheme):
+            return "it does not deal each image once"
+    return ""
+
+
+def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -> bool:
+    """Return whether of `count` images each is dealt once, where all are; else to one client at most, or, where
+    clients may have images in common, once to each; and none to a client that is set aside.
+    """
+    dealt = np.concatenate([*hands, aside])
+    if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):
+        return False
+    if scheme.deals_all:
+        return np.array_equal(np.sort(dealt), np.arange(count))
+    if scheme.in_common:
+        return all(len(np.unique(hand)) == len(hand) and not np.isin(hand, aside).any() for hand in hands)
+    return len(np.unique(dealt)) == len(dealt)

@@ -1,0 +1,91 @@
+"""Files with the arrays of a dataset of a user's own: npz and CSV files, and tables that scikit-learn bundles."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.data.arrays import Split, checked_features, checked_images, records
+from bayesfed.data.records import SPLITS, canonical_order
+
+LABEL, CLIENT = "label", "client"  # columns of a CSV file; all others are features
+BUNCHES = ("breast_cancer", "digits", "iris", "wine")
+
+
+def read_npz(path: Path) -> Split:
+    """Read and check the arrays of an npz file; no pickle is read."""
+    try:
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise InputError(f"{path}: not readable as npz: it is no such file, which np.savez writes, or was cut off")
+        with np.load(path, allow_pickle=False) as held:
+            kind = "features" if "features" in held.files and "images" not in held.files else "images"
+            for name in (kind, "labels"):
+                if name not in held.files:
+                    raise InputError(f"{path}: there is no array '{name}'; {nearest(name, held.files)}")
+            clients = held["clients"] if "clients" in held.files else None
+            check = checked_images if kind == "images" else checked_features
+            return check(held[kind], held["labels"], clients, where=str(path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
+
+
+def read_csv(path: Path) -> Split:
+    """Read and check a table: a column `label`, perhaps a column `client`, and features, in the order of the columns."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            head, *rows = csv.reader(file)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (ValueError, csv.Error):
+        raise InputError(f"{path}: not readable as CSV; expected a line of names, then one line an example") from None
+    if LABEL not in head:
+        raise InputError(f"{path}: there is no column '{LABEL}'; {nearest(LABEL, head)}")
+    for line, row in enumerate(rows, 2):
+        if len(row) != len(head):
+            raise InputError(f"{path}, line {line}: {len(row)} values for {len(head)} columns")
+    columns = dict(zip(head, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(head, ())
+    clients = np.array(columns[CLIENT]) if CLIENT in columns else None
+    named = [name for name in head if name not in (LABEL, CLIENT)]
+    features = [numbers(columns[name], name, path, float) for name in named]
+    labels = numbers(columns[LABEL], LABEL, path, int)
+    return checked_features(np.array(features).T, labels, clients, where=str(path))
+
+
+def numbers(column: Sequence[str], name: str, path: Path, kind: type) -> NDArray[np.generic]:
+    """Return a column as numbers; raise InputError that names the line of what is none."""
+    found = []
+    for line, text in enumerate(column, 2):
+        try:
+            found.append(kind(text))
+        except ValueError:
+            what = "is missing; fill it in, or leave the line out" if not text.strip() else f"is {text!r}; expected a "
+            what += "" if not text.strip() else f"{'whole ' if kind is int else ''}number"
+            raise InputError(f"{path}, line {line}: '{name}' {what}") from None
+    return np.array(found)
+
+
+def read_bunch(name: str, share: float, where: str) -> dict[str, Split]:
+    """Load a table that scikit-learn bundles; of each class, in canonical order, the first `share` is the test split."""
+    if name not in BUNCHES:
+        raise InputError(f"{where}: scikit-learn bundles no such table '{name}'; {nearest(name, BUNCHES)}")
+    from sklearn import datasets
+
+    loaded = getattr(datasets, f"load_{name}")()
+    whole = checked_features(loaded.data, loaded.target, None, where=where)
+    order = canonical_order(records({"train": whole})["train"])[0]
+    is_test = np.zeros(len(order), bool)
+    for label in np.unique(whole.labels):
+        rows = np.flatnonzero(whole.labels[order] == label)
+        is_test[rows[: round(share * len(rows))]] = True
+    return {
+        split: Split(whole.values[order][rows], whole.labels[order][rows])
+        for split, rows in zip(SPLITS, (~is_test, is_test), strict=True)
+    }
