@@ -39,7 +39,15 @@ rule tables:
                 for item, shows in [
                     ("clients", "accuracy of each client"),
                     ("uncertainty", "calibration of each predictor"),
+                    ("runs", "keys and numbers of each run"),
                 ]
+            ]
+        ),
+        update(
+            [
+                f"<results>/tables/{paper}/{item}.{end}"
+                for paper, item, _ in flow.items("tables")
+                for end in ("md", "tex", "numbers.csv")
             ]
         ),
         done=touch("<logs>/tables.done"),

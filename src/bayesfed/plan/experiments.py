@@ -252,7 +252,10 @@ def cell_of(
 ) -> dict[str, Any]:
     """One cell: its place in the paper (`point` by short names), its budget, how it differs from the paper's, and the folder
     of its run."""
+    from bayesfed import methods
+
     its = spec["experiments"][experiment]
+    asks = {"mistakes": run.tasks.mistakes, "active": run.active, "validation": run.budget.validation}
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
     budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
@@ -272,7 +275,8 @@ def cell_of(
         "axes": {axis: value for axis, value in point.items() if axis not in PLAIN},
         "seed": run.budget.seed,
         **budget,
-        "asks": [*(["mistakes"] if run.tasks.mistakes else []), *(["active"] if run.active else [])],
+        "asks": [name for name, asked in asks.items() if asked],
+        "personal": methods.get(run.method).personal,
         "changes": changes,
         "folder": run.folder,
     }

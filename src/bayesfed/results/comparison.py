@@ -139,7 +139,7 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Publis
         "verdict": verdict(cell.records, difference, cell.statistic)
         if score.mean is not None or not score.missing
         else " or ".join(score.missing),
-        "last5": cell.last5.number(cell.last5.mean) if cell.statistic.kind != "first" else "",
+        "last5": cell.last5.number(cell.last5.mean) if cell.statistic.over_rounds else "",
         "local_epochs": cells.budget(cell.records, "local_epochs"),
         "batch_size": cells.budget(cell.records, "batch_size"),
         "dataset_used": cells.used(study, cell.records),
@@ -183,6 +183,7 @@ def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
         selection.chosen(cell.records),
         cell.of_rounds,
         study.changes(cell.records),
+        cell.of_mean_network,
         "" if cell.score.missing else ", ".join(cell.score.without()),
         f"printed value: mean of {printed} printed cells" if printed > 1 else "",
     ]

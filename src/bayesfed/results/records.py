@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
+from bayesfed.results import whole_run
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.run_records import Curve, RunRecord
-from bayesfed.results.statistics import CURVES_ALONE, FOREIGN, TAILS, Statistic, read_metric
+from bayesfed.results.statistics import CURVES_ALONE, RUN, TAILS, Statistic, read_metric
+from bayesfed.results.whole_run import NEVER, UNRECORDED
 
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
-UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 WITHOUT = {  # what a run says that has no value of such a statistic
-    "first": "never reached",
+    "first": NEVER,
     "labelled": "no active learning",
     "best_within": "no such rounds",
     "early": "no such rounds",
@@ -32,12 +33,13 @@ WITHOUT = {  # what a run says that has no value of such a statistic
 @dataclass(frozen=True)
 class Record:
     """An accuracy in a run that the plan asks for: of the server's model (`client` is "global") or at a client ("0", "1",
-    ...), by its own models or by the server's (see LEVELS).
+    ...), by its own models or by the server's (see LEVELS); or whatever has one value a run (level RUN).
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
     them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `asks`: what else its run
-    is asked for, `mistakes` (how well it tells its own) and `active` (learning). `summary` holds accuracies in
+    is asked for, `mistakes` (how well it tells its own), `active` (learning) and `validation`. `personal`: its method is for
+    a model a client. `summary` holds accuracies in
     [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
     where it has (results/selection.py), and how; `choice` its values alone: `lr 0.1`.
     """
@@ -59,6 +61,7 @@ class Record:
     changes: tuple[str, ...]
     foreign: Mapping[str, str]
     asks: tuple[str, ...]
+    personal: bool
     run: RunRecord
     done: bool
     diverged: int
@@ -93,6 +96,8 @@ class Record:
         """
         if not self.done or self.diverged:
             return None
+        if self.level == RUN:
+            return None if isinstance(of_run := self.of_run(statistic), str) else of_run
         if statistic.of != "accuracy":
             values = list(self.measured(statistic.of).values())[-TAILS[statistic.name] :]
             return statistics.fmean(values) if values and all(map(math.isfinite, values)) else None
@@ -101,6 +106,10 @@ class Record:
         if statistic.name in ("best", *TAILS) and not statistic.kind and self.level not in CURVES_ALONE:
             return self.summary.get(statistic.name)
         return self.own(statistic) if statistic.kind else self.over_rounds(statistic.name)
+
+    def of_run(self, statistic: Statistic) -> whole_run.Found:
+        """Find a value of the level RUN, or why there is none."""
+        return whole_run.find(self.run, statistic, self.personal, self.foreign)
 
     def over_rounds(self, name: str) -> float | None:
         """Compute one of STATISTICS from the curve, as `value` defines it."""
@@ -123,6 +132,8 @@ class Record:
         """Say why a run has no value of a statistic; "" for an unfinished one, and where `diverged` says it."""
         if not self.done or self.diverged:
             return self.missing
+        if self.level == RUN:
+            return found if isinstance(found := self.of_run(statistic), str) else ""
         if statistic.of != "accuracy":
             undefined = self.run.undefined(last=TAILS[statistic.name])
             return undefined.get(self.recorded(statistic.of)) or self.missing or UNRECORDED
@@ -130,7 +141,9 @@ class Record:
 
     def tail(self, statistic: Statistic) -> list[int]:
         """List the rounds that a `last` or `last5` is of; none for another statistic, or where there is no value."""
-        if statistic.name not in TAILS or statistic.of != "accuracy" or self.value(statistic) is None:
+        if self.level == RUN or statistic.name not in TAILS or statistic.of != "accuracy":
+            return []
+        if self.value(statistic) is None:
             return []
         rounds = [*itertools.islice(reversed(self.curve()), TAILS[statistic.name])][::-1]
         if self.level != "personal":
@@ -163,8 +176,7 @@ class Record:
 
     def recorded(self, metric: str) -> str:
         """Give the name of a metric in the record of the run, which has the names of the datasets used."""
-        asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
-        return metric.replace(asked, self.foreign.get(asked, asked)) if asked else metric
+        return whole_run.recorded(metric, self.foreign)
 
     def reliability(self, model: str = "global") -> dict[float, float]:
         """Give a server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent,
