@@ -35,8 +35,6 @@ def test_metrics_in_words(metric: str, told: str) -> None:
     ],
 )  # fmt: skip
 def test_outcomes(kind: str, sides: list[str], difference: str, exact: float | None, holds: int, told: str) -> None:
-    came = claims.Outcome(
-        holds, 0, 1, 1, difference, "", apart="", part="", used="", budget="", precision="", of_rounds=""
-    )
+    came = claims.Outcome(holds, 0, 1, 1, difference, "", flags=[], used="", budget="", precision="", of_rounds="")
     test = claims.Test("HBFL", sides[0], sides, [], [exact if exact else float(difference) / 100], [], BEST)
     assert claims_text.outcome({"kind": kind, "dataset": "cifar10"}, came, test) == told

@@ -163,7 +163,7 @@ def test_a_table_along_any_axis(lab, stored, rows, tmp_path):
         ("0.1", "50.00", "not printed"), ("0.01", "70.00", "not printed"),
     ]  # fmt: skip
     total, cell = rows(tmp_path / "hbfl/claims.csv")
-    assert (cell["than"], cell["difference"], total["verdict"]) == ("lr 0.1 > 0.01", "+20.00", "does not hold")
+    assert (cell["than"], cell["difference"], total["verdict"]) == ("lr 0.1 > 0.01", "+20.00", "contradicted")
     assert {row["axes"] for row in rows(tmp_path / "hbfl/clients.csv")} == {"lr 0.1", "lr 0.01"}
 
 

@@ -31,7 +31,7 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
     assert "| table2 | client 2: CIFAR10, IID, HBFL | 50.00 | 79.30 | -29.30 | 1 |" in lines
     assert not any(line.startswith("| client_means | CIFAR10") for line in lines)
     claim = next(line for line in lines if line.startswith("| Table 1, HBFL's global model is above FML's |"))
-    assert claim.endswith("| paper | 0 of 1 (2) | -0.11 points | does not hold |")
+    assert claim.endswith("| paper | 1 (2) | -0.11 points | contradicted 0/1, preliminary |")
     # FML took 1 and 3 hours on CIFAR-10, HBFL 2; of FML on CIFAR-100 nothing is known.
     assert "| heterogeneous | 5 | 3 | 2.00 | 2 (1 runs) | 1 | AMD (1 thread, fp32) |" in lines
     # Table 1 as above; of the 86 printed cells of Tables 2 to 4 there are those of the three runs' clients, all at 50 %.
@@ -41,8 +41,8 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
         in text
     )
     assert (
-        "The paper's 17 claims: 2 not held, 2 level, 11 not in this plan, 2 without a number in the runs that stand.\n"
-        in text
+        "The paper's 17 claims: 4 contradicted, 11 not in this plan, 2 without a number in the finished runs; "
+        "of these 4 preliminary.\n" in text
     )
 
 
@@ -76,8 +76,8 @@ def test_a_claim_of_other_runs_than_the_papers_is_not_held(lab, stored, told, tm
     text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "Of 94 printed percentages 0 are run." in text
     assert (
-        "The paper's 17 claims: 4 of other runs than the paper's, 11 not in this plan, 2 without a number in the runs that stand.\n"
-        in text
+        "The paper's 17 claims: 4 supported, 11 not in this plan, 2 without a number in the finished runs; "
+        "of these 4 preliminary, 4 off-protocol.\n" in text
     )
 
 

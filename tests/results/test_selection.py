@@ -129,7 +129,7 @@ def test_claims_compare_best_with_best(grid: Any, rows: Rows, tmp_path: Path) ->
     found = rows(tmp_path / "hbfl/claims.csv")
     total, at_one, at_tenth, falls, _ = found
     assert (total["holds"], total["of"], total["planned"]) == ("2", "2", "4")
-    assert (at_one["alpha"], at_one["difference"], at_one["verdict"]) == ("1", "+5.00", "holds (not the paper's runs)")
+    assert (at_one["alpha"], at_one["difference"], at_one["verdict"]) == ("1", "+5.00", "supported")
     assert "FML, alpha 1: lr 0.01, local epochs 1" in at_one["chosen"]
     assert at_tenth["verdict"] == "not run"
     assert (falls["holds"], falls["difference"]) == ("2", "-25.00")

@@ -261,4 +261,8 @@ def test_a_claim_says_which_seeds_it_lacks(lab: Any, stored: Callable[..., None]
     claim = {"claim": "", "by": "us", "kind": "higher", "experiments": ["heterogeneous"], "method": "HBFL"}
     asked = {**claim, "metric": "global_auroc_mistakes_last", "than": ["FML"]}
     total = claims.tested(study, asked).total
-    assert (total.told, total.of, total.planned) == ("holds (no value in some: only mistakes)", 1, 2)
+    assert (total.told, total.of, total.planned) == (
+        "supported 1/1, preliminary (no value in some: only mistakes)",
+        1,
+        2,
+    )

@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bayesfed.report import html_tables
-from bayesfed.results import claims
+from bayesfed.results import claims, verdicts
 from bayesfed.results.comparison import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
 
-MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
+MARKS = {
+    verdicts.SUPPORTED: ("yes", "✓"),
+    verdicts.MOSTLY: ("part", "◕"),
+    verdicts.MIXED: ("part", "◑"),
+    verdicts.MOSTLY_NOT: ("part", "◔"),
+    verdicts.CONTRADICTED: ("no", "✗"),
+    DIVERGED: ("diverged", "✕"),
+}
+"""Class and sign of a verdict; another one is open."""
 
 COMPARED = ("higher", "lower", "not higher")
 
@@ -34,13 +42,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim: its words, whose it is, the verdict over all its cells, in how many it holds, and these cells; `apart`: what
-    was run is not the paper's, so the verdict is none on the paper."""
+    """A claim: its words, whose it is, the verdict over all its cells (`word` alone, and as told), in how many it holds, and
+    these cells; `apart`: what was run is not the paper's, so the verdict is none on the paper."""
 
     claim: str
     by: str
     kind: str
     mark: str
+    word: str
     verdict: str
     outcome: str
     lines: list[Line]
@@ -70,16 +79,16 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
         if came.of:
             words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
             lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
-    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == DIVERGED else ("open", ""))
-    verdict = replace(total, verdict=f"{total.verdict} so far").told if 0 < total.of < total.planned else total.told
+    kind, mark = MARKS.get(total.verdict, ("open", ""))
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
-    told += f", level in {total.level}" if total.level else ""
+    told += f", ties in {total.ties}" if total.ties else ""
     told += f" ({total.planned} planned)" if total.of != total.planned else ""
     if len(lines) > 1 and total.difference:
         told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
     told += f"; measured: {in_words(claim['metric'])}"
     told += f" ({total.of_rounds})" if total.of_rounds else ""
-    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(total.apart))
+    apart = any(flag.startswith(verdicts.OFF_PROTOCOL) for flag in total.flags)
+    return Answer(claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, lines, bool(lines), apart)
 
 
 def where(row: Mapping[str, str]) -> str:
@@ -99,7 +108,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
     ):  # too small to be shown, but for a 1 as its last digit
         size = f"less than {claims.amount(came.difference[:-1] + '1', test.statistic)}"
     if not came.difference:
-        never = "both" if came.level == came.of else "one of them"
+        never = "both" if came.ties == came.of else "one of them"
         words = f"{test.method} and {test.than}: {never} never there, or diverged"
     elif claim["kind"] in COMPARED:
         words = f"{test.method} {size} {'above' if up else 'below'} {test.than}"
@@ -115,7 +124,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
         than, other = test.sides
         words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} on {claim['dataset']} than on {other}"
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
-    seeds += f", level in {came.level}" if came.level else ""
+    seeds += f", ties in {came.ties}" if came.ties else ""
     seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
     return f"{words}, as claimed in {seeds}"
 
@@ -179,15 +188,8 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     if not done:
         about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
         return [f"None of the {planned} planned runs stands yet{about}."]
-    outcomes = (
-        ("yes", "holds", "hold"),
-        ("part", "holds in part", "hold in part"),
-        ("no", "does not hold", "do not hold"),
-        ("level", "is level", "are level"),
-        ("diverged", "diverged", "diverged"),
-    )
-    counted = [(sum(one.kind == kind for one in run), one, several) for kind, one, several in outcomes]
-    counts = [f"{count} {one if count == 1 else several}" for count, one, several in counted if count]
+    counted = {word: sum(one.word == word for one in run) for word in MARKS}
+    counts = [f"{count} {word}" for word, count in counted.items() if count]
     words = []
     if run:
         first = run[0]

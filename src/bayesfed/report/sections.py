@@ -22,7 +22,7 @@ from bayesfed.results.study import Study
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
-                 "level", "of", "planned", "difference", "verdict", "budget", "precision", "of_rounds"]  # fmt: skip
+                 "ties", "of", "planned", "difference", "verdict", "flags", "budget", "precision", "of_rounds"]  # fmt: skip
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from scipy.stats import spearmanr
 
 from bayesfed.core import files
-from bayesfed.results import cells, claims, hardware, markdown
+from bayesfed.results import cells, claims, hardware, markdown, verdicts
 from bayesfed.results.comparison import Compared
 from bayesfed.results.derived import Derived
 from bayesfed.results.records import DIVERGED, Record
@@ -15,14 +15,6 @@ from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
 WITHIN = (1, 3, 5)  # points of a percentage
-VERDICTS = {
-    "holds": "held so far",
-    "holds in part": "held in part",
-    "does not hold": "not held",
-    "level": "level",
-    DIVERGED: DIVERGED,
-}
-
 
 Pairs = list[tuple[float, float]]
 """(print, ours) of cells."""
@@ -124,16 +116,19 @@ def in_words(of: Derived) -> str:
         away += [distance(one) for one in as_in_print(beside)]
     near = ", ".join(f"{sum(points <= limit for points in away)} within {limit}" for limit in WITHIN)
     own = [one.total for one in of.claims if one.claim["by"] == "paper"]
-    told = [one.told for one in own]
-    many = {words: told.count(verdict) for verdict, words in VERDICTS.items()}
-    many["tested in a part of their cells"] = sum(bool(one.part and not one.apart) for one in own)
-    many["of other runs than the paper's"] = sum(bool(one.apart) for one in own)
+    many = {verdict: sum(one.verdict == verdict for one in own) for verdict in (*verdicts.WORDS, DIVERGED)}
     many["not in this plan"] = sum(not one.planned for one in own)
-    many["waiting for runs"] = sum(one.verdict == "not run" and one.planned > 0 for one in own)
-    many["without a number in the runs that stand"] = len(own) - sum(many.values())
+    many[verdicts.NOT_RUN] = sum(one.verdict == verdicts.NOT_RUN and one.planned > 0 for one in own)
+    many["without a number in the finished runs"] = len(own) - sum(many.values())
+    flagged = {
+        flag: sum(any(one.startswith(flag) for one in total.flags) for total in own)
+        for flag in (verdicts.PRELIMINARY, verdicts.OFF_PROTOCOL)
+    }
     out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
     counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
-    said = [out if printed else "", f"The paper's {len(own)} claims: {counts}." if own else ""]
+    flags = ", ".join(f"{count} {flag}" for flag, count in flagged.items() if count)
+    of_claims = f"The paper's {len(own)} claims: {counts}{f'; of these {flags}' if flags else ''}."
+    said = [out if printed else "", of_claims if own else ""]
     return " ".join(filter(None, said))
 
 
@@ -144,21 +139,22 @@ def of_claims(of: Derived) -> str:
 
 
 RULE = (
-    "A claim holds where it does in every cell and seed tested (one that speaks of most: in more than half), in part where in "
-    "some. Differences are means over these, of the first named minus what it is compared with, or of the last place minus the "
+    "A verdict counts the tests, one a cell and seed, in which a claim holds: supported (all; of a claim about most settings "
+    "more than half), mostly (at least 2/3), mixed, mostly not (under 1/3), contradicted (none). Preliminary: fewer tests "
+    "than planned. Off-protocol: not the paper's runs. Differences are means over these, of the first named minus what it is compared with, or of the last place minus the "
     "first."
 )
-CLAIM_HEAD = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
+CLAIM_HEAD = ["claim", "by", "tests finished (planned)", "mean difference", "verdict"]
 
 
 def claim_line(of: claims.Tested) -> list[str]:
-    """Give a claim in the columns of CLAIM_HEAD: `2 of 5, 3 level (15)`; with the precisions where runs of different ones
-    are compared."""
+    """Give a claim in the columns of CLAIM_HEAD: `5, 3 ties (15)`; with the precisions where runs of different ones are
+    compared."""
     total = of.total
     counted, verdict = "", "not in this plan"
     if total.planned:
-        level = f", {total.level} level" if total.level else ""
-        counted = f"{total.holds} of {total.of}{level} ({total.planned})"
+        ties = f", {total.ties} ties" if total.ties else ""
+        counted = f"{total.of}{ties} ({total.planned})"
         verdict = f"{total.told}{f', {total.precision}' if ' against ' in total.precision else ''}"
     difference = claims.amount(total.difference, of.tests[0].statistic, signed=True) if total.difference else ""
     return [of.claim["claim"], of.claim["by"], counted, difference, verdict]
