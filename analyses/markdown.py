@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from bayesfed.results.tables import markdown
+from bayesfed.results.markdown import table as markdown
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:

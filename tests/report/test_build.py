@@ -114,9 +114,9 @@ def test_first_screen_says_what_came_out(some_runs, tmp_path):
     told = " ".join(page(some_runs, tmp_path).told.split())
     assert (
         "Table 1, HBFL's global model is above FML's: supported 1/1, preliminary. CIFAR10, alpha 0.05, CNN2: "
-        "HBFL 10.00 points above FML, as claimed in 1 of 1 seed (2 planned); print: 11.43 points above."
+        "HBFL 10.00 points above FML, as claimed in 1 of 1 seed (2 planned); published: 11.43 points above."
     ) in told
-    assert "5 of 6 planned runs stand: a first word, no verdict." in told
+    assert "5 of 6 planned runs are finished: a first word, no verdict." in told
     assert "CIFAR10, alpha 0.05, CNN2: HBFL 10.00 points above FML" in told
 
 
@@ -287,8 +287,8 @@ def test_nothing_run_says_so(lab, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     lab.cell("heterogeneous", "FML")
     told = " ".join(page(lab, tmp_path).told.split())
-    assert "None of the 2 planned runs stands yet, so nothing is said of HBFL's claims or numbers." in told
-    assert "print 82.10" in told
+    assert "None of the 2 planned runs is finished yet, so nothing is said of HBFL's claims or numbers." in told
+    assert "published 82.10" in told
 
 
 def test_crate_names_what_stands(some_runs, tmp_path):

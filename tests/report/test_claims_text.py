@@ -10,7 +10,7 @@ from bayesfed.results.statistics import BEST, in_words
 @pytest.mark.parametrize(
     ("metric", "told"),
     [
-        ("global_accuracy_early", "global accuracy, mean of the first tenth of the rounds"),
+        ("global_accuracy_first10pct", "global accuracy, mean of the first tenth of the rounds"),
         ("client_accuracy_best", "client accuracy, best round"),
         ("global_accuracy_to_half", "global accuracy, to half"),
         ("global_ece_last", "global ece last"),

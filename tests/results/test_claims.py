@@ -102,7 +102,7 @@ def test_lower_on_the_stability_of_a_curve(lab, stored):
     stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=10), [0.3, 0.6] * 5)
     stored(lab.cell("homogeneous", "FedAvg", model="mlp", rounds=10), [0.5, 0.6] * 5)
     claim = {
-        **HIGHER, "kind": "lower", "experiments": ["homogeneous"], "metric": "global_accuracy_jitter",
+        **HIGHER, "kind": "lower", "experiments": ["homogeneous"], "metric": "global_accuracy_round_std",
         "than": ["FedAvg"], "where": {"setting": "Non-IID"},
     }  # fmt: skip
     total, cell = outcome(lab, claim)
@@ -115,11 +115,11 @@ def test_of_clients_that_sit_rounds_out_rounds_are_counted(lab, stored, monkeypa
     found = next(r for study in join.studies(lab.plan) for r in study.records if r.level == "global")
     monkeypatch.setattr(records.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
     short, long = replace(found, rounds=20), replace(found, rounds=100)
-    assert short.value(Statistic("early")) is None  # no value in rounds 1 and 2
-    assert cells.score([short], Statistic("early")).missing == {"no such rounds": 1}
-    assert long.value(Statistic("early")) == pytest.approx((0.25 + 0.5) / 2)
-    assert replace(found, rounds=8).value(Statistic("jitter")) == pytest.approx(0, abs=1e-9)
-    assert long.value(Statistic("jitter")) is None
+    assert short.value(Statistic("first10pct")) is None  # no value in rounds 1 and 2
+    assert cells.score([short], Statistic("first10pct")).missing == {"no such rounds": 1}
+    assert long.value(Statistic("first10pct")) == pytest.approx((0.25 + 0.5) / 2)
+    assert replace(found, rounds=8).value(Statistic("round_std")) == pytest.approx(0, abs=1e-9)
+    assert long.value(Statistic("round_std")) is None
 
 
 def test_a_claim_on_rounds_that_no_run_has_waits_for_none(lab, stored):

@@ -189,6 +189,13 @@ def test_unknown_metrics(metric: str) -> None:
         of_metric([], metric, {})
 
 
+@pytest.mark.parametrize(("old", "new"), [("early", "first10pct"), ("jitter", "round_std")])
+def test_an_earlier_name_of_a_statistic_is_told_its_new_one(old: str, new: str) -> None:
+    message = f"unknown metric 'global_accuracy_{old}'; write 'global_accuracy_{new}'"
+    with pytest.raises(InputError, match=message):
+        of_metric([], f"global_accuracy_{old}", {})
+
+
 def test_files_beside_a_table(study: Study, lab: Any, rows: Any, tmp_path: Path) -> None:
     """Numbers alone for programs, Markdown and LaTeX for people; runs.csv with a row a run."""
     note = {"title": "A title of 100 % & more", "columns": [{"title": "HBFL", "method": "HBFL", "metric": "megabytes"}]}

@@ -14,12 +14,12 @@ from bayesfed.cli.arguments import Commands, path
 
 
 def add(commands: Commands) -> None:
-    """Add the commands `plan`, `status`, `tables`, `compare`, `figures` and `report`."""
+    """Add the commands `plan`, `status`, `tables`, `published`, `figures` and `report`."""
     add_plan(commands)
     add_status(commands)
     add_results(commands, "tables", tables, "Build the papers' tables from finished runs.")
-    text = "Set the tables beside the printed numbers, and check the papers' claims; what DVC shows lies beside DIR."
-    add_results(commands, "compare", compare, text)
+    text = "Set the tables beside the published numbers, and check the papers' claims; what DVC shows lies beside DIR."
+    add_results(commands, "published", published, text)
     add_results(commands, "figures", figures, "Draw the papers' figures from finished runs.")
     add_report(commands)
 
@@ -82,8 +82,8 @@ def tables(args: argparse.Namespace) -> None:
     tell_of_runs(args.plan)
 
 
-def compare(args: argparse.Namespace) -> None:
-    """bayesfed compare"""
+def published(args: argparse.Namespace) -> None:
+    """bayesfed published"""
     from bayesfed.results import claims_table, derived, dvc, published_page, summary_page, tables
 
     collect_seldom()

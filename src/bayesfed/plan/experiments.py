@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bayesfed.methods.method import Method
     from bayesfed.runs.spec import Run
 
-OF_PLAN = ("axes", "cases", "seeds", "departs", "full_names")  # what an experiment has beside keys of a run file
+OF_PLAN = ("axes", "cases", "seeds", "deviation", "full_names")  # what an experiment has beside keys of a run file
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 ELSEWHERE = {  # no keys of a config's `run`
     "method": "a method's options stand under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
@@ -64,7 +64,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
             if foreign:
                 mapping["tasks"] = {**mapping["tasks"], "foreign": [taken(stand_ins.get(one, one)) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
-            changes += [experiment["departs"]] if "departs" in experiment else []
+            changes += [experiment["deviation"]] if "deviation" in experiment else []
             if printed is None:
                 changes.append(f"{at(shortened(unprinted(point, experiment, where), experiment))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):

@@ -1,4 +1,4 @@
-"""A paper's tables, figures, claims and printed numbers, checked against its grid before anything is run."""
+"""A paper's tables, figures, claims and published numbers, checked against its grid before anything is run."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,8 +39,8 @@ def paper(study: cells.Study, published: Path) -> None:
             naming(place(study, kind, name), check, study, item)
     for claim in spec.get("claims", []):
         naming(f"{study.paper}.yaml, claim '{claim['claim']}'", check_claim, study, claim)
-    for name in spec.get("glance", []):
-        naming(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
+    for name in spec.get("summary", []):
+        naming(f"{study.paper}.yaml, summary", one_of, name, spec.get("tables", {}), "table")
     naming(str(published), check_published, study, published)
 
 
@@ -269,7 +269,8 @@ def check_axes(records: Sequence[cells.Record], over: Sequence[str], used: Seque
 
 
 def check_published(study: cells.Study, published: Path) -> None:
-    """Return the printed numbers: each of a table, in a cell of one, and what else its row says true of that cell's runs."""
+    """Return the published numbers: each of a table, in a cell of one, and what else its row says true of that
+    cell's runs."""
     rows = comparison.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
@@ -286,7 +287,7 @@ def check_published(study: cells.Study, published: Path) -> None:
 
 
 def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
-    """Return the printed numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
+    """Return the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
     placed = set[int]()
     every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
     for cell in every:
@@ -296,11 +297,11 @@ def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable
     for row in rows:
         if id(row) not in placed:
             keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
-            raise InputError(f"no cell of {row['item']} has {keys}, which is printed {row['value']}")
+            raise InputError(f"no cell of {row['item']} has {keys}, which is published as {row['value']}")
 
 
 def check_row(study: cells.Study, row: Mapping[str, str], cell: cells.Cell) -> None:
-    """Raise InputError where a row of printed numbers says of its cell what no run of it has."""
+    """Raise InputError where a row of published numbers says of its cell what no run of it has."""
     left = [
         key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)
     ]

@@ -27,7 +27,7 @@ MARKS = {
 COMPARED = ("higher", "lower", "not higher")
 
 Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
-"""The printed number of what a metric is measured of: records by folder, level and client."""
+"""The published number of what a metric is measured of: records by folder, level and client."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Answer:
 
 
 def printed(compared: Iterable[Compared]) -> Printed:
-    """Give the numbers in print by what they are of."""
+    """Give the published numbers by what they are of."""
     return {
         (one.cell.metric, place(one.cell.records)): float(one.row["published"])
         for one in compared
@@ -67,7 +67,7 @@ def printed(compared: Iterable[Compared]) -> Printed:
 
 
 def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
-    """Say what records are of. Experiments may share a run of which a paper prints several numbers."""
+    """Say what records are of. Experiments may share a run of which a paper publishes several numbers."""
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
@@ -130,7 +130,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """Say what print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
+    """Say what the paper says of the same difference: `; published: 11.43 points above`. "" where it does not."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -139,14 +139,15 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
         return ""
     difference = (ours - theirs) / test.statistic.scale
     if not difference:
-        return "; print: equal"
+        return "; published: equal"
     size = claims.amount(claims.shown(difference, test.statistic), test.statistic)
-    return f"; print: {size} {'above' if difference > 0 else 'below'}"
+    return f"; published: {size} {'above' if difference > 0 else 'below'}"
 
 
 @dataclass(frozen=True)
 class Closeness:
-    """How the numbers of a paper stand beside print: how many are printed, how many have a run, and of those that may be
+    """How the numbers of a paper stand beside the published numbers: how many are published, how many have a run,
+    and of those that may be
     compared how many are near, above and below; `median`: of the distances in points, rounded up, "" without any."""
 
     printed: int
@@ -164,7 +165,7 @@ class Closeness:
 
 
 def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
-    """Count over the cells of all tables with a printed number each; the median is of percentages alone."""
+    """Count over the cells of all tables with a published number each; the median is of percentages alone."""
     found = [cell for table in tables if table.counted for cell in table.cells if cell.row["published"]]
     kinds = [cell.kind for cell in found]
     near = (cell for cell in found if cell.percent and cell.kind in ("close", "higher", "lower"))
@@ -187,7 +188,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:
         about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
-        return [f"None of the {planned} planned runs stands yet{about}."]
+        return [f"None of the {planned} planned runs is finished yet{about}."]
     counted = {word: sum(one.word == word for one in run) for word in MARKS}
     counts = [f"{count} {word}" for word, count in counted.items() if count]
     words = []
@@ -196,9 +197,9 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         line = first.lines[0] if len(first.lines) == 1 else None
         said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
         words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
-    rest = f"{done} of {planned} planned runs stand"
+    rest = f"{done} of {planned} planned runs are finished"
     verdict = ": a first word, no verdict" if own or numbers.printed else ""
-    words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs stand.")
+    words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs are finished.")
     others = sum(one.apart for one in run)
     told = f"{'has' if len(run) == 1 else 'have'} been tested"
     if others:
@@ -210,7 +211,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     elif own:
         words.append(f"None of {of} {len(own)} claims has been tested yet.")
     if numbers.printed:
-        told = f"{numbers.run} of its {numbers.printed} printed numbers have a run beside them"
+        told = f"{numbers.run} of its {numbers.printed} published numbers have a run beside them"
         if numbers.compared:
             told += f": {numbers.close} within a point, {numbers.higher} higher, {numbers.lower} lower"
             told += f"; half of them are within {numbers.median} points" if numbers.median else ""

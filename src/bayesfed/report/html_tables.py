@@ -1,4 +1,5 @@
-"""The tables of the page: a paper's own, cell by cell beside print, and plain ones; each can be downloaded."""
+"""The tables of the page: a paper's own, cell by cell beside the published numbers, and plain ones; each can be
+downloaded."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from bayesfed.results.formatting import spoken, unique
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.study import Study
 
-COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
-"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with print is `apart`, and where
-finished runs have no value it is `bare`."""
+COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not published": "ours"}
+"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with the published
+numbers is `apart`, and where finished runs have no value it is `bare`."""
 GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
 """What says the same without colour."""
 
@@ -97,7 +98,7 @@ def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) 
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell of the page, beside print.
+    """A cell of the page, beside the published numbers.
 
     `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by commas, `notes` the numbers of
     its footnotes.
@@ -134,7 +135,7 @@ class Table:
     note: str
     files: Files
     counted: bool
-    """Whether each printed number stands in one cell, so that cells near print can be counted."""
+    """Whether each published number stands in one cell, so that cells near the published numbers can be counted."""
 
     @property
     def cells(self) -> list[Shown]:
@@ -150,7 +151,7 @@ class Table:
 def of_paper(
     study: Study, name: str, table: Mapping[str, Any], rows: Sequence[cells.Row], compared: Sequence[Compared]
 ) -> Table:
-    """Give a paper's table beside print; `compared`: its cells, row by row."""
+    """Give a paper's table beside the published numbers; `compared`: its cells, row by row."""
     footnotes: list[str] = []
     beside = iter(compared)
     shown = [
@@ -162,7 +163,8 @@ def of_paper(
     frame = pd.DataFrame(
         [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in shown],
         columns=pd.MultiIndex.from_tuples(
-            [("", key) for key in heads] + [(each, of) for each in columns for of in ("print", "here", "difference")]
+            [("", key) for key in heads]
+            + [(each, of) for each in columns for of in ("published", "here", "difference")]
         ),
     )
     files = download(f"{study.paper}-{name}", table["title"], frame, pd.DataFrame([one.row for one in compared]))

@@ -25,8 +25,8 @@ WITHOUT = {  # what a run says that has no value of such a statistic
     "first": NEVER,
     "labelled": "no active learning",
     "best_within": "no such rounds",
-    "early": "no such rounds",
-    "jitter": "no such rounds",
+    "first10pct": "no such rounds",
+    "round_std": "no such rounds",
 }
 
 
@@ -83,15 +83,17 @@ class Record:
 
     @property
     def as_printed(self) -> bool:
-        """True where run and data are the paper's in everything, so that a number may be compared with print."""
+        """True where run and data are the paper's in everything, so that a number may be compared with the published
+        numbers."""
         return self.used == self.dataset and not self.changes
 
     def value(self, statistic: Statistic) -> float | None:
         """Compute a statistic, an accuracy in [0, 1] (for `first`, a round); None when the run has none (yet) or diverged.
 
         best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
-        early: mean over the first tenth of the rounds, at least one.
-        jitter: standard deviation of the change from round to round over the second half of the rounds (needs two changes).
+        first10pct: mean over the first tenth of the rounds, at least one.
+        round_std: standard deviation of the change from round to round over the second half of the rounds (needs two
+        changes).
         labelled: mean over the numbers of labelled images of `along_labelled`, the height of a curve of active learning.
         """
         if not self.done or self.diverged:
@@ -121,7 +123,7 @@ class Record:
             return max(values)
         if name in TAILS:
             return statistics.fmean(values[-TAILS[name] :])
-        if name == "early":
+        if name == "first10pct":
             first = [value for at, value in curve.items() if at <= max(1, self.rounds // 10)]
             return statistics.fmean(first) if first else None
         half = [value for at, value in curve.items() if at > self.rounds // 2]

@@ -16,17 +16,20 @@ model on that shard, the mean of the clients' models on the full test set, weigh
 runs that test clients there every round, and the clients' best models on their own shards together: the images that they
 label right among all of them (pFedBayes' PM)."""
 
-STATISTICS = ("best", "last", "last5", "early", "jitter", "labelled")
+STATISTICS = ("best", "last", "last5", "first10pct", "round_std", "labelled")
 """What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+RENAMED = {"early": "first10pct", "jitter": "round_std"}
+"""Earlier names of statistics, and theirs now."""
 
 IN_WORDS = {
     "best": "best round",
     "last": "last round",
     "last5": "mean of the last five rounds",
-    "early": "mean of the first tenth of the rounds",
-    "jitter": "standard deviation of its change from round to round in the second half",
+    "first10pct": "mean of the first tenth of the rounds",
+    "round_std": "standard deviation of its change from round to round in the second half",
     "labelled": "mean over the numbers of labelled images",
 }
 """What a statistic of an accuracy is, in words (`cells.Record.value`)."""
@@ -90,14 +93,14 @@ class Statistic:
 
     @property
     def close(self) -> float:
-        """How near to the printed number is near, as shown: a round, a point of a percentage, or a hundredth."""
+        """How near to the published number is near, as shown: a round, a point of a percentage, or a hundredth."""
         return 0.01 if self.decimals == 3 else 1.0
 
     @property
     def rising(self) -> bool:
         """Whether more is better: of an accuracy, or of how well wrong and foreign images are told."""
         better = self.of.removeprefix(VALIDATION).startswith(("accuracy", "auroc")) or self.of == "worst10"
-        return self.kind != "first" and self.name != "jitter" and better
+        return self.kind != "first" and self.name != "round_std" and better
 
     @property
     def chosen(self) -> bool:
@@ -139,6 +142,9 @@ def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
         return "global", Statistic(measured[2], of=measured[1])
     if of_run := of_whole_run(metric):
         return RUN, of_run
+    for old, new in RENAMED.items():
+        if metric.endswith(f"_{old}"):
+            raise InputError(f"unknown metric '{metric}'; write '{metric.removesuffix(old)}{new}'")
     valid = [*known, *COSTS, *(f"{VALIDATION}{name}" for name in ("accuracy", "nll", "ece"))]
     valid += [f"{of}_{name}_last" for of in ("global", PREDICTIVE) for name in (*MEASURES, f"{FOREIGN}DATASET")]
     raise InputError(f"unknown metric '{metric}'; {nearest(metric, valid)}")

@@ -64,14 +64,14 @@ class Study:
 
     @property
     def published(self) -> Path:
-        """Where the printed numbers are, if there are any.
+        """Where the published numbers are, if there are any.
 
         Raises InputError where the paper had some when it was planned, and they are not there.
         """
         path = Path(self.spec["published_file"])
         if self.spec.get("printed") and not path.is_file():
             raise InputError(
-                f"{path}: the printed numbers are not there; run this in the folder that the plan was made in"
+                f"{path}: the published numbers are not there; run this in the folder that the plan was made in"
             )
         return path
 

@@ -1,5 +1,5 @@
 """The CSV files of tables: the paper's layout, with budget, seeds and data beside every number, and the comparison with
-print."""
+the published numbers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -124,7 +124,7 @@ def write(found: Iterable[Derived], out: Path) -> list[Path]:
 def write_comparison(found: Iterable[Derived], out: Path) -> list[Path]:
     """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper; returns the files.
 
-    Errors are as in `write`; one where printed numbers are not where they were when it was planned.
+    Errors are as in `write`; one where published numbers are not where they were when it was planned.
     """
     written = []
     for one in found:
