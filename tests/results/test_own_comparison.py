@@ -43,7 +43,7 @@ def test_the_report_says_nothing_of_print(own: Any, tmp_path: Path) -> None:
     told = shown(own, tmp_path)
     assert "All 2 planned runs are finished." in told
     assert PRINT.findall(told.replace("learning papers, checked", "")) == []
-    assert "A cell: mean (± sd over seeds). Without a number: not run." in told
+    assert "A cell: mean (± sd over seeds). ★ the best method of a row. Without a number: not run." in told
     assert "budget or data are other than the file asks for" in told
     assert "Speed" not in told
 

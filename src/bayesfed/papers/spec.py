@@ -320,10 +320,11 @@ class Config:
     runs: Literal["all", "standing"] = "all"
 
 
-def check_renamed(content: Block, path: str) -> None:
-    """Raise InputError for a key of a paper or of an experiment by an earlier name, with its name now."""
+def check_renamed(content: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return a paper or config; raise InputError for a key, there or of an experiment, by an earlier name."""
     experiments = content.get("experiments")
     blocks = experiments if isinstance(experiments, Mapping) else {}
     for where, block in [("", content), *((f"experiments.{name}.", block) for name, block in blocks.items())]:
         for old in RENAMED.keys() & (block if isinstance(block, Mapping) else {}):
             raise InputError(f"{path}: {where}{old}: this key has another name; write {RENAMED[old]}")
+    return content

@@ -347,6 +347,4 @@ def source_files(package: Path) -> list[Path]:
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file; raises InputError where there is none."""
-    content = dict(check_mapping(files.read_yaml(path), str(path)))
-    check_renamed(content, str(path))
-    return content
+    return check_renamed(dict(check_mapping(files.read_yaml(path), str(path))), str(path))

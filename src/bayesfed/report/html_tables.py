@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class Shown:
     """A cell of the page, beside the published numbers.
 
     `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by commas, `notes` the numbers of
-    its footnotes.
+    its footnotes; `best`: whether it is the best of its row's methods.
     """
 
     row: Mapping[str, str]
@@ -110,6 +110,7 @@ class Shown:
     runs: str
     notes: list[int]
     percent: bool
+    best: bool = False
 
     @property
     def link(self) -> str:
@@ -155,7 +156,10 @@ def of_paper(
     footnotes: list[str] = []
     beside = iter(compared)
     shown = [
-        ([study.written(key, value) for key, value in keys.items()], [cell_of(next(beside), footnotes) for _ in of_row])
+        (
+            [study.written(key, value) for key, value in keys.items()],
+            with_best(of_row, [cell_of(next(beside), footnotes) for _ in of_row]),
+        )
         for keys, of_row in rows
     ]
     columns = [cells.title(study, column) for column in table["columns"]]
@@ -170,6 +174,19 @@ def of_paper(
     files = download(f"{study.paper}-{name}", table["title"], frame, pd.DataFrame([one.row for one in compared]))
     items = table.get("published", [name])
     return Table(name, table["title"], heads, columns, shown, footnotes, table.get("note", ""), files, len(items) == 1)
+
+
+def with_best(of_row: Sequence[cells.Cell], shown: list[Shown]) -> list[Shown]:
+    """Mark the best cell of a row whose columns are methods, alike in all else; none of one method, or of different
+    metrics."""
+    methods = [cell.keys.get("method") for cell in of_row]
+    if len(set(methods)) < len(methods) or None in methods or len({cell.metric for cell in of_row}) > 1:
+        return shown
+    means = [cell.score.mean for cell in of_row if cell.score.mean is not None]
+    if len(means) < 2:
+        return shown
+    best = max(means) if of_row[0].statistic.rising else min(means)
+    return [replace(one, best=cell.score.mean == best) for cell, one in zip(of_row, shown, strict=True)]
 
 
 def cell_of(one: Compared, footnotes: list[str]) -> Shown:
