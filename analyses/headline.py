@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analyses.markdown import table
+from bayesfed.results import verdicts
 
 TABLES = Path(__file__).parents[1] / "results" / "paper" / "tables"
 Row = Mapping[str, str]
@@ -92,26 +93,16 @@ def rows(paper: str, name: str, where: Row) -> Iterator[Row]:
                 yield row
 
 
-def verdict(held: int, tested: int) -> str:
-    """Return a verdict in words, from the tests in which a claim held."""
-    if not tested:
-        return "not run"
-    share = held / tested
-    for word, least in (("supported", 1), ("mostly", 2 / 3), ("mixed", 1 / 3), ("mostly not", 1e-9)):
-        if share >= least:
-            return word
-    return "contradicted"
-
-
 def judged(line: Line) -> tuple[str, float]:
     """Return the verdict with its count and flags, and the mean difference in points, over the tests of a claim."""
     tests = [row for row in rows(line.paper, "claims", line.claim) if row["dataset"] != "all"]
     tested = sum(int(row["of"]) for row in tests)
     held = sum(int(row["holds"] or 0) for row in tests)
-    flags = ["preliminary"] if tested < sum(int(row["planned"]) for row in tests) else []
-    flags += ["off-protocol"] if any(row["budget"] != "paper's" for row in tests) else []
+    part = tested < sum(int(row["planned"]) for row in tests)
+    apart = any(verdicts.OFF_PROTOCOL in row["flags"] for row in tests)
+    flags = [verdicts.PRELIMINARY] * part + [verdicts.OFF_PROTOCOL] * apart
     mean = sum(int(row["of"]) * float(row["difference"]) for row in tests if row["difference"]) / max(tested, 1)
-    return ", ".join([f"**{verdict(held, tested)}** {held}/{tested}", *flags]), mean
+    return verdicts.told(f"**{verdicts.word(held, tested)}**", held, tested, flags), mean
 
 
 def signed(points: float) -> str:

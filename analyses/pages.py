@@ -25,7 +25,7 @@ RUNS = ROOT / "results"
 BEGIN, END = "<!-- {}: written by `python -m analyses.pages` -->\n", "<!-- end -->\n"
 WRITTEN = "<!-- Written by `python -m analyses.pages`; do not edit. -->\n\n"
 SEARCHED = ("global model, %", "change", "HBFL over FML with it", "clients, best, %")
-TITLE = "\n**"  # how the title of a table begins at a glance
+TITLE = "\n**"  # how the title of a table begins on a summary page
 
 
 def of_paper(paper: str, name: str, config: str = "paper") -> str:
@@ -35,21 +35,21 @@ def of_paper(paper: str, name: str, config: str = "paper") -> str:
 
 def first_table(paper: str) -> str:
     """Return a paper's runs in numbers, and the first of its tables that has one."""
-    said, *tables = of_paper(paper, "glance").split(TITLE)
+    said, *tables = of_paper(paper, "summary").split(TITLE)
     return said.partition(f"\n{LEGEND}")[0] + TITLE + tables[0] + "\n" if tables else said
 
 
 def all_tables(paper: str) -> str:
-    """Return a paper's tables at a glance, then how far they agree with print, its claims and costs."""
-    glance = of_paper(paper, "glance").partition(f"{TITLE}{CLAIMS}")[0]
-    return f"{glance}\n" + of_paper(paper, "agreement").partition("\n\n")[2]
+    """Return a paper's summary page, then how far they agree with the published numbers, its claims and costs."""
+    summary = of_paper(paper, "summary").partition(f"{TITLE}{CLAIMS}")[0]
+    return f"{summary}\n" + of_paper(paper, "vs-published").partition("\n\n")[2]
 
 
 def readings() -> str:
     """Return the search for what decides HBFL's and FML's numbers: what each assumption changes, seed by seed, then
     the other tables.
     """
-    _, first, *others = of_paper("hbfl", "glance", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
+    _, first, *others = of_paper("hbfl", "summary", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
     out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
     cells = []
     for seed, methods in finished_runs.searched().items():
@@ -71,14 +71,15 @@ def readings() -> str:
 
 
 def by_seed() -> str:
-    """HBFL and FML where parts of them have been run, as the paper has them and otherwise, run by run, beside print."""
+    """HBFL and FML where parts of them have been run, as the paper has them and otherwise, run by run, beside the
+    published numbers."""
     with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
         printed = [row for row in csv.DictReader(file) if row["item"] == "table1"]
     out = ""
     for name, alpha in itertools.product(("CIFAR-10", "CIFAR-100"), ("0.05", "100")):
         where = f"{name}, {finished_runs.NAMES[alpha]}"
         of_one = [row for row in printed if (row["dataset"], row["alpha"]) == (name.replace("-", ""), alpha)]
-        beside = [(row["method"], "print", row["value"]) for row in of_one]
+        beside = [(row["method"], "published", row["value"]) for row in of_one]
         out += pivot(f"{where}: global model, %", [*finished_runs.by_seed(where), *beside])
     return out
 
@@ -94,7 +95,7 @@ def mnist() -> str:
 
 
 def clients() -> str:
-    """Return how far the clients of Tables 2 and 3 are from print at alpha 0.05."""
+    """Return how far the clients of Tables 2 and 3 are from the published numbers at alpha 0.05."""
     return listed(*map(finished_runs.clients, ("CIFAR-10", "CIFAR-100")))
 
 
@@ -130,7 +131,7 @@ def classes() -> str:
 
 
 def shards() -> str:
-    """Return how well rules of cutting fit what HBFL prints."""
+    """Return how well rules of cutting fit what HBFL publishes."""
     heads = {"dataset": "data", "rule": "rule", "sets": "sets of sizes that fit", "chi_square": "chi-square of the likeliest",
              "probability": "probability that a draw fits", "sizes": "the likeliest sizes"}  # fmt: skip
     return columns_of("shard_sizes.csv", heads)
@@ -141,7 +142,7 @@ PAPERS = yaml.safe_load((ROOT / "config" / "paper.yaml").read_text())["papers"]
 
 def counts(paper: str) -> str:
     """How many cells of each published table have a run, and how far these are from the published numbers."""
-    page = of_paper(paper, "agreement")
+    page = of_paper(paper, "vs-published")
     return page[page.index("| table |") :].partition("\n\n")[0] + "\n\n"
 
 

@@ -25,22 +25,6 @@ def test_pages_are_what_the_commands_write(page: Path) -> None:
     assert pages.written(page) == page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("held", "tested", "verdict"),
-    [
-        (3, 3, "supported"),
-        (2, 3, "mostly"),
-        (19, 54, "mixed"),
-        (1, 3, "mixed"),
-        (1, 4, "mostly not"),
-        (0, 4, "contradicted"),
-        (0, 0, "not run"),
-    ],
-)
-def test_a_verdict_counts_tests(held: int, tested: int, verdict: str) -> None:
-    assert headline.verdict(held, tested) == verdict
-
-
 def test_the_headline_is_of_the_records() -> None:
     """HBFL on CIFAR-10 at Dirichlet alpha 0.05, counted by hand from its rows."""
     line = headline.of_hbfl("0.05")

@@ -192,8 +192,8 @@ def precisions() -> Iterator[dict[str, str]]:
 
 def clients(name: str) -> Iterator[dict[str, str]]:
     """Yield, for a dataset at alpha 0.05, each client's test images on each seed of Table 2 or 3, and how far FML and
-    HBFL are from print there, in points of the client's best round; then the means, of all and of those with more than
-    a few images.
+    HBFL are from the published numbers there, in points of the client's best round; then the means, of all and of
+    those with more than a few images.
     """
     where = f"{name}, {NAMES['0.05']}"
     with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
@@ -220,7 +220,7 @@ def clients(name: str) -> Iterator[dict[str, str]]:
         for method in ("FML", "HBFL"):
             best = (RunRecord(methods[method]).summary or {})["clients"]["accuracy_best"]
             away = [100 * best[k] - printed[method, k + 1] for k in range(number)]
-            head = f"{column}: {method} less print"
+            head = f"{column}: {method} less the published"
             for k in range(number):
                 told[str(k + 1)][head] = f"{away[k]:+.1f}"
             told["all"][head] = f"{fmean(away):+.1f}"

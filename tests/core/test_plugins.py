@@ -168,13 +168,13 @@ def test_from_files_to_a_table(put: Put, capsys: pytest.CaptureFixture[str]) -> 
     assert digests["sign"].keys() == {"methods/sign", "networks/tiny", "datasets/drawn", "preparations/halved"}
     assert digests["fedavg"].keys() == digests["sign"].keys() - {"methods/sign"}
     assert digests["sign"]["methods/sign"] == files.sha256(Path("my_plugins/methods/sign.py"))
-    for command in ("tables", "compare"):
+    for command in ("tables", "published"):
         assert cli.main([command, "plan/plan.json", "--out", "tables"]) == 0
     with Path("tables/mine/table1.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert all(float(row[label]) > 0 for label in ("Sign", "FedAvg"))
     with Path("tables/mine/table1.compare.csv").open() as file:
-        assert {row["verdict"] for row in csv.DictReader(file)} == {"not printed"}
+        assert {row["verdict"] for row in csv.DictReader(file)} == {"not published"}
 
 
 def test_the_method_in_the_docs_trains(put: Put) -> None:

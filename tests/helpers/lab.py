@@ -73,6 +73,7 @@ class Lab:
             "batch_size": 128,
             "clients_on_test": "detailed",
             "asks": [],
+            "personal": method in ("HBFL", "FML"),
             "changes": [],
             **more,
         }

@@ -10,6 +10,7 @@ import yaml
 from bayesfed.core import options
 from bayesfed.core.errors import InputError
 from bayesfed.papers.spec import Config, Paper
+from bayesfed.plan import plan
 
 ROOT = Path(__file__).parents[2]
 PAPER = yaml.safe_load((ROOT / "config/papers/fedppd.yaml").read_text())
@@ -66,9 +67,9 @@ def test_configs_are_read(path: Path) -> None:
         ("experiments/active/axes/active.by", [], "x.experiments.active.axes.active.by: expected a list of 1 or more"),
         ("experiments/active/axes/active.by", [1, 1.0], "active.by: expected each once, found [1, 1.0]"),
         (
-            "experiments/active/departs",
+            "experiments/active/deviation",
             "=1",
-            "x.experiments.active.departs: expected a text that does not begin with =",
+            "x.experiments.active.deviation: expected a text that does not begin with =",
         ),
         ("first_client", -1, "x.first_client: -1 is out of range; it must be at least 0"),
         ("statistics", {"one": 3}, "x.statistics.one: expected keys and values, found 3"),
@@ -117,3 +118,17 @@ def test_a_mistake_in_a_config(place: str, value: Any, words: str) -> None:
 @pytest.mark.parametrize("key", ["weights", "data_mirror", "partitions"])
 def test_a_folder_may_be_none(key: str) -> None:
     assert getattr(options.read(Config, CONFIG | {key: None}, "config"), key) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("glance: [table1]", "glance: this key has another name; write summary"),
+        ("experiments: {one: {departs: less}}", "experiments.one.departs: this key has another name; write deviation"),
+    ],
+)
+def test_an_earlier_name_of_a_key_is_told_its_new_one(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        plan.read_mapping(path)

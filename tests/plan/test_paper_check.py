@@ -115,14 +115,14 @@ def of_kind(spec: Spec, kind: str, **change: Any) -> None:
         (lambda s: s["figures"]["figure4"].update(shows={"against": "local", "label": "x"}),
          "hbfl.yaml, figure4: 'local_accuracy_best': experiment 'heterogeneous' does not test clients every round"),
         (lambda s: s["figures"]["figure4"].update(curves="folder"), "hbfl.yaml, figure4: no field 'folder' of a cell"),
-        (lambda s: s.update(glance=["tabel1"]), "hbfl.yaml, glance: no table is named 'tabel1'; did you mean 'table1'?"),
+        (lambda s: s.update(summary=["tabel1"]), "hbfl.yaml, summary: no table is named 'tabel1'; did you mean 'table1'?"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_paper_is_refused_at_planning(config: Path, edit: Callable[[Spec], None], words: str) -> None:
     path = plan.PAPERS / "hbfl.yaml"
     spec = yaml.safe_load(path.read_text())
     edit(spec)
-    if words == "no cell of table2 has":  # the item of printed numbers that no table takes any more
+    if words == "no cell of table2 has":  # the item of published numbers that no table takes any more
         spec["tables"]["table2"]["rows"]["client"] = [0, 1]
         spec["tables"]["client_means"]["published"] = ["table3"]
     path.write_text(yaml.safe_dump(spec))

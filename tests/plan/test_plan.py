@@ -223,7 +223,7 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch
 def test_a_configs_own_tables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     spec = made(plan.read_mapping(Path("config/pfedbayes-reduced.yaml")))["papers"]["pfedbayes"]
-    assert spec["glance"] == [
+    assert spec["summary"] == [
         "cifar10_reduced",
         "noise",
         "table1",
@@ -791,7 +791,7 @@ def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkey
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     with pytest.raises(
-        InputError, match=r"config/papers/small\.published\.csv: the printed numbers are not there; run this in"
+        InputError, match=r"config/papers/small\.published\.csv: the published numbers are not there; run this in"
     ):
         tables.write_comparison(derived.load(".." / path), Path("tables"))
 
@@ -799,7 +799,7 @@ def test_printed_numbers_that_are_gone_are_missed(config: dict[str, Any], monkey
 def test_plan_is_made_anew_when_its_sources_change(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Config, paper, printed numbers and source; each alone."""
+    """Config, paper, published numbers and source; each alone."""
     package = tmp_path / "package"
     shutil.copytree(plan.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(plan, "PACKAGE", package)

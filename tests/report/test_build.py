@@ -113,16 +113,18 @@ def test_numbers_are_those_of_the_csv_files(some_runs, rows, tmp_path):
 def test_first_screen_says_what_came_out(some_runs, tmp_path):
     told = " ".join(page(some_runs, tmp_path).told.split())
     assert (
-        "Table 1, HBFL's global model is above FML's: holds so far. CIFAR10, alpha 0.05, CNN2: "
-        "HBFL 10.00 points above FML, as claimed in 1 of 1 seed (2 planned); print: 11.43 points above."
+        "Table 1, HBFL's global model is above FML's: supported 1/1, preliminary. CIFAR10, alpha 0.05, CNN2: "
+        "HBFL 10.00 points above FML, as claimed in 1 of 1 seed (2 planned); published: 11.43 points above."
     ) in told
-    assert "5 of 6 planned runs stand: a first word, no verdict." in told
+    assert "5 of 6 planned runs are finished: a first word, no verdict." in told
     assert "CIFAR10, alpha 0.05, CNN2: HBFL 10.00 points above FML" in told
 
 
 def test_cells_say_what_they_are(some_runs, tmp_path):
     text = (build.write(some_runs.plan, tmp_path / "test.html")[0]).read_text()
-    cells = re.findall(r'<td class="cell (\w+)" data-sort="([^"]*)">', text[: text.index('data-table="hbfl/table2"')])
+    cells = re.findall(
+        r'<td class="cell (\w+)(?: best)?" data-sort="([^"]*)">', text[: text.index('data-table="hbfl/table2"')]
+    )
     assert cells == [
         ("open", ""), ("open", ""), ("close", "51.00"), ("close", "62.00"),
         ("diverged", ""), ("apart", "20.00"), ("open", ""), ("open", ""),
@@ -287,8 +289,8 @@ def test_nothing_run_says_so(lab, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     lab.cell("heterogeneous", "FML")
     told = " ".join(page(lab, tmp_path).told.split())
-    assert "None of the 2 planned runs stands yet, so nothing is said of HBFL's claims or numbers." in told
-    assert "print 82.10" in told
+    assert "None of the 2 planned runs is finished yet, so nothing is said of HBFL's claims or numbers." in told
+    assert "published 82.10" in told
 
 
 def test_crate_names_what_stands(some_runs, tmp_path):
@@ -319,3 +321,28 @@ def test_a_changed_record_is_refused(some_runs, tmp_path):
     changed.write_text(changed.read_text() + "3,global,global,test_accuracy,0.9\n")
     with pytest.raises(InputError, match=r"metrics\.csv: not as the run wrote it"):
         build.write(some_runs.plan, tmp_path / "test.html")
+
+
+def test_the_best_method_of_a_row_is_marked(lab, stored, tmp_path):
+    for method, best in (("HBFL", 0.6), ("FML", 0.5)):
+        stored(lab.cell("heterogeneous", method), [best], [[0.5]] * 10)
+    text = build.write(lab.plan, tmp_path / "test.html")[0].read_text()
+    marked = re.findall(
+        r'<td class="cell \w+ best" data-sort="([^"]*)">', text[: text.index('data-table="hbfl/table2"')]
+    )
+    assert marked == ["60.00"]
+
+
+def test_several_papers_have_an_overview(lab, stored, tmp_path):
+    for method, best in (("HBFL", 0.6), ("FML", 0.5)):
+        stored(lab.cell("heterogeneous", method), [best], [[0.5]] * 10)
+    assert 'id="tab-overview"' not in build.write(lab.plan, tmp_path / "one.html")[0].read_text()
+    plan = json.loads(lab.plan.read_text())
+    plan["papers"]["other"] = plan["papers"]["hbfl"] | {"paper": "other"}
+    plan["cells"] += [cell | {"paper": "other"} for cell in plan["cells"]]
+    lab.plan.with_name("both.json").write_text(json.dumps(plan))
+    text = build.write(lab.plan.with_name("both.json"), tmp_path / "both.html")[0].read_text()
+    assert text.index('id="tab-overview"') < text.index('id="tab-hbfl"') < text.index('id="tab-other"')
+    overview = text[text.index('id="overview"') : text.index('id="hbfl"')]
+    assert overview.count("supported 1/1</span> Table 1, HBFL&#39;s global model is above FML&#39;s") == 2
+    assert '<a href="#hbfl">HBFL</a></th><td>2 of 2</td>' in overview

@@ -10,7 +10,7 @@ from bayesfed.results.statistics import BEST, in_words
 @pytest.mark.parametrize(
     ("metric", "told"),
     [
-        ("global_accuracy_early", "global accuracy, mean of the first tenth of the rounds"),
+        ("global_accuracy_first10pct", "global accuracy, mean of the first tenth of the rounds"),
         ("client_accuracy_best", "client accuracy, best round"),
         ("global_accuracy_to_half", "global accuracy, to half"),
         ("global_ece_last", "global ece last"),
@@ -35,8 +35,6 @@ def test_metrics_in_words(metric: str, told: str) -> None:
     ],
 )  # fmt: skip
 def test_outcomes(kind: str, sides: list[str], difference: str, exact: float | None, holds: int, told: str) -> None:
-    came = claims.Outcome(
-        holds, 0, 1, 1, difference, "", apart="", part="", used="", budget="", precision="", of_rounds=""
-    )
+    came = claims.Outcome(holds, 0, 1, 1, difference, "", flags=[], used="", budget="", precision="", of_rounds="")
     test = claims.Test("HBFL", sides[0], sides, [], [exact if exact else float(difference) / 100], [], BEST)
     assert claims_text.outcome({"kind": kind, "dataset": "cifar10"}, came, test) == told

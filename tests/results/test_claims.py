@@ -32,21 +32,22 @@ def test_higher_counts_the_seeds_of_each_cell(lab, stored):
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.5])
     stored(lab.cell("heterogeneous", "FML", alpha="0.05"), [0.5])  # equal is not above
     total, iid, non_iid = outcome(lab, HIGHER)
-    assert counts(iid) == ("1", "2", "3", "+2.50", "holds in part")
-    assert counts(non_iid) == ("0", "1", "1", "+0.00", "level")
-    assert [row["level"] for row in (total, iid, non_iid)] == ["1", "0", "1"]
-    assert counts(total) == ("1", "3", "4", "+1.67", "holds in part")
+    assert counts(iid) == ("1", "2", "3", "+2.50", "mixed")
+    assert counts(non_iid) == ("0", "1", "1", "+0.00", "contradicted")
+    assert [row["ties"] for row in (total, iid, non_iid)] == ["1", "0", "1"]
+    assert [row["flags"] for row in (total, iid, non_iid)] == ["preliminary", "preliminary", ""]
+    assert counts(total) == ("1", "3", "4", "+1.67", "mixed")
     assert (iid["alpha"], iid["dataset"], iid["method"], iid["than"]) == ("100", "CIFAR10", "HBFL", "FML")
 
 
-def test_not_higher_holds_where_both_are_level(lab, stored):
+def test_not_higher_holds_where_both_tie(lab, stored):
     for alpha, ours in (("100", 0.5), ("0.05", 0.6)):
         stored(lab.cell("heterogeneous", "HBFL", alpha=alpha), [ours])
         stored(lab.cell("heterogeneous", "FML", alpha=alpha), [0.5])
-    total, level, above = outcome(lab, {**HIGHER, "kind": "not higher"})
-    assert counts(level) == ("1", "1", "1", "+0.00", "holds")
-    assert counts(above) == ("0", "1", "1", "+10.00", "does not hold")
-    assert (total["level"], total["verdict"]) == ("0", "holds in part")
+    total, tie, above = outcome(lab, {**HIGHER, "kind": "not higher"})
+    assert counts(tie) == ("1", "1", "1", "+0.00", "supported")
+    assert counts(above) == ("0", "1", "1", "+10.00", "contradicted")
+    assert (total["ties"], total["verdict"]) == ("0", "mixed")
 
 
 def test_a_side_that_has_diverged_loses(lab, stored):
@@ -55,7 +56,7 @@ def test_a_side_that_has_diverged_loses(lab, stored):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [0.5], diverged=ours)
         stored(lab.cell("heterogeneous", "FML", seed=seed), [0.6], diverged=theirs)
     total, cell = outcome(lab, HIGHER)
-    assert counts(total) == counts(cell) == ("1", "2", "3", "", "holds in part")
+    assert counts(total) == counts(cell) == ("1", "2", "3", "", "mixed")
 
 
 def test_a_side_that_never_reaches_a_value_is_later_than_any_other(lab, stored):
@@ -64,10 +65,10 @@ def test_a_side_that_never_reaches_a_value_is_later_than_any_other(lab, stored):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), ours)
         stored(lab.cell("heterogeneous", "FML", seed=seed), theirs)
     _, cell = outcome(lab, {**HIGHER, "kind": "lower", "metric": "global_accuracy_to_half"})
-    assert counts(cell) == ("1", "3", "3", "", "holds in part")
-    assert cell["level"] == "1"
+    assert counts(cell) == ("1", "3", "3", "", "mixed")
+    assert cell["ties"] == "1"
     _, cell = outcome(lab, {**HIGHER, "kind": "not higher", "metric": "global_accuracy_to_half"})
-    assert (cell["holds"], cell["level"]) == ("2", "0")  # the earlier one, and where neither gets there
+    assert (cell["holds"], cell["ties"]) == ("2", "0")  # the earlier one, and where neither gets there
 
 
 def test_a_comparison_of_two_precisions_is_told(lab, stored, told):
@@ -92,7 +93,7 @@ def test_ablations_stand_in_another_experiment(lab, stored):
     stored(lab.cell("ablation", "HBFL plain mean"), [0.5])
     claim = {**HIGHER, "experiments": ["heterogeneous", "ablation"], "than": ["HBFL plain mean"]}
     total, cell = outcome(lab, claim)
-    assert counts(cell) == counts(total) == ("1", "1", "1", "+10.00", "holds")
+    assert counts(cell) == counts(total) == ("1", "1", "1", "+10.00", "supported")
 
 
 def test_lower_on_the_stability_of_a_curve(lab, stored):
@@ -101,7 +102,7 @@ def test_lower_on_the_stability_of_a_curve(lab, stored):
     stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=10), [0.3, 0.6] * 5)
     stored(lab.cell("homogeneous", "FedAvg", model="mlp", rounds=10), [0.5, 0.6] * 5)
     claim = {
-        **HIGHER, "kind": "lower", "experiments": ["homogeneous"], "metric": "global_accuracy_jitter",
+        **HIGHER, "kind": "lower", "experiments": ["homogeneous"], "metric": "global_accuracy_round_std",
         "than": ["FedAvg"], "where": {"setting": "Non-IID"},
     }  # fmt: skip
     total, cell = outcome(lab, claim)
@@ -114,11 +115,11 @@ def test_of_clients_that_sit_rounds_out_rounds_are_counted(lab, stored, monkeypa
     found = next(r for study in join.studies(lab.plan) for r in study.records if r.level == "global")
     monkeypatch.setattr(records.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
     short, long = replace(found, rounds=20), replace(found, rounds=100)
-    assert short.value(Statistic("early")) is None  # no value in rounds 1 and 2
-    assert cells.score([short], Statistic("early")).missing == {"no such rounds": 1}
-    assert long.value(Statistic("early")) == pytest.approx((0.25 + 0.5) / 2)
-    assert replace(found, rounds=8).value(Statistic("jitter")) == pytest.approx(0, abs=1e-9)
-    assert long.value(Statistic("jitter")) is None
+    assert short.value(Statistic("first10pct")) is None  # no value in rounds 1 and 2
+    assert cells.score([short], Statistic("first10pct")).missing == {"no such rounds": 1}
+    assert long.value(Statistic("first10pct")) == pytest.approx((0.25 + 0.5) / 2)
+    assert replace(found, rounds=8).value(Statistic("round_std")) == pytest.approx(0, abs=1e-9)
+    assert long.value(Statistic("round_std")) is None
 
 
 def test_a_claim_on_rounds_that_no_run_has_waits_for_none(lab, stored):
@@ -142,8 +143,8 @@ def test_higher_at_a_value_of_an_axis(lab, stored):
         "metric": "global_accuracy_best", "methods": ["HBFL", "FML"], "along": "stragglers", "at": 0, "than": [0.5],
     }  # fmt: skip
     total, hbfl, fml = outcome(lab, claim)
-    assert counts(hbfl) == ("1", "2", "2", "+2.50", "holds in part")
-    assert counts(fml) == ("1", "1", "1", "+10.00", "holds")
+    assert counts(hbfl) == ("1", "2", "2", "+2.50", "mixed")
+    assert counts(fml) == ("1", "1", "1", "+10.00", "supported")
     assert counts(total)[:3] == ("2", "3", "3")
     assert (hbfl["method"], hbfl["than"], hbfl["stragglers"], total["than"]) == (
         "HBFL", "stragglers 0 > 0.5", "", "0.5"
@@ -161,7 +162,7 @@ def test_falls_needs_every_step(lab, stored):
         "metric": "global_accuracy_best", "methods": ["HBFL", "FML"], "along": "alpha",
     }  # fmt: skip
     total, cell = outcome(lab, claim)
-    assert counts(cell) == counts(total) == ("1", "2", "3", "-30.00", "holds in part")
+    assert counts(cell) == counts(total) == ("1", "2", "3", "-30.00", "mixed")
     assert cell["than"] == "alpha 100 > 1 > 0.1 > 0.05"
     assert cell["alpha"] == ""
 
@@ -177,7 +178,7 @@ def test_rises_is_the_other_way_round(lab, stored):
     (study,) = join.studies(lab.plan)
     total, ours, theirs = claims_table.rows(study, claims.tested(study, claim))
     assert (total["holds"], total["of"]) == ("1", "2")
-    assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("holds", "+20.00", "does not hold")
+    assert (ours["verdict"], ours["difference"], theirs["verdict"]) == ("supported", "+20.00", "contradicted")
 
 
 def test_a_difference_of_rounds_is_in_rounds(lab, stored):
@@ -185,7 +186,7 @@ def test_a_difference_of_rounds_is_in_rounds(lab, stored):
     stored(lab.cell("heterogeneous", "HBFL"), [0.4, 0.5])
     stored(lab.cell("heterogeneous", "FML"), [0.1, 0.2, 0.3, 0.4, 0.6])
     total, _ = outcome(lab, {**HIGHER, "kind": "lower", "metric": "global_accuracy_to_half"})
-    assert counts(total) == ("1", "1", "1", "-3.0", "holds")
+    assert counts(total) == ("1", "1", "1", "-3.0", "supported")
 
 
 def test_a_claim_of_most_settings_holds_in_more_than_half(lab, stored):
@@ -193,18 +194,19 @@ def test_a_claim_of_most_settings_holds_in_more_than_half(lab, stored):
         stored(lab.cell("heterogeneous", "HBFL", alpha=alpha), [ours])
         stored(lab.cell("heterogeneous", "FML", alpha=alpha), [0.5])
     most = {**HIGHER, "most": True}
-    assert [row["verdict"] for row in outcome(lab, most)] == ["holds", "holds", "does not hold", "holds"]
+    assert [row["verdict"] for row in outcome(lab, most)] == ["supported", "supported", "contradicted", "supported"]
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.1"), [0.4])
     stored(lab.cell("heterogeneous", "FML", alpha="0.1"), [0.5])
-    assert outcome(lab, most)[0]["verdict"] == "does not hold"
-    assert outcome(lab, HIGHER)[0]["verdict"] == "holds in part"
+    assert outcome(lab, most)[0]["verdict"] == "mixed"
+    assert outcome(lab, HIGHER)[0]["verdict"] == "mixed"
 
 
 def test_a_claim_of_which_a_part_is_planned_is_no_verdict_on_all(lab, stored):
     for method, best in (("FML", 0.5), ("HBFL", 0.6)):
         stored(lab.cell("heterogeneous", method), [best], [[0.5]])
-    assert outcome(lab, {**HIGHER, "cells": 1})[0]["verdict"] == "holds"
-    assert outcome(lab, {**HIGHER, "cells": 4})[0]["verdict"] == "holds (in 1 of its 4 cells)"
+    assert outcome(lab, {**HIGHER, "cells": 1})[0]["flags"] == ""
+    few = outcome(lab, {**HIGHER, "cells": 4})[0]
+    assert (few["verdict"], few["flags"]) == ("supported", "preliminary (in 1 of its 4 cells)")
 
 
 def test_smaller_gain_averages_over_models(lab, stored):
@@ -219,7 +221,7 @@ def test_smaller_gain_averages_over_models(lab, stored):
         "dataset": "cifar100", "than_dataset": ["cifar10", "mnist"],
     }  # fmt: skip
     total, cell = outcome(lab, claim)
-    assert counts(cell) == counts(total) == ("1", "1", "1", "-1.00", "holds")
+    assert counts(cell) == counts(total) == ("1", "1", "1", "-1.00", "supported")
     assert cell["dataset"] == "CIFAR100 and CIFAR10"
 
 
@@ -229,10 +231,10 @@ def test_budget_and_data_are_in_the_verdict(lab, stored):
         stored(lab.cell("heterogeneous", method, **small), [value])
         stored(lab.cell("heterogeneous", method, "cifar100", used="digits", **small), [1 - value])
     total, reduced, stand_in = outcome(lab, HIGHER)
-    assert reduced["verdict"] == "holds (not the paper's runs)"
-    assert stand_in["verdict"] == "does not hold (stand-in data)"
+    assert (reduced["verdict"], reduced["flags"]) == ("supported", "off-protocol (not the paper's runs)")
+    assert (stand_in["verdict"], stand_in["flags"]) == ("contradicted", "off-protocol (stand-in data)")
     assert stand_in["dataset_used"] == "digits"
-    assert total["verdict"] == "holds in part (stand-in data)"
+    assert (total["verdict"], total["flags"]) == ("mixed", "off-protocol (stand-in data)")
 
 
 def test_nothing_run_claims_nothing(lab, rows, tmp_path):

@@ -1,4 +1,4 @@
-"""The comparison with print, and the printed numbers themselves."""
+"""The comparison with the published numbers, and the published numbers themselves."""
 
 from collections import Counter
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_client_means_stand_against_the_mean_of_the_printed_cells(lab, stored, r
     tables.write_comparison(lab.found, tmp_path)
     row = rows(tmp_path / "hbfl/client_means.compare.csv")[1]
     assert (row["published"], row["mean"], row["client"]) == ("80.97", "80.45", "")
-    assert row["note"] == "printed value: mean of 10 printed cells"
+    assert row["note"] == "published value: mean of 10 published cells"
 
 
 def test_table4_matches_client_dataset_and_model(lab, stored, rows, tmp_path):
@@ -120,13 +120,13 @@ def test_the_mean_of_the_printed_clients():
 
 
 def test_a_paper_need_not_print_a_number(lab, stored, rows, tmp_path):
-    """No file of printed numbers, no row, or an empty value: an empty cell, which says so when it has a run."""
+    """No file of published numbers, no row, or an empty value: an empty cell, which says so when it has a run."""
     stored(lab.cell("heterogeneous", "HBFL"), [0.8], [[0.8]] * 10)
     lab.spec["published_file"] = str(tmp_path / "hbfl.published.csv")
     tables.write_comparison(lab.found, tmp_path / "none")
     fml, hbfl = rows(tmp_path / "none/hbfl/table1.compare.csv")[:2]
     assert (fml["published"], fml["verdict"]) == ("", "not run")
-    assert (hbfl["published"], hbfl["difference"], hbfl["mean"], hbfl["verdict"]) == ("", "", "80.00", "not printed")
+    assert (hbfl["published"], hbfl["difference"], hbfl["mean"], hbfl["verdict"]) == ("", "", "80.00", "not published")
     assert (hbfl["dataset"], hbfl["setting"], hbfl["method"], hbfl["metric"]) == (
         "CIFAR10", "IID", "HBFL", "global_accuracy_best",
     )  # fmt: skip
@@ -137,11 +137,11 @@ def test_a_paper_need_not_print_a_number(lab, stored, rows, tmp_path):
     )
     tables.write_comparison(lab.found, tmp_path / "empty")
     fml, hbfl = rows(tmp_path / "empty/hbfl/table1.compare.csv")[:2]
-    assert (fml["published"], hbfl["published"], hbfl["verdict"]) == ("80.71", "", "not printed")
+    assert (fml["published"], hbfl["published"], hbfl["verdict"]) == ("80.71", "", "not published")
 
 
 def test_a_table_along_any_axis(lab, stored, rows, tmp_path):
-    """Rows by the learning rate, which printed numbers have no column for: an empty cell beside ours."""
+    """Rows by the learning rate, which published numbers have no column for: an empty cell beside ours."""
     for lr, best in ((0.1, 0.5), (0.01, 0.7)):
         stored(lab.cell("homogeneous", "FedAvg", model="mlp", axes={"lr": lr}, alpha=f"{lr}"), [best], [[0.5]])
     lab.spec["tables"] = {
@@ -160,10 +160,10 @@ def test_a_table_along_any_axis(lab, stored, rows, tmp_path):
     ]
     found = rows(tmp_path / "hbfl/sweep.compare.csv")
     assert [(row["lr"], row["mean"], row["verdict"]) for row in found] == [
-        ("0.1", "50.00", "not printed"), ("0.01", "70.00", "not printed"),
+        ("0.1", "50.00", "not published"), ("0.01", "70.00", "not published"),
     ]  # fmt: skip
     total, cell = rows(tmp_path / "hbfl/claims.csv")
-    assert (cell["than"], cell["difference"], total["verdict"]) == ("lr 0.1 > 0.01", "+20.00", "does not hold")
+    assert (cell["than"], cell["difference"], total["verdict"]) == ("lr 0.1 > 0.01", "+20.00", "contradicted")
     assert {row["axes"] for row in rows(tmp_path / "hbfl/clients.csv")} == {"lr 0.1", "lr 0.01"}
 
 

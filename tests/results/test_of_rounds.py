@@ -38,7 +38,7 @@ def seldom(lab: Any, stored: Callable[..., None]) -> Any:
     }
     lab.spec["tables"]["each"] = {**lab.spec["tables"]["client"], "rows": {"client": [0, 1]}}
     lab.spec["tables"]["best"] = {**lab.spec["tables"]["client"], "metric": "client_accuracy_best"}
-    lab.spec["glance"], lab.spec["figures"], lab.spec["claims"] = ["client", "best"], {}, [CLAIM]
+    lab.spec["summary"], lab.spec["figures"], lab.spec["claims"] = ["client", "best"], {}, [CLAIM]
     return lab
 
 

@@ -21,7 +21,7 @@ def own(lab: Any, stored: Callable[..., None], tmp_path: Path) -> Any:
     """Two methods, one of them at another budget than the file asks for; a table and a figure."""
     stored(lab.cell("heterogeneous", "HBFL"), [0.5, 0.6], [[0.9, 0.95]] * 10)
     stored(lab.cell("heterogeneous", "FML", changes=["rounds 2 (paper 3)"]), [0.4, 0.5], [[0.8, 0.85]] * 10)
-    lab.spec["tables"], lab.spec["glance"] = (
+    lab.spec["tables"], lab.spec["summary"] = (
         {"table1": lab.spec["tables"]["table1"] | {"rows": {"setting": ["IID"]}}},
         ["table1"],
     )
@@ -41,9 +41,9 @@ def shown(lab: Any, tmp_path: Path) -> str:
 
 def test_the_report_says_nothing_of_print(own: Any, tmp_path: Path) -> None:
     told = shown(own, tmp_path)
-    assert "All 2 planned runs stand." in told
+    assert "All 2 planned runs are finished." in told
     assert PRINT.findall(told.replace("learning papers, checked", "")) == []
-    assert "A cell: mean (± sd over seeds). Without a number: not run." in told
+    assert "A cell: mean (± sd over seeds). ★ the best method of a row. Without a number: not run." in told
     assert "budget or data are other than the file asks for" in told
     assert "Speed" not in told
 
@@ -74,12 +74,12 @@ def test_nothing_of_print_in_files(own: Any, rows: Callable[..., Any], tmp_path:
         "as asked",
         "rounds 2 (paper 3)",
     }
-    told = (tmp_path / "hbfl/glance.md").read_text()
+    told = (tmp_path / "hbfl/summary.md").read_text()
     assert told.startswith(
-        "### HBFL\n\n2 of 2 planned runs stand.\n\nMeans over seeds ± standard deviation. Behind a slash"
+        "### HBFL\n\n2 of 2 planned runs are finished.\n\nMeans over seeds ± standard deviation. Behind a slash"
     )
     assert "† other than its file asks for." in told
-    assert PRINT.findall(told) == PRINT.findall((tmp_path / "hbfl/agreement.md").read_text()) == []
+    assert PRINT.findall(told) == PRINT.findall((tmp_path / "hbfl/vs-published.md").read_text()) == []
     words = " ".join(text.get_text() for text in plots.draw(study, own.spec["figures"]["figure4"]).texts)
     assert "2 rounds" not in words  # the cells' own: a hundred
     assert "100 rounds, local epochs 5, batch size 128; other than its file asks for: rounds 2 (paper 3)." in words

@@ -1,4 +1,4 @@
-"""How far tables agree with print: against counts and ranks by hand."""
+"""How far tables agree with the published numbers: against counts and ranks by hand."""
 
 import pytest
 from scipy.stats import spearmanr
@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 from bayesfed.results import published_page, summary_page
 
 
-def test_agreement_by_hand(lab, stored, told, tmp_path):
+def test_distances_by_hand(lab, stored, told, tmp_path):
     ours = {
         ("FML", "100"): 0.8021,
         ("HBFL", "100"): 0.8010,
@@ -21,9 +21,9 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
     (path,) = published_page.write(lab.found, tmp_path)
     lines = path.read_text().splitlines()
     assert lines[0] == "### HBFL"
-    # Distances 0.50, 2.00 and 17.53; five printed cells have no run.
+    # Distances 0.50, 2.00 and 17.53; five published cells have no run.
     assert "| table1 | 8 | 3 | 1 | 2 | 2 | +5.01 | 6.68 |  |" in lines
-    # Only FML at alpha 0.05 is further off in Table 1, and of the means over clients, which are no printed cells, none is
+    # Only FML at alpha 0.05 is further off in Table 1, and of the means over clients, which are no published cells, none is
     # named.
     assert [line for line in lines if line.startswith("| table1 | CIFAR10")] == [
         "| table1 | CIFAR10, Non-IID, FML | 68.79 | 51.26 | +17.53 | 1 |"
@@ -31,18 +31,18 @@ def test_agreement_by_hand(lab, stored, told, tmp_path):
     assert "| table2 | client 2: CIFAR10, IID, HBFL | 50.00 | 79.30 | -29.30 | 1 |" in lines
     assert not any(line.startswith("| client_means | CIFAR10") for line in lines)
     claim = next(line for line in lines if line.startswith("| Table 1, HBFL's global model is above FML's |"))
-    assert claim.endswith("| paper | 0 of 1 (2) | -0.11 points | does not hold |")
+    assert claim.endswith("| paper | 1 (2) | -0.11 points | contradicted 0/1, preliminary |")
     # FML took 1 and 3 hours on CIFAR-10, HBFL 2; of FML on CIFAR-100 nothing is known.
     assert "| heterogeneous | 5 | 3 | 2.00 | 2 (1 runs) | 1 | AMD (1 thread, fp32) |" in lines
-    # Table 1 as above; of the 86 printed cells of Tables 2 to 4 there are those of the three runs' clients, all at 50 %.
+    # Table 1 as above; of the 86 published cells of Tables 2 to 4 there are those of the three runs' clients, all at 50 %.
     text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert (
-        "3 of 5 planned runs stand. Of 94 printed percentages 33 are run: 1 within 1, 2 within 3, 2 within 5 points"
+        "3 of 5 planned runs are finished. Of 94 published percentages 33 are run: 1 within 1, 2 within 3, 2 within 5 points"
         in text
     )
     assert (
-        "The paper's 17 claims: 2 not held, 2 level, 11 not in this plan, 2 without a number in the runs that stand.\n"
-        in text
+        "The paper's 17 claims: 4 contradicted, 11 not in this plan, 2 without a number in the finished runs; "
+        "of these 4 preliminary.\n" in text
     )
 
 
@@ -74,10 +74,10 @@ def test_a_claim_of_other_runs_than_the_papers_is_not_held(lab, stored, told, tm
         stored(small, [best], [[best]] * 10)
         told(small, train_seconds=1800)
     text = summary_page.write(lab.found, tmp_path)[0].read_text()
-    assert "Of 94 printed percentages 0 are run." in text
+    assert "Of 94 published percentages 0 are run." in text
     assert (
-        "The paper's 17 claims: 4 of other runs than the paper's, 11 not in this plan, 2 without a number in the runs that stand.\n"
-        in text
+        "The paper's 17 claims: 4 supported, 11 not in this plan, 2 without a number in the finished runs; "
+        "of these 4 off-protocol.\n" in text
     )
 
 

@@ -50,7 +50,7 @@ def grid(lab: Any, stored: Stored) -> Any:
     }
     lab.spec["experiments"] = {"grid": {"axes": axes}}
     lab.spec["tables"], lab.spec["figures"], lab.spec["claims"] = {"best": TABLE}, {"best": FIGURE}, [CLAIM, FALLS]
-    lab.spec["glance"] = ["best"]
+    lab.spec["summary"] = ["best"]
     accuracy = {
         ("HBFL", "1", 0.1, 1): (0.5, 0.5), ("HBFL", "1", 0.1, 5): (0.6, 0.7), ("HBFL", "1", 0.01, 1): (0.1, 0.9),
         ("HBFL", "1", 0.01, 5): (0.9, None),
@@ -120,7 +120,7 @@ def test_tables_name_what_was_chosen(grid: Any, rows: Rows, tmp_path: Path) -> N
         (summary.parent / "provenance.json").write_text(json.dumps(provenance))
         run_folder.seal(summary.parent, json.loads(summary.read_text()))
     summary_page.write(grid.found, tmp_path)
-    shown = (tmp_path / "hbfl/glance.md").read_text()
+    shown = (tmp_path / "hbfl/summary.md").read_text()
     assert "†; lr 0.1, local epochs 5 (best of 3 of 4, chosen on test accuracy)" in shown
 
 
@@ -129,7 +129,7 @@ def test_claims_compare_best_with_best(grid: Any, rows: Rows, tmp_path: Path) ->
     found = rows(tmp_path / "hbfl/claims.csv")
     total, at_one, at_tenth, falls, _ = found
     assert (total["holds"], total["of"], total["planned"]) == ("2", "2", "4")
-    assert (at_one["alpha"], at_one["difference"], at_one["verdict"]) == ("1", "+5.00", "holds (not the paper's runs)")
+    assert (at_one["alpha"], at_one["difference"], at_one["verdict"]) == ("1", "+5.00", "supported")
     assert "FML, alpha 1: lr 0.01, local epochs 1" in at_one["chosen"]
     assert at_tenth["verdict"] == "not run"
     assert (falls["holds"], falls["difference"]) == ("2", "-25.00")

@@ -64,7 +64,7 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
     assert steps["last5"] == ""
     assert found["HBFL", "global_accuracy_best"]["verdict"] == "within 1 point"
     assert found["FML", "global_accuracy_to_half"]["verdict"] == "never reached"
-    assert found["FML", "global_accuracy_middle"]["verdict"] == "not printed"
+    assert found["FML", "global_accuracy_middle"]["verdict"] == "not published"
 
 
 def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, stored: Callable[..., None]) -> None:

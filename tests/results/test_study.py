@@ -11,7 +11,7 @@ from bayesfed import cli
 FILES = {"run.yaml", "metrics.csv", "provenance.json", "summary.json"}
 
 
-@pytest.mark.parametrize("command", [["tables"], ["compare"], ["figures"], ["report"]])
+@pytest.mark.parametrize("command", [["tables"], ["published"], ["figures"], ["report"]])
 def test_a_command_reads_each_file_of_a_run_once(lab, stored, tmp_path, monkeypatch, command):
     """Also where experiments, tables, figures and claims share a run."""
     folders = [lab.cell("heterogeneous", method, seed=seed) for method in ("HBFL", "FML") for seed in (0, 1)]

@@ -1,4 +1,4 @@
-"""The results at a glance: what has a run, beside print, with its cost; nothing else."""
+"""The results at a glance: what has a run, beside the published numbers, with its cost; nothing else."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from bayesfed.results import summary_page
 PAPERS = Path(__file__).parents[2] / "config/papers"
 
 
-def test_glance_by_hand(lab, stored, told, tmp_path):
+def test_summary_by_hand(lab, stored, told, tmp_path):
     folders = [lab.cell("heterogeneous", "FML", seed=seed) for seed in (0, 1)]
     for folder, best in zip(folders, (0.78, 0.80), strict=True):
         stored(folder, [0.1, best], [[0.5]] * 10)
@@ -19,13 +19,13 @@ def test_glance_by_hand(lab, stored, told, tmp_path):
     lab.cell("heterogeneous", "HBFL")
     (path,) = summary_page.write(lab.found, tmp_path)
     text = path.read_text()
-    assert text.startswith("### HBFL\n\n2 of 4 planned runs stand. Of 94 printed percentages 11 are run")
+    assert text.startswith("### HBFL\n\n2 of 4 planned runs are finished. Of 94 published percentages 11 are run")
     assert "|  | FML | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 79.00 ± 1.41 / 44.50 (80.71) | 2 of 3 | 1.0 to 2.0 h |" in text
     assert "On AMD (2 threads, fp32) and H200 (fp32)." in text
     assert "Non-IID" not in text
     assert "multitask" not in text
-    assert "not run" not in text
+    assert "| not run" not in text
 
 
 def test_methods_on_other_seeds_are_told_seed_by_seed(lab, stored, tmp_path):
@@ -34,7 +34,7 @@ def test_methods_on_other_seeds_are_told_seed_by_seed(lab, stored, tmp_path):
             folder = lab.cell("heterogeneous", method, alpha=alpha, seed=seed)
             stored(folder, [0.5, 0.6 + seed / 10], [[0.5]] * 10)
     lab.cell("heterogeneous", "HBFL", alpha="0.05", seed=0)
-    lab.spec["glance"] = ["table1"]
+    lab.spec["summary"] = ["table1"]
     (path,) = summary_page.write(lab.found, tmp_path)
     told = path.read_text().partition("seed by seed:\n\n")[2].splitlines()
     assert told[:4] == [
@@ -93,7 +93,7 @@ def test_a_table_of_rounds_that_no_run_has_is_left_out(lab, stored, told, tmp_pa
     told(folder, train_seconds=7200.0)
     lab.spec["statistics"] = {"late": {"best_within": [70, 80]}}
     lab.spec["tables"]["late"] = {**lab.spec["tables"]["table1"], "title": "Late", "metric": "global_accuracy_late"}
-    lab.spec["glance"] = ["late", "table1"]
+    lab.spec["summary"] = ["late", "table1"]
     text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "no such rounds" not in text
     assert "Late" not in text
@@ -111,7 +111,7 @@ def test_a_column_with_a_metric_of_its_own_is_told_by_its_title(lab, stored, tol
     lab.spec["tables"]["both"] = {
         "title": "Both", "experiment": "heterogeneous", "rows": {"dataset": ["cifar10"]}, "columns": columns,
     }  # fmt: skip
-    lab.spec["glance"] = ["both"]
+    lab.spec["summary"] = ["both"]
     text = summary_page.write(lab.found, tmp_path)[0].read_text()
     assert "|  | FML's best | FML's last | seeds | cost of a run |" in text
     assert "| CIFAR10 | 60.00 / 55.00 | 50.00 | 1 | 2.0 h |" in text

@@ -1,4 +1,4 @@
-"""Calibration, detection and reliability diagrams in tables, comparison with print, and figures."""
+"""Calibration, detection and reliability diagrams in tables, comparison with the published numbers, and figures."""
 
 import csv
 import json
@@ -218,7 +218,7 @@ def faultless(lab: Any, stored: Callable[..., None]) -> Any:
         {**claim, "claim": "none", "method": "FML", "than": ["HBFL"]},
         {**claim, "claim": "one", "method": "FML", "than": ["ABAVG"]},
     ]
-    lab.spec["tables"], lab.spec["figures"], lab.spec["glance"] = {"mistakes": MISTAKES}, {}, ["mistakes"]
+    lab.spec["tables"], lab.spec["figures"], lab.spec["summary"] = {"mistakes": MISTAKES}, {}, ["mistakes"]
     return lab
 
 
@@ -230,7 +230,7 @@ def test_a_model_without_mistakes_says_so_in_tables(faultless: Any, rows: Callab
     assert row["seeds"] == "no mistakes (HBFL); 1 of 2, 1 no mistakes (FML); not in its record (ABAVG)"
     tables.write_comparison(faultless.found, tmp_path)
     found = rows(tmp_path / "hbfl/mistakes.compare.csv")
-    assert [one["verdict"] for one in found] == ["no mistakes", "not printed", "not in its record"]
+    assert [one["verdict"] for one in found] == ["no mistakes", "not published", "not in its record"]
     assert "1 of 2, 1 no mistakes" in found[1]["note"]
     apart = {(one["method"], one["seed"]): one["auroc_mistakes"] for one in rows(tmp_path / "hbfl/uncertainty.csv")}
     assert apart == {
@@ -261,4 +261,8 @@ def test_a_claim_says_which_seeds_it_lacks(lab: Any, stored: Callable[..., None]
     claim = {"claim": "", "by": "us", "kind": "higher", "experiments": ["heterogeneous"], "method": "HBFL"}
     asked = {**claim, "metric": "global_auroc_mistakes_last", "than": ["FML"]}
     total = claims.tested(study, asked).total
-    assert (total.told, total.of, total.planned) == ("holds (no value in some: only mistakes)", 1, 2)
+    assert (total.told, total.of, total.planned) == (
+        "supported 1/1, preliminary (no value in some: only mistakes)",
+        1,
+        2,
+    )

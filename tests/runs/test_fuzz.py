@@ -136,7 +136,7 @@ def test_texts_that_are_no_run_file(tmp_path_factory: pytest.TempPathFactory, te
 
 
 WORDS = [
-    "train", "plan", "partition", "fetch", "verify", "tables", "compare", "figures", "--out", "--data", "--runs", "--checkpoint",
+    "train", "plan", "partition", "fetch", "verify", "tables", "published", "figures", "--out", "--data", "--runs", "--checkpoint",
     "--rounds", "--device", "--precision", "--gpu-slots", "--mirror", "cpu", "digits", "nothing.yaml", "0", "-1", "", ".", "/dev/null",
     "--help", "a b", "$(touch x)", "\n", "é",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ def test_example(tmp_path: Path) -> None:
         row = next(row for row in csv.DictReader(file) if row["FedDyn"])
     assert 0 < float(row["FedDyn"]) <= 100
     with (results / "tables" / "shapes" / "table1.compare.csv").open(newline="") as file:
-        assert {row["verdict"] for row in csv.DictReader(file)} == {"not printed", "not run"}
+        assert {row["verdict"] for row in csv.DictReader(file)} == {"not published", "not run"}
     assert (results / "figures" / "shapes" / "figure1.svg").exists()
     assert "Top-1 test accuracy (%) on drawn shapes" in (tmp_path / "reports" / "own-plugins.html").read_text()
     summaries = clone.summaries("own-plugins")

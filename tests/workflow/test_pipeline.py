@@ -15,7 +15,7 @@ import pytest
 from helpers.clone import Clone, copy
 
 NOTHING = "Nothing to be done"
-RESULT_RULES = {"tables", "compare", "figures", "report", "workflow_report"}
+RESULT_RULES = {"tables", "published", "figures", "report", "workflow_report"}
 TOGETHER = "short_runs: {together: 3}\n"  # of the test config
 
 
@@ -39,7 +39,7 @@ def test_runs_whole(finished: Clone) -> None:
         "overview",
         "train",
         "tables",
-        "compare",
+        "published",
         "figures",
         "report",
         "workflow-report",

@@ -1,4 +1,4 @@
-"""Tables in the papers' layout, every run taken apart, the comparison with print, and the papers' claims.
+"""Tables in the papers' layout, every run taken apart, the comparison with the published numbers, and the papers' claims.
 
 Needs   the plan, results/<config>/runs/
 Gives   results/<config>/tables/<paper>/*.csv, results/<config>/{metrics.json,curves.csv}
@@ -39,7 +39,15 @@ rule tables:
                 for item, shows in [
                     ("clients", "accuracy of each client"),
                     ("uncertainty", "calibration of each predictor"),
+                    ("runs", "keys and numbers of each run"),
                 ]
+            ]
+        ),
+        update(
+            [
+                f"<results>/tables/{paper}/{item}.{end}"
+                for paper, item, _ in flow.items("tables")
+                for end in ("md", "tex", "numbers.csv")
             ]
         ),
         done=touch("<logs>/tables.done"),
@@ -54,7 +62,7 @@ rule tables:
         "bayesfed tables {input.plan} --out {params.out} > {log} 2>&1"
 
 
-rule compare:
+rule published:
     input:
         flow.summaries,
         flow.published,
@@ -66,8 +74,8 @@ rule compare:
                 (
                     report(
                         f"<results>/tables/{paper}/{item}.compare.csv",
-                        caption="../report/compare.rst",
-                        category="Comparison with print",
+                        caption="../report/published.rst",
+                        category="Comparison with the published numbers",
                         labels={"Paper": paper, "Table": item, "Shows": shows},
                     )
                     if flow.papers[paper]["printed"]
@@ -98,17 +106,17 @@ rule compare:
             [
                 f"<results>/tables/{paper}/{page}.md"
                 for paper in flow.papers
-                for page in ("glance", "agreement")
+                for page in ("summary", "vs-published")
             ]
         ),
         update(["<results>/metrics.json", "<results>/curves.csv"]),
-        done=touch("<logs>/compare.done"),
+        done=touch("<logs>/published.done"),
     log:
-        "<logs>/compare.log",
+        "<logs>/published.log",
     benchmark:
-        "<benchmarks>/compare.tsv"
+        "<benchmarks>/published.tsv"
     params:
         wanted=flow.wanted_digest,
         out=lambda wildcards, output: f"{flow.results}/tables",
     shell:
-        "bayesfed compare {input.plan} --out {params.out} > {log} 2>&1"
+        "bayesfed published {input.plan} --out {params.out} > {log} 2>&1"

@@ -14,12 +14,12 @@ from bayesfed.cli.arguments import Commands, path
 
 
 def add(commands: Commands) -> None:
-    """Add the commands `plan`, `status`, `tables`, `compare`, `figures` and `report`."""
+    """Add the commands `plan`, `status`, `tables`, `published`, `figures` and `report`."""
     add_plan(commands)
     add_status(commands)
     add_results(commands, "tables", tables, "Build the papers' tables from finished runs.")
     text = "Compare the tables with the published numbers, and test the papers' claims. Files for DVC are written beside DIR."
-    add_results(commands, "compare", compare, text)
+    add_results(commands, "published", published, text)
     add_results(commands, "figures", figures, "Draw the papers' figures from finished runs.")
     add_report(commands)
 
@@ -101,8 +101,8 @@ def tables(args: argparse.Namespace) -> None:
     tell_of_runs(args.plan)
 
 
-def compare(args: argparse.Namespace) -> None:
-    """Run `bayesfed compare`."""
+def published(args: argparse.Namespace) -> None:
+    """Run `bayesfed published`."""
     collect_seldom()
     from bayesfed.results import claims_table, derived, dvc, published_page, summary_page, tables
 

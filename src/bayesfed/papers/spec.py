@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from bayesfed.core.errors import InputError
 from bayesfed.core.options import Bounds, option, optional, rest
 
 Text = Annotated[
@@ -35,6 +36,8 @@ Filename = Annotated[
     ),
 ]
 Folder = Annotated[str, Bounds(pattern="[^{}]+", words="a folder without braces in its name")]
+RENAMED = {"glance": "summary", "departs": "deviation"}
+"""Earlier names of keys of a paper and of its experiments, and theirs now."""
 Word = Annotated[str, Bounds(least=2)]  # Snakemake refuses keys of one letter, and no name needs to be so short
 Names = tuple[str, ...]
 Block = Mapping[str, Any]
@@ -90,13 +93,13 @@ class Axes:
 class Grid(RunKeys):
     """A grid of runs: every case with every combination of the axes, once for each seed.
 
-    All other keys are those of a run file, for the whole grid. departs: how it is less or other than what the paper did, in
-    words; its cells get no verdict. full_names: axes that tables and figures call by their full names.
+    All other keys are those of a run file, for the whole grid. deviation: how it is less or other than what the
+    paper did, in words; its cells get no verdict. full_names: axes that tables and figures call by their full names.
     """
 
     cases: Annotated[tuple[Case, ...], Bounds(least=1)] = ()
     axes: Axes = Axes()
-    departs: Text = ""
+    deviation: Text = ""
     full_names: Names = ()
 
 
@@ -250,7 +253,7 @@ class Paper:
     paper: the file's name. run: its budget. methods: label in tables and figures -> method. given: rules for some values of
     axes. settings: its words for an alpha, or for a scheme without one. first_client: what it calls client 0, where
     `client` in the file counts from 0. labels: how it writes names. statistics: further statistics of a curve, by name
-    (results/statistics.py). glance: the tables that the README shows. shipped: experiment -> digest of its runs
+    (results/statistics.py). summary: the tables that the README shows. shipped: experiment -> digest of its runs
     (experiments.digest).
     """
 
@@ -265,7 +268,7 @@ class Paper:
     first_client: int = option(0, low=0)
     shipped: Mapping[str, str] = optional()
     statistics: Mapping[str, Block] = optional()
-    glance: Names = ()
+    summary: Names = ()
     labels: Mapping[str, Text] = optional()
     tables: Mapping[Filename, Table] = optional()
     figures: Mapping[Filename, Figure] = optional()
@@ -315,3 +318,13 @@ class Config:
     gpu_slots: int = option(1, low=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     runs: Literal["all", "finished"] = "all"
+
+
+def check_renamed(content: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return a paper or config; raise InputError for a key, there or of an experiment, by an earlier name."""
+    experiments = content.get("experiments")
+    blocks = experiments if isinstance(experiments, Mapping) else {}
+    for where, block in [("", content), *((f"experiments.{name}.", block) for name, block in blocks.items())]:
+        for old in RENAMED.keys() & (block if isinstance(block, Mapping) else {}):
+            raise InputError(f"{path}: {where}{old}: this key has another name; write {RENAMED[old]}")
+    return content

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bayesfed.methods.method import Method
     from bayesfed.runs.spec import Run
 
-OF_PLAN = ("axes", "cases", "seeds", "departs", "full_names")  # what an experiment has beside keys of a run file
+OF_PLAN = ("axes", "cases", "seeds", "deviation", "full_names")  # what an experiment has beside keys of a run file
 CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config may change in a paper's experiment
 ELSEWHERE = {  # no keys of a config's `run`
     "method": "a method's options are given under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
@@ -64,7 +64,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
             if foreign:
                 mapping["tasks"] = {**mapping["tasks"], "foreign": [taken(stand_ins.get(one, one)) for one in foreign]}
             changes = [] if shipped else [f"experiment {name} is not the paper's"]
-            changes += [experiment["departs"]] if "departs" in experiment else []
+            changes += [experiment["deviation"]] if "deviation" in experiment else []
             if printed is None:
                 changes.append(f"{at(shortened(unprinted(point, experiment, where), experiment))} (not in the paper)")
             for seed in seeds_of(experiment, change, config):
@@ -254,7 +254,10 @@ def cell_of(
 ) -> dict[str, Any]:
     """One cell: its place in the paper (`point` by short names), its budget, how it differs from the paper's, and the folder
     of its run."""
+    from bayesfed import methods
+
     its = spec["experiments"][experiment]
+    asks = {"mistakes": run.tasks.mistakes, "active": run.active, "validation": run.budget.validation}
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
     budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
@@ -274,7 +277,8 @@ def cell_of(
         "axes": {axis: value for axis, value in point.items() if axis not in PLAIN},
         "seed": run.budget.seed,
         **budget,
-        "asks": [*(["mistakes"] if run.tasks.mistakes else []), *(["active"] if run.active else [])],
+        "asks": [name for name, asked in asks.items() if asked],
+        "personal": methods.get(run.method).personal,
         "changes": changes,
         "folder": run.folder,
     }

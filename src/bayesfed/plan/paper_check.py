@@ -7,7 +7,7 @@ from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
-from bayesfed.results.statistics import FOREIGN, LEVELS
+from bayesfed.results.statistics import FOREIGN, LEVELS, VALIDATION, read_metric
 
 OF_KIND = {  # what each kind of claim has beside what all have
     "higher": ("method", "than"),
@@ -22,6 +22,7 @@ SHOWS = ("diagnostic", "predictors", "labelled", "reliability", "against", "erro
 UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",
+    "validation": "sets no validation images aside (validation: 0.1)",
 }
 
 
@@ -38,8 +39,8 @@ def paper(study: cells.Study, published: Path) -> None:
             naming(place(study, kind, name), check, study, item)
     for claim in spec.get("claims", []):
         naming(f"{study.paper}.yaml, claim '{claim['claim']}'", check_claim, study, claim)
-    for name in spec.get("glance", []):
-        naming(f"{study.paper}.yaml, glance", one_of, name, spec.get("tables", {}), "table")
+    for name in spec.get("summary", []):
+        naming(f"{study.paper}.yaml, summary", one_of, name, spec.get("tables", {}), "table")
     naming(str(published), check_published, study, published)
 
 
@@ -89,6 +90,8 @@ def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any
         one_of(asked, formatting.unique(name for record in found for name in record.foreign), "OOD dataset of its runs")
     if records and not found:
         raise InputError(f"'{metric}': {named(records)} {without(metric.partition('_')[0])}")
+    if statistic.of.startswith(VALIDATION):
+        asked_for(found, "validation", metric)
     if statistic.of.startswith("auroc_mistakes"):
         asked_for(found, "mistakes", metric)
     if statistic.name == "labelled":
@@ -231,27 +234,36 @@ def check_search(
     try:
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}
-        known = [*selection.FIELDS[1:], *formatting.unique(axis for record in records for axis in record.axes)]
-        for axis in asked["over"]:
-            one_of(axis, known, "axis")
-            if axis in used:
-                raise InputError(f"over: '{axis}' tells cells apart here, so the best cannot be chosen over it")
-        if not asked["over"]:
-            raise InputError("over: expected the axes to choose the best over, found none")
-        _, by = cells.of_metric([], asked["by"], study.spec.get("statistics", {}))
-        if by.scale != 100 or "_accuracy_" not in asked["by"]:
-            raise InputError(f"by: '{asked['by']}' is no accuracy, and the best is chosen by one")
+        own = study.spec.get("statistics", {})
+        _, by = cells.of_metric([], asked["by"], own)
+        if by.of.startswith(VALIDATION):
+            asked_for(records, "validation", asked["by"])
+        elif by.scale != 100 or by.of != "accuracy":
+            valid = "or by validation_accuracy, validation_nll or validation_ece"
+            raise InputError(f"by: '{asked['by']}' is no accuracy, and the best is chosen by one, {valid}")
+        check_axes(records, asked["over"], used)
         for key, metric in [("by", asked["by"]), *(("metric", metric) for metric in metrics)]:
-            level = metric.partition("_accuracy_")[0]
+            level, _ = read_metric(metric, own)
             if level not in selection.LEVELS:
                 raise InputError(
-                    f"{key}: '{metric}' is one accuracy a client; a search is for one a run: {' or '.join(selection.LEVELS)}"
+                    f"{key}: '{metric}' is one accuracy a client; a search is for one a run, such as global_accuracy_last"
                 )
             for name in experiments:
                 if (name, level) not in found:
                     raise InputError(f"{key}: '{metric}': experiment '{name}' {without(level)}")
     except InputError as error:
         raise InputError(f"search: {error}") from None
+
+
+def check_axes(records: Sequence[cells.Record], over: Sequence[str], used: Sequence[str]) -> None:
+    """Raise InputError where a search is over no axis, or one that its item tells cells apart by."""
+    known = [*selection.FIELDS[1:], *formatting.unique(axis for record in records for axis in record.axes)]
+    for axis in over:
+        one_of(axis, known, "axis")
+        if axis in used:
+            raise InputError(f"over: '{axis}' tells cells apart here, so the best cannot be chosen over it")
+    if not over:
+        raise InputError("over: expected the axes to choose the best over, found none")
 
 
 def check_published(study: cells.Study, published: Path) -> None:

@@ -21,7 +21,7 @@ from bayesfed.core.errors import InputError, nearest
 from bayesfed.core.options import check_keys, check_mapping, read, renamed
 from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
-from bayesfed.papers.spec import Config, Figure, Paper, Table
+from bayesfed.papers.spec import Config, Figure, Paper, Table, check_renamed
 from bayesfed.plan import config_check, experiments, jobs, unused_keys
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def with_additions(papers: dict[str, dict[str, Any]], config: Tree) -> tuple[dic
         paper: spec
         | {key: (new[key] if key in OUTPUTS else {}) | spec.get(key, {}) | new[key] for key in new}
         | {"added": {key: list(new[key]) for key in ("methods", "experiments", *OUTPUTS)}}
-        | {"glance": list(dict.fromkeys([*new["tables"], *spec.get("glance", [])]))}
+        | {"summary": list(dict.fromkeys([*new["tables"], *spec.get("summary", [])]))}
         for paper, spec in papers.items()
     }
     left = {key: {name: value for name, value in config.get(key, {}).items() if name not in new[key]} for key in known}
@@ -347,4 +347,4 @@ def source_files(package: Path) -> list[Path]:
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file; raises InputError where there is none."""
-    return dict(check_mapping(files.read_yaml(path), str(path)))
+    return check_renamed(dict(check_mapping(files.read_yaml(path), str(path))), str(path))

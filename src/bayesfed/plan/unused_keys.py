@@ -18,7 +18,7 @@ OF_GRID = (
     "axes",
     "cases",
     "skip",
-    "departs",
+    "deviation",
     "full_names",
 )  # of an experiment: what decides which cells there are, or is said of them
 

@@ -20,7 +20,7 @@ from bayesfed.report import claims_text, ro_crate, run_details, sections
 from bayesfed.report.charts import Chart, of_figure
 from bayesfed.report.claims_text import Answer, Closeness
 from bayesfed.report.html_tables import Plain, Table, of_paper
-from bayesfed.results import claims_table, derived, formatting, hardware
+from bayesfed.results import claims_table, derived, formatting, hardware, verdicts
 from bayesfed.results.derived import Derived
 from bayesfed.results.records import Record
 
@@ -62,6 +62,11 @@ class Paper:
     runs: Plain | None
 
     @property
+    def own(self) -> list[Answer]:
+        """The claims that the paper itself makes."""
+        return [one for one in self.answers if one.by == "paper"]
+
+    @property
     def charts(self) -> list[Chart]:
         """All charts of the tab."""
         alone = [self.against] if self.against else []
@@ -92,6 +97,7 @@ def write(plan: Path, out: Path) -> list[Path]:
             notice=content["notice"],
             version=__version__,
             papers=shown,
+            words=verdicts.WORDS,
             speed=sections.speed(results / "speed") if content["benchmarks"] else [],
             data={
                 "charts": {chart.name: chart.data() for one in shown for chart in one.charts},
@@ -158,7 +164,7 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
         seeds=", ".join(formatting.unique(record.seed for record in finished)),
         budget=formatting.unique(study.changes([record]) for record in unlike.values()),
         hours=" ".join(formatting.duration(sum(one["provenance"].get("train_seconds", 0) for one in own.values()))),
-        hardware=hardware.places(one["provenance"] for one in own.values() if one["provenance"]),
+        hardware=hardware.names(one["provenance"] for one in own.values() if one["provenance"]),
         closeness=numbers,
         answers=found,
         claims=sections.claim_table(study, [row for rows in claim_rows for row in rows]),

@@ -139,14 +139,14 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
 
 @unvalidated
 def beside_print() -> Json:
-    """Ours against print: a point a cell, and the line where they are equal. Data: cell, x (print), value, kind, verdict,
-    run."""
+    """Ours against the published numbers: a point a cell, and the line where they are equal. Data: cell, x (print),
+    value, kind, verdict, run."""
     colours, shapes = zip(*POINT_STYLES.values(), strict=True)
     colour = alt.Color("kind:N").scale(domain=list(POINT_STYLES), range=list(colours)).legend(None)
     shape = alt.Shape("kind:N").scale(domain=list(POINT_STYLES), range=list(shapes)).legend(None)
-    x = alt.X("x:Q").scale(between("left", "right")).title("in print (%)").axis(tickCount=5)
+    x = alt.X("x:Q").scale(between("left", "right")).title("published (%)").axis(tickCount=5)
     y = alt.Y("value:Q").scale(between("low", "high")).title("here (%)").axis(tickCount=5)
-    tip = ["cell:N", alt.Tooltip("x:Q", title="print"), alt.Tooltip("value:Q", title="here"), "verdict:N"]
+    tip = ["cell:N", alt.Tooltip("x:Q", title="published"), alt.Tooltip("value:Q", title="here"), "verdict:N"]
     points = alt.Chart().mark_point(filled=True, size=80, opacity=0.85, cursor="pointer")
     shown = points.encode(x, y, colour, shape, tooltip=tip)
     return finished(alt.layer(diagonal(x, y), shown).add_params(*ends_of_axes()), 260)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bayesfed.report import html_tables
-from bayesfed.results import claims
+from bayesfed.results import claims, verdicts
 from bayesfed.results.comparison import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
 
-MARKS = {"holds": ("yes", "✓"), "holds in part": ("part", "◐"), "does not hold": ("no", "✗"), "level": ("level", "=")}
+MARKS = {
+    verdicts.SUPPORTED: ("yes", "✓"),
+    verdicts.MOSTLY: ("part", "◕"),
+    verdicts.MIXED: ("part", "◑"),
+    verdicts.MOSTLY_NOT: ("part", "◔"),
+    verdicts.CONTRADICTED: ("no", "✗"),
+    DIVERGED: ("diverged", "✕"),
+}
+"""Class and sign of a verdict; another one is open."""
 
 COMPARED = ("higher", "lower", "not higher")
 
 Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
-"""The printed number of what a metric is measured of: records by folder, level and client."""
+"""The published number of what a metric is measured of: records by folder, level and client."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +42,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim: its words, whose it is, the verdict over all its cells, in how many it holds, and these cells; `apart`: what
-    was run is not the paper's, so the verdict is none on the paper."""
+    """A claim: its words, whose it is, the verdict over all its cells (`word` alone, and as told), in how many it holds, and
+    these cells; `apart`: what was run is not the paper's, so the verdict is none on the paper."""
 
     claim: str
     by: str
     kind: str
     mark: str
+    word: str
     verdict: str
     outcome: str
     lines: list[Line]
@@ -49,7 +58,7 @@ class Answer:
 
 
 def printed(compared: Iterable[Compared]) -> Printed:
-    """Give the numbers in print by what they are of."""
+    """Give the published numbers by what they are of."""
     return {
         (one.cell.metric, place(one.cell.records)): float(one.row["published"])
         for one in compared
@@ -58,7 +67,7 @@ def printed(compared: Iterable[Compared]) -> Printed:
 
 
 def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
-    """Say what records are of. Experiments may share a run of which a paper prints several numbers."""
+    """Say what records are of. Experiments may share a run of which a paper publishes several numbers."""
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
@@ -70,16 +79,16 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
         if came.of:
             words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
             lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
-    kind, mark = MARKS.get(total.verdict, ("diverged", "✕") if total.verdict == DIVERGED else ("open", ""))
-    verdict = replace(total, verdict=f"{total.verdict} so far").told if 0 < total.of < total.planned else total.told
+    kind, mark = MARKS.get(total.verdict, ("open", ""))
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
-    told += f", level in {total.level}" if total.level else ""
+    told += f", ties in {total.ties}" if total.ties else ""
     told += f" ({total.planned} planned)" if total.of != total.planned else ""
     if len(lines) > 1 and total.difference:
         told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
     told += f"; measured: {in_words(claim['metric'])}"
     told += f" ({total.of_rounds})" if total.of_rounds else ""
-    return Answer(claim["claim"], claim["by"], kind, mark, verdict, told, lines, bool(lines), bool(total.apart))
+    apart = any(flag.startswith(verdicts.OFF_PROTOCOL) for flag in total.flags)
+    return Answer(claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, lines, bool(lines), apart)
 
 
 def where(row: Mapping[str, str]) -> str:
@@ -99,7 +108,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
     ):  # too small to be shown, but for a 1 as its last digit
         size = f"less than {claims.amount(came.difference[:-1] + '1', test.statistic)}"
     if not came.difference:
-        never = "both" if came.level == came.of else "one of them"
+        never = "both" if came.ties == came.of else "one of them"
         words = f"{test.method} and {test.than}: {never} never there, or diverged"
     elif claim["kind"] in COMPARED:
         words = f"{test.method} {size} {'above' if up else 'below'} {test.than}"
@@ -115,13 +124,13 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
         than, other = test.sides
         words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} on {claim['dataset']} than on {other}"
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
-    seeds += f", level in {came.level}" if came.level else ""
+    seeds += f", ties in {came.ties}" if came.ties else ""
     seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
     return f"{words}, as claimed in {seeds}"
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """Say what print says of the same difference: `; print: 11.43 points above`. "" where it does not."""
+    """Say what the paper says of the same difference: `; published: 11.43 points above`. "" where it does not."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -130,14 +139,15 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
         return ""
     difference = (ours - theirs) / test.statistic.scale
     if not difference:
-        return "; print: equal"
+        return "; published: equal"
     size = claims.amount(claims.shown(difference, test.statistic), test.statistic)
-    return f"; print: {size} {'above' if difference > 0 else 'below'}"
+    return f"; published: {size} {'above' if difference > 0 else 'below'}"
 
 
 @dataclass(frozen=True)
 class Closeness:
-    """How the numbers of a paper stand beside print: how many are printed, how many have a run, and of those that may be
+    """How the numbers of a paper stand beside the published numbers: how many are published, how many have a run,
+    and of those that may be
     compared how many are near, above and below; `median`: of the distances in points, rounded up, "" without any."""
 
     printed: int
@@ -155,7 +165,7 @@ class Closeness:
 
 
 def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
-    """Count over the cells of all tables with a printed number each; the median is of percentages alone."""
+    """Count over the cells of all tables with a published number each; the median is of percentages alone."""
     found = [cell for table in tables if table.counted for cell in table.cells if cell.row["published"]]
     kinds = [cell.kind for cell in found]
     near = (cell for cell in found if cell.percent and cell.kind in ("close", "higher", "lower"))
@@ -178,25 +188,18 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:
         about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
-        return [f"None of the {planned} planned runs stands yet{about}."]
-    outcomes = (
-        ("yes", "holds", "hold"),
-        ("part", "holds in part", "hold in part"),
-        ("no", "does not hold", "do not hold"),
-        ("level", "is level", "are level"),
-        ("diverged", "diverged", "diverged"),
-    )
-    counted = [(sum(one.kind == kind for one in run), one, several) for kind, one, several in outcomes]
-    counts = [f"{count} {one if count == 1 else several}" for count, one, several in counted if count]
+        return [f"None of the {planned} planned runs is finished yet{about}."]
+    counted = {word: sum(one.word == word for one in run) for word in MARKS}
+    counts = [f"{count} {word}" for word, count in counted.items() if count]
     words = []
     if run:
         first = run[0]
         line = first.lines[0] if len(first.lines) == 1 else None
         said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
         words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
-    rest = f"{done} of {planned} planned runs stand"
+    rest = f"{done} of {planned} planned runs are finished"
     verdict = ": a first word, no verdict" if own or numbers.printed else ""
-    words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs stand.")
+    words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs are finished.")
     others = sum(one.apart for one in run)
     told = f"{'has' if len(run) == 1 else 'have'} been tested"
     if others:
@@ -208,7 +211,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     elif own:
         words.append(f"None of {of} {len(own)} claims has been tested yet.")
     if numbers.printed:
-        told = f"{numbers.run} of its {numbers.printed} printed numbers have a run beside them"
+        told = f"{numbers.run} of its {numbers.printed} published numbers have a run beside them"
         if numbers.compared:
             told += f": {numbers.close} within a point, {numbers.higher} higher, {numbers.lower} lower"
             told += f"; half of them are within {numbers.median} points" if numbers.median else ""

@@ -1,11 +1,12 @@
-"""The tables of the page: a paper's own, cell by cell beside print, and plain ones; each can be downloaded."""
+"""The tables of the page: a paper's own, cell by cell beside the published numbers, and plain ones; each can be
+downloaded."""
 
 from __future__ import annotations
 
 import base64
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from bayesfed.results.formatting import spoken, unique
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.study import Study
 
-COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not printed": "ours"}
-"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with print is `apart`, and where
-finished runs have no value it is `bare`."""
+COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not published": "ours"}
+"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with the published
+numbers is `apart`, and where finished runs have no value it is `bare`."""
 GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
 """What says the same without colour."""
 
@@ -97,10 +98,10 @@ def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) 
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell of the page, beside print.
+    """A cell of the page, beside the published numbers.
 
     `row` is its row of the comparison, `kind` its colour, `runs` its finished runs, joined by commas, `notes` the numbers of
-    its footnotes.
+    its footnotes; `best`: whether it is the best of its row's methods.
     """
 
     row: Mapping[str, str]
@@ -109,6 +110,7 @@ class Shown:
     runs: str
     notes: list[int]
     percent: bool
+    best: bool = False
 
     @property
     def link(self) -> str:
@@ -134,7 +136,7 @@ class Table:
     note: str
     files: Files
     counted: bool
-    """Whether each printed number stands in one cell, so that cells near print can be counted."""
+    """Whether each published number stands in one cell, so that cells near the published numbers can be counted."""
 
     @property
     def cells(self) -> list[Shown]:
@@ -150,11 +152,14 @@ class Table:
 def of_paper(
     study: Study, name: str, table: Mapping[str, Any], rows: Sequence[cells.Row], compared: Sequence[Compared]
 ) -> Table:
-    """Give a paper's table beside print; `compared`: its cells, row by row."""
+    """Give a paper's table beside the published numbers; `compared`: its cells, row by row."""
     footnotes: list[str] = []
     beside = iter(compared)
     shown = [
-        ([study.written(key, value) for key, value in keys.items()], [cell_of(next(beside), footnotes) for _ in of_row])
+        (
+            [study.written(key, value) for key, value in keys.items()],
+            with_best(of_row, [cell_of(next(beside), footnotes) for _ in of_row]),
+        )
         for keys, of_row in rows
     ]
     columns = [cells.title(study, column) for column in table["columns"]]
@@ -162,12 +167,26 @@ def of_paper(
     frame = pd.DataFrame(
         [[*keys, *(text for cell in of_row for text in three(cell.row))] for keys, of_row in shown],
         columns=pd.MultiIndex.from_tuples(
-            [("", key) for key in heads] + [(each, of) for each in columns for of in ("print", "here", "difference")]
+            [("", key) for key in heads]
+            + [(each, of) for each in columns for of in ("published", "here", "difference")]
         ),
     )
     files = download(f"{study.paper}-{name}", table["title"], frame, pd.DataFrame([one.row for one in compared]))
     items = table.get("published", [name])
     return Table(name, table["title"], heads, columns, shown, footnotes, table.get("note", ""), files, len(items) == 1)
+
+
+def with_best(of_row: Sequence[cells.Cell], shown: list[Shown]) -> list[Shown]:
+    """Mark the best cell of a row whose columns are methods, alike in all else; none of one method, or of different
+    metrics."""
+    methods = [cell.keys.get("method") for cell in of_row]
+    if len(set(methods)) < len(methods) or None in methods or len({cell.metric for cell in of_row}) > 1:
+        return shown
+    means = [cell.score.mean for cell in of_row if cell.score.mean is not None]
+    if len(means) < 2:
+        return shown
+    best = max(means) if of_row[0].statistic.rising else min(means)
+    return [replace(one, best=cell.score.mean == best) for cell, one in zip(of_row, shown, strict=True)]
 
 
 def cell_of(one: Compared, footnotes: list[str]) -> Shown:

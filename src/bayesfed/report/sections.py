@@ -22,7 +22,7 @@ from bayesfed.results.study import Study
 
 Json = dict[str, Any]
 CLAIM_COLUMNS = ["claim", "by", "method", "than", "dataset", "alpha", "stragglers", "axes", "model", "client", "holds",
-                 "level", "of", "planned", "difference", "verdict", "budget", "precision", "of_rounds"]  # fmt: skip
+                 "ties", "of", "planned", "difference", "verdict", "flags", "budget", "precision", "of_rounds"]  # fmt: skip
 HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "mce": "MCE", "auroc_mistakes": "AUROC of mistakes"}
 
 
@@ -57,7 +57,7 @@ def claim_table(study: Study, rows: Sequence[Mapping[str, str]]) -> Plain:
 
 
 def against(study: Study, shown: Sequence[Table]) -> Chart | None:
-    """Every percentage that may be compared with print, as a point; None without any."""
+    """Every percentage that may be compared with the published numbers, as a point; None without any."""
     rows = []
     for table in shown:
         for keys, of_row in table.rows:
@@ -70,11 +70,11 @@ def against(study: Study, shown: Sequence[Table]) -> Chart | None:
         return None
     frame = pd.DataFrame(rows, columns=["cell", "x", "value", "kind", "verdict", "run"])
     limits = charts.bounds(pd.concat([frame["x"], frame["value"]]), True)
-    words = "; ".join(f"{name}: print {there:g}, here {here:g}" for name, there, here, *_ in rows[:12])
+    words = "; ".join(f"{name}: published {there:g}, here {here:g}" for name, there, here, *_ in rows[:12])
     words += f"; and {len(rows) - 12} more, all in the tables above" if len(rows) > 12 else ""
-    small = "A point: a printed percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
+    small = "A point: a published percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
     panel = Panel("", charts.csv(frame), words, limits, limits)
-    title = "Our numbers against the printed ones"
+    title = "Our numbers against the published ones"
     return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_print())
 
 

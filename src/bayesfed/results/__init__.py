@@ -1,1 +1,1 @@
-"""From run folders to tables, comparison with print, claims and figures; nothing here trains."""
+"""From run folders to tables, comparison with the published numbers, claims and figures; nothing here trains."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bayesfed.results import selection, tails
+from bayesfed.results import selection, tails, whole_run
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.records import DIVERGED, Record, grouped, of_metric, select
 from bayesfed.results.statistics import BEST, Statistic
@@ -112,6 +112,11 @@ class Cell:
     def last5(self) -> Score:
         """The mean of the last five of what it is of, over seeds."""
         return score(self.records, self.statistic.last5)
+
+    @cached_property
+    def of_mean_network(self) -> str:
+        """What is to be said of a calibration that is not the predictive's."""
+        return whole_run.of_mean_network(self.statistic, [record.run for record in self.records])
 
     @cached_property
     def of_rounds(self) -> str:

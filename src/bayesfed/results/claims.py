@@ -11,7 +11,7 @@ compared with best; `most: true` is a claim of most settings: in all it holds wh
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
 
-Two sides that are equal are level: counted apart, and no holding but for `not higher`. A finished run that never reaches a
+Two sides that are equal are ties: counted apart, and no holding but for `not higher`. A finished run that never reaches a
 value (`first`), or that has diverged, is worse than any other in a comparison of two sides; where both have diverged,
 nothing is compared.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bayesfed.results import cells, selection, tails
+from bayesfed.results import cells, selection, tails, verdicts
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.records import DIVERGED, Record, grouped, of_metric, select
 from bayesfed.results.statistics import Statistic
@@ -40,7 +40,7 @@ class Test:
 
     A difference is one of values of `statistic`, in [-1, 1] but for rounds; None marks a seed of which a run is missing,
     or both have diverged, an infinite one that a side never gets there or has diverged, NaN that both never get there.
-    `level`: in how many seeds the two sides are equal, and the claim does not hold. `than` says what the method, or its
+    `ties`: in how many seeds the two sides are equal, and the claim does not hold. `than` says what the method, or its
     value at one place, is compared with, and `sides` the parts of that: values of `along`, or a method and a dataset.
     """
 
@@ -53,29 +53,27 @@ class Test:
     differences: Sequence[float | None]
     holds: Sequence[bool]
     statistic: Statistic
-    level: int = 0
+    ties: int = 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a claim's tests, in one cell or over all: in how many seeds of cells it holds, is level, could be tested
+    """What came of a claim's tests, in one cell or over all: in how many seeds of cells it holds, ties, could be tested
     (`of`), and would be with all that is planned.
 
     `difference` is the mean over the tested seeds, in points of a percentage, or as else the metric is shown, "" without
     any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller
-    gain` on `dataset` minus on the other. `apart`: why the verdict is none on the paper, and `part`: in how few of the
-    paper's cells it could be reached, or "". `used`, `budget` and `precision` are those of the runs; `of_rounds`: of which
-    rounds the compared values are, where not of the runs' last.
+    gain` on `dataset` minus on the other. `flags`: what limits the verdict. `used`, `budget`, `precision` are of the
+    runs; `of_rounds`: of which rounds the compared values are, where not of the runs' last.
     """
 
     holds: int
-    level: int
+    ties: int
     of: int
     planned: int
     difference: str
     verdict: str
-    apart: str
-    part: str
+    flags: Sequence[str]
     used: str
     budget: str
     precision: str
@@ -83,9 +81,8 @@ class Outcome:
 
     @property
     def told(self) -> str:
-        """The verdict, behind it in brackets what limits it."""
-        limit = self.apart or self.part
-        return f"{self.verdict} ({limit})" if limit else self.verdict
+        """The verdict, its count, and what limits it."""
+        return verdicts.told(self.verdict, self.holds, self.of, self.flags)
 
 
 @dataclass(frozen=True)
@@ -129,8 +126,8 @@ def _above(
     for than in claim["than"]:
         for of_cell, differences in _pairs(records, MATCH, "method", claim["method"], than, claim, statistic):
             holds = [difference is not None and holding(difference) for difference in differences]
-            level = _level(differences, holds)
-            found.append(Test(claim["method"], than, [than], of_cell, differences, holds, statistic, level))
+            ties = _ties(differences, holds)
+            found.append(Test(claim["method"], than, [than], of_cell, differences, holds, statistic, ties))
     return found
 
 
@@ -141,9 +138,9 @@ def _higher_at(records: Sequence[Record], claim: Claim, statistic: Statistic) ->
     for than in map(text, claim["than"]):
         for of_cell, differences in _pairs(chosen, ("method", *MATCH), along, at, than, claim, statistic):
             holds = [difference is not None and difference > 0 for difference in differences]
-            sides, level = [f"{along} {at}", than], _level(differences, holds)
+            sides, ties = [f"{along} {at}", than], _ties(differences, holds)
             found.append(
-                Test(of_cell[0].method, " > ".join(sides), sides, of_cell, differences, holds, statistic, level)
+                Test(of_cell[0].method, " > ".join(sides), sides, of_cell, differences, holds, statistic, ties)
             )
     return found
 
@@ -173,7 +170,7 @@ def _sides(records: Sequence[Record], fields: Sequence[str], values: Iterable[tu
     return [found.get(each, []) for each in values]
 
 
-def _level(differences: Sequence[float | None], holds: Sequence[bool]) -> int:
+def _ties(differences: Sequence[float | None], holds: Sequence[bool]) -> int:
     """Count the seeds in which two sides are equal, and that is not what is claimed."""
     pairs = zip(differences, holds, strict=True)
     return sum(not held and value is not None and (value == 0 or math.isnan(value)) for value, held in pairs)
@@ -265,32 +262,24 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
     records = [record for test in counted for record in test.records if record.done] or planned
     differences = [value for test in found for value in test.differences if value is not None]
     finite = [value for value in differences if math.isfinite(value)]
-    holds, level, of = sum(sum(test.holds) for test in found), sum(test.level for test in found), len(differences)
+    holds, ties, of = sum(sum(test.holds) for test in found), sum(test.ties for test in found), len(differences)
     why = unique(reason for test in found for reason in _without(test))
     nothing = DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
+    asked = sum(len(test.differences) for test in found)
+    limits = "; ".join(filter(None, [part, *(f"no value in some: {reason}" for reason in why)]))
     return Outcome(
         holds=holds,
-        level=level,
+        ties=ties,
         of=of,
-        planned=sum(len(test.differences) for test in found),
+        planned=asked,
         difference=shown(statistics.fmean(finite), found[0].statistic) if finite else "",
-        verdict=_verdict(holds, level, of, most) if of else nothing,
-        apart=_apart(records) if of else "",
-        part="; ".join(filter(None, [part, *(f"no value in some: {reason}" for reason in why)])) if of else "",
+        verdict=verdicts.word(holds, of, most) if of else nothing,
+        flags=verdicts.flags(of, asked, limits, _apart(records)),
         used=cells.used(study, records),
         budget=study.budget(records),
         precision=_precision(counted),
         of_rounds=tails.of_rounds(records, found[0].statistic) if found else "",
     )
-
-
-def _verdict(holds: int, level: int, of: int, most: bool) -> str:
-    """Judge a claim that holds in so many of its tests, and is level in so many others."""
-    if of in (holds, level):
-        return "holds" if holds else "level"
-    if most:
-        return "holds" if 2 * holds > of else "does not hold"
-    return "holds in part" if holds else "does not hold"
 
 
 def _apart(records: Iterable[Record]) -> str:

@@ -13,8 +13,8 @@ from bayesfed.results.study import Study
 
 COLUMNS = (
     "claim", "by", "kind", "metric", "method", "than", "experiment", "dataset", "dataset_used", "alpha",
-    "stragglers", "axes", "model", "client", "holds", "level", "of", "planned", "difference", "verdict", "budget",
-    "precision",
+    "stragglers", "axes", "model", "client", "holds", "ties", "of", "planned", "difference", "verdict", "flags",
+    "budget", "precision",
 )  # fmt: skip
 
 
@@ -40,11 +40,12 @@ def _columns(outcome: Outcome) -> dict[str, str]:
     """Write an outcome as text."""
     return {
         "holds": str(outcome.holds) if outcome.of else "",
-        "level": str(outcome.level) if outcome.of else "",
+        "ties": str(outcome.ties) if outcome.of else "",
         "of": str(outcome.of),
         "planned": str(outcome.planned),
         "difference": outcome.difference,
-        "verdict": outcome.told,
+        "verdict": outcome.verdict,
+        "flags": "; ".join(outcome.flags),
         "dataset_used": outcome.used,
         "budget": outcome.budget,
         "precision": outcome.precision,

@@ -1,4 +1,4 @@
-"""Our numbers beside the printed ones, cell by cell; a verdict only where run and data are the paper's in everything."""
+"""Our numbers beside the published ones, cell by cell; a verdict only where run and data are the paper's in everything."""
 
 import csv
 import itertools
@@ -24,12 +24,12 @@ COLUMNS = (
 )  # fmt: skip
 
 Published = Sequence[dict[str, str]]
-"""Printed numbers: rows of a `<paper>.published.csv`."""
+"""Published numbers: rows of a `<paper>.published.csv`."""
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
-    """Read the printed numbers in a `<paper>.published.csv`; none where there is no such file, or a value is empty. A column
-    `sd` may have what is printed of their spread.
+    """Read the published numbers in a `<paper>.published.csv`; none where there is no such file, or a value is
+    empty. A column `sd` may have what is published of their spread.
 
     Raises InputError when it lacks a column or has a cell twice, when a row has more or fewer fields than there are columns,
     when a value is no number, for accuracies as fractions, and for what is no UTF-8.
@@ -85,14 +85,15 @@ def check_value(row: Mapping[str, str], column: str) -> None:
         value = math.nan
     named = ", ".join(f"{key} {row[key]}" for key in ("item", *KEYS) if row[key])
     if not math.isfinite(value):
-        raise InputError(f"{column} '{row[column]}' of {named}: expected a number, or nothing where none is printed")
+        raise InputError(f"{column} '{row[column]}' of {named}: expected a number, or nothing where none is published")
     if "accuracy" in row["metric"] and not 0 <= value <= 100:
         raise InputError(f"{column} '{row[column]}' of {named}: expected a percentage, 0 to 100")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A cell beside print: its row of the comparison, and what is to be said of it beside how many seeds it has."""
+    """A cell beside the published numbers: its row of the comparison, and what is to be said of it beside how many
+    seeds it has."""
 
     cell: Cell
     row: Mapping[str, str]
@@ -102,10 +103,10 @@ class Compared:
 def compare(
     study: Study, name: str, table: Mapping[str, Any], rows: Sequence[cells.Row], published: Published
 ) -> list[Compared]:
-    """Compare each cell of a table, in the paper's order, with the number that is printed of its keys.
+    """Compare each cell of a table, in the paper's order, with the number that is published of its keys.
 
-    Where a cell has no client but the printed rows have, the printed value is their mean (our number, not the
-    paper's; the note says so). A cell without a printed number has none, and no verdict.
+    Where a cell has no client but the published rows have, the published value is their mean (our number, not the
+    paper's; the note says so). A cell without a published number has none, and no verdict.
     """
     items = table.get("published", [name])
     candidates = [row for row in published if row["item"] in items]
@@ -113,7 +114,7 @@ def compare(
 
 
 def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Published) -> Compared:
-    """Compare a cell; `published` are the printed numbers of its table."""
+    """Compare a cell; `published` are the published numbers of its table."""
     printed = printed_of(study, cell, published)
     value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
     score = cell.score
@@ -134,12 +135,12 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Publis
         "sd": score.number(score.sd),
         "seeds": str(score.seeds),
         "rounds": cells.budget(cell.records, "rounds"),
-        # A number on other data is no difference to print.
+        # A number on other data is no difference to the published numbers.
         "difference": "" if difference is None or stand_in else f"{difference:+.{places}f}",
         "verdict": verdict(cell.records, difference, cell.statistic)
         if score.mean is not None or not score.missing
         else " or ".join(score.missing),
-        "last5": cell.last5.number(cell.last5.mean) if cell.statistic.kind != "first" else "",
+        "last5": cell.last5.number(cell.last5.mean) if cell.statistic.over_rounds else "",
         "local_epochs": cells.budget(cell.records, "local_epochs"),
         "batch_size": cells.budget(cell.records, "batch_size"),
         "dataset_used": cells.used(study, cell.records),
@@ -150,15 +151,15 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Publis
 
 
 def printed_of(study: Study, cell: Cell, published: Published) -> list[dict[str, str]]:
-    """Give the printed numbers that belong to a cell, by its metric and its keys as labels."""
+    """Give the published numbers that belong to a cell, by its metric and its keys as labels."""
     labels = {key: study.written(key, value) for key, value in cell.keys.items()}
     of_metric = (row for row in published if row["metric"] == cell.metric)
     return [row for row in of_metric if all(row.get(key) == value for key, value in labels.items())]
 
 
 def verdict(records: Sequence[Record], difference: float | None, statistic: Statistic) -> str:
-    """Judge a difference, as the statistic is shown (ours minus print; None: no result, or nothing
-    printed)."""
+    """Judge a difference, as the statistic is shown (ours minus the published numbers; None: no result, or nothing
+    published)."""
     if not any(record.done for record in records):
         return "not run"
     if all(record.diverged for record in records if record.done):
@@ -167,7 +168,7 @@ def verdict(records: Sequence[Record], difference: float | None, statistic: Stat
     if all(why):
         return " or ".join(why)
     if difference is None:
-        return "not printed"
+        return "not published"
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
     if not all(record.as_printed for record in records):
@@ -178,18 +179,19 @@ def verdict(records: Sequence[Record], difference: float | None, statistic: Stat
 
 
 def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
-    """List what is to be said of a cell beside how many seeds it has; `printed`: how many printed numbers it has."""
+    """List what is to be said of a cell beside how many seeds it has; `printed`: how many published numbers it has."""
     notes = [
         selection.chosen(cell.records),
         cell.of_rounds,
         study.changes(cell.records),
+        cell.of_mean_network,
         "" if cell.score.missing else ", ".join(cell.score.without()),
-        f"printed value: mean of {printed} printed cells" if printed > 1 else "",
+        f"published value: mean of {printed} published cells" if printed > 1 else "",
     ]
     return [note for note in notes if note]
 
 
 def axes_of(table: Mapping[str, Any]) -> list[str]:
-    """Give the keys of a table that printed numbers have no column for: axes such as `lr`."""
+    """Give the keys of a table that published numbers have no column for: axes such as `lr`."""
     asked = [*table["rows"], *(key for column in table["columns"] for key in cells.keys_of(column))]
     return [key for key in unique(asked) if key not in KEYS]

@@ -9,14 +9,14 @@ from bayesfed.results.study import Study, studies
 
 
 class Derived:
-    """A study, and what its tables, its comparison with print, its claims and its runs are."""
+    """A study, and what its tables, its comparison with the published numbers, its claims and its runs are."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
 
     @cached_property
     def published(self) -> comparison.Published:
-        """The printed numbers of the paper."""
+        """The published numbers of the paper."""
         return comparison.read_published(self.study.published)
 
     @cached_property

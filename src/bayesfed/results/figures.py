@@ -197,7 +197,7 @@ def footnote(
     study: Study, records: Sequence[Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
     left_out: Set[str] = frozenset(),
 ) -> str:  # fmt: skip
-    """Give the small print: what line and band are, how many runs stand behind them, budget, notice."""
+    """Give the small print: what line and band are, how many runs are behind them, budget, notice."""
     drawn = [record for record in records if record.done and record.folder.name not in left_out]
     seeds = len(unique(record.seed for record in drawn))
     asked = {record.folder for record in records}

@@ -21,6 +21,11 @@ def place(provenance: Mapping[str, Any]) -> str:
     return f"{' then '.join(told)}, {provenance['precision']}"
 
 
+def names(provenances: Iterable[Mapping[str, Any]]) -> str:
+    """Name the machines of several runs in one short line: `AMD EPYC, NVIDIA H200`."""
+    return ", ".join(unique(name.replace("(R)", "") for one in provenances for name in machines(one)))
+
+
 def places(provenances: Iterable[Mapping[str, Any]]) -> str:
     """Where several runs were computed, each kind of machine once: `AMD EPYC (1 or 2 threads, bf16) and H200 (fp32)`."""
     found: dict[tuple[str, str], list[str]] = {}

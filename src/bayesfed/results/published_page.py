@@ -1,4 +1,4 @@
-"""How far a paper's tables agree with print, and what its experiments cost, as Markdown."""
+"""How far a paper's tables agree with the published numbers, and what its experiments cost, as Markdown."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from scipy.stats import spearmanr
 
 from bayesfed.core import files
-from bayesfed.results import cells, claims, hardware, markdown
+from bayesfed.results import cells, claims, hardware, markdown, verdicts
 from bayesfed.results.comparison import Compared
 from bayesfed.results.derived import Derived
 from bayesfed.results.records import DIVERGED, Record
@@ -15,21 +15,13 @@ from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
 WITHIN = (1, 3, 5)  # points of a percentage
-VERDICTS = {
-    "holds": "held so far",
-    "holds in part": "held in part",
-    "does not hold": "not held",
-    "level": "level",
-    DIVERGED: DIVERGED,
-}
-
 
 Pairs = list[tuple[float, float]]
-"""(print, ours) of cells."""
+"""(published, ours) of cells."""
 
 
 def in_percent(of: Derived, name: str) -> list[Compared]:
-    """Give the cells of a table that are printed in percent."""
+    """Give the cells of a table that are published in percent."""
     return [one for one in of.compared[name] if one.row["published"] and one.cell.statistic.scale == 100]
 
 
@@ -48,7 +40,7 @@ def compared(stand: Iterable[Compared]) -> list[Pairs]:
 
 
 def rank_correlation(pairs: Pairs) -> float | None:
-    """Spearman's, of our cells with the printed ones; None where there are fewer than three, or all of one side are
+    """Spearman's, of our cells with the published ones; None where there are fewer than three, or all of one side are
     equal."""
     if len(pairs) < 3 or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return None
@@ -56,8 +48,8 @@ def rank_correlation(pairs: Pairs) -> float | None:
 
 
 def order(alike: Sequence[Pairs]) -> str:
-    """How far the order of methods is print's: the mean rank correlation, and its range and number where there are several;
-    "" where nowhere three methods can be compared."""
+    """How far the order of methods is the published one: the mean rank correlation, and its range and number where there are
+    several; "" where nowhere three methods can be compared."""
     ranked = [found for found in map(rank_correlation, alike) if found is not None]
     if not ranked:
         return ""
@@ -66,8 +58,8 @@ def order(alike: Sequence[Pairs]) -> str:
 
 
 def of_tables(of: Derived) -> str:
-    """Give a row for each printed table: its cells, those run, how many come near, and whether their order is that of
-    print."""
+    """Give a row for each published table: its cells, those run, how many come near, and whether their order is that of
+    the published numbers."""
     found = []
     for name in of.study.tables:
         printed = in_percent(of, name)
@@ -87,22 +79,22 @@ def of_tables(of: Derived) -> str:
             ]
         )
     near = [f"within {limit}" for limit in WITHIN]
-    head = ["table", "cells in print", "run", *near, "mean difference", "mean distance", "order of methods"]
+    head = ["table", "published cells", "run", *near, "mean difference", "mean distance", "order of methods"]
     return f"{markdown.table(head, found)}\n" if found else ""
 
 
 def printing(study: Study) -> list[str]:
-    """Give the tables with printed cells; one of means over other tables' cells prints nothing of its own."""
+    """Give the tables with published cells; one of means over other tables' cells publishes nothing of its own."""
     return [name for name, spec in study.tables.items() if len(spec.get("published", [name])) == 1]
 
 
 def distance(one: Compared) -> float:
-    """Give the distance of a cell from print in points."""
+    """Give the distance of a cell from the published numbers in points."""
     return abs(float(one.row["difference"]))
 
 
 def of_far(of: Derived) -> str:
-    """Give a row for each printed percentage that is further from print than the widest of WITHIN."""
+    """Give a row for each published percentage that is further from the published numbers than the widest of WITHIN."""
     found = []
     for name in printing(of.study):
         for one in as_in_print(in_percent(of, name)):
@@ -110,12 +102,19 @@ def of_far(of: Derived) -> str:
                 where = cells.title(of.study, {key: one.cell.keys[key] for key in of.study.tables[name]["rows"]})
                 numbers = [one.row[column] for column in ("mean", "published", "difference", "seeds")]
                 found.append([name, f"{where}, {one.cell.column}", *numbers])
-    head = [f"more than {WITHIN[-1]} points from print", "cell", "here", "print", "difference", "seeds"]
+    head = [
+        f"more than {WITHIN[-1]} points from the published number",
+        "cell",
+        "here",
+        "published",
+        "difference",
+        "seeds",
+    ]
     return f"{markdown.table(head, found)}\n" if found else ""
 
 
 def in_words(of: Derived) -> str:
-    """How many printed cells are run and how near they come, and what became of the paper's claims, in a sentence each; ""
+    """How many published cells are run and how near they come, and what became of the paper's claims, in a sentence each; ""
     where it has neither."""
     printed, away = 0, []
     for name in printing(of.study):
@@ -124,16 +123,21 @@ def in_words(of: Derived) -> str:
         away += [distance(one) for one in as_in_print(beside)]
     near = ", ".join(f"{sum(points <= limit for points in away)} within {limit}" for limit in WITHIN)
     own = [one.total for one in of.claims if one.claim["by"] == "paper"]
-    told = [one.told for one in own]
-    many = {words: told.count(verdict) for verdict, words in VERDICTS.items()}
-    many["tested in a part of their cells"] = sum(bool(one.part and not one.apart) for one in own)
-    many["of other runs than the paper's"] = sum(bool(one.apart) for one in own)
+    many = {verdict: sum(one.verdict == verdict for one in own) for verdict in (*verdicts.WORDS, DIVERGED)}
     many["not in this plan"] = sum(not one.planned for one in own)
-    many["waiting for runs"] = sum(one.verdict == "not run" and one.planned > 0 for one in own)
-    many["without a number in the runs that stand"] = len(own) - sum(many.values())
-    out = f"Of {printed} printed percentages {len(away)} are run" + (f": {near} points of print." if away else ".")
+    many[verdicts.NOT_RUN] = sum(one.verdict == verdicts.NOT_RUN and one.planned > 0 for one in own)
+    many["without a number in the finished runs"] = len(own) - sum(many.values())
+    flagged = {
+        flag: sum(any(one.startswith(flag) for one in total.flags) for total in own)
+        for flag in (verdicts.PRELIMINARY, verdicts.OFF_PROTOCOL)
+    }
+    out = f"Of {printed} published percentages {len(away)} are run" + (
+        f": {near} points of the published ones." if away else "."
+    )
     counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
-    said = [out if printed else "", f"The paper's {len(own)} claims: {counts}." if own else ""]
+    flags = ", ".join(f"{count} {flag}" for flag, count in flagged.items() if count)
+    of_claims = f"The paper's {len(own)} claims: {counts}{f'; of these {flags}' if flags else ''}."
+    said = [out if printed else "", of_claims if own else ""]
     return " ".join(filter(None, said))
 
 
@@ -144,21 +148,22 @@ def of_claims(of: Derived) -> str:
 
 
 RULE = (
-    "A claim holds where it does in every cell and seed tested (one that speaks of most: in more than half), in part where in "
-    "some. Differences are means over these, of the first named minus what it is compared with, or of the last place minus the "
+    "A verdict counts the tests, one a cell and seed, in which a claim holds: supported (all; of a claim about most settings "
+    "more than half), mostly (at least 2/3), mixed, mostly not (under 1/3), contradicted (none). Preliminary: fewer tests "
+    "than planned. Off-protocol: not the paper's runs. Differences are means over these, of the first named minus what it is compared with, or of the last place minus the "
     "first."
 )
-CLAIM_HEAD = ["claim", "by", "holds in, of finished (planned)", "mean difference", "verdict so far"]
+CLAIM_HEAD = ["claim", "by", "tests finished (planned)", "mean difference", "verdict"]
 
 
 def claim_line(of: claims.Tested) -> list[str]:
-    """Give a claim in the columns of CLAIM_HEAD: `2 of 5, 3 level (15)`; with the precisions where runs of different ones
-    are compared."""
+    """Give a claim in the columns of CLAIM_HEAD: `5, 3 ties (15)`; with the precisions where runs of different ones are
+    compared."""
     total = of.total
     counted, verdict = "", "not in this plan"
     if total.planned:
-        level = f", {total.level} level" if total.level else ""
-        counted = f"{total.holds} of {total.of}{level} ({total.planned})"
+        ties = f", {total.ties} ties" if total.ties else ""
+        counted = f"{total.of}{ties} ({total.planned})"
         verdict = f"{total.told}{f', {total.precision}' if ' against ' in total.precision else ''}"
     difference = claims.amount(total.difference, of.tests[0].statistic, signed=True) if total.difference else ""
     return [of.claim["claim"], of.claim["by"], counted, difference, verdict]
@@ -194,7 +199,7 @@ def of_costs(records: Iterable[Record]) -> str:
     head = [
         "experiment",
         "runs planned",
-        "stand",
+        "finished",
         "hours of one on a CPU",
         "hours of open ones like these",
         "open ones unlike",
@@ -222,10 +227,10 @@ def notice(study: Study) -> str:
 
 
 def write(found: Iterable[Derived], out: Path) -> list[Path]:
-    """Write `<out>/<paper>/agreement.md` for each paper; returns the files."""
+    """Write `<out>/<paper>/vs-published.md` for each paper; returns the files."""
     written = []
     for one in found:
-        path = out / one.study.paper / "agreement.md"
+        path = out / one.study.paper / "vs-published.md"
         files.write_text(path, text(one))
         written.append(path)
     return written

@@ -12,33 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
+from bayesfed.results import whole_run
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.run_records import Curve, RunRecord
-from bayesfed.results.statistics import CURVES_ALONE, FOREIGN, TAILS, Statistic, read_metric
+from bayesfed.results.statistics import CURVES_ALONE, RUN, TAILS, Statistic, read_metric
+from bayesfed.results.whole_run import NEVER, UNRECORDED
 
 IN_SUMMARY = ("best", "last", "last5")  # statistics that the summary of a run has
 BUDGET = ("rounds", "local_epochs", "batch_size")
 
 DIVERGED = "diverged"  # what a cell says whose runs stopped because a value was no longer finite
-UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
 WITHOUT = {  # what a run says that has no value of such a statistic
-    "first": "never reached",
+    "first": NEVER,
     "labelled": "no active learning",
     "best_within": "no such rounds",
-    "early": "no such rounds",
-    "jitter": "no such rounds",
+    "first10pct": "no such rounds",
+    "round_std": "no such rounds",
 }
 
 
 @dataclass(frozen=True)
 class Record:
     """An accuracy in a run that the plan asks for: of the server's model (`client` is "global") or at a client ("0", "1",
-    ...), by its own models or by the server's (see LEVELS).
+    ...), by its own models or by the server's (see LEVELS); or whatever has one value a run (level RUN).
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
     them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `asks`: what else its run
-    is asked for, `mistakes` (how well it tells its own) and `active` (learning). `summary` holds accuracies in
+    is asked for, `mistakes` (how well it tells its own), `active` (learning) and `validation`. `personal`: its method is for
+    a model a client. `summary` holds accuracies in
     [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
     where it has (results/selection.py), and how; `choice` its values alone: `lr 0.1`.
     """
@@ -60,6 +62,7 @@ class Record:
     changes: tuple[str, ...]
     foreign: Mapping[str, str]
     asks: tuple[str, ...]
+    personal: bool
     run: RunRecord
     done: bool
     diverged: int
@@ -82,19 +85,23 @@ class Record:
 
     @property
     def as_printed(self) -> bool:
-        """True where run and data are the paper's in everything, so that a number may be compared with print."""
+        """True where run and data are the paper's in everything, so that a number may be compared with the published
+        numbers."""
         return self.used == self.dataset and not self.changes
 
     def value(self, statistic: Statistic) -> float | None:
         """Compute a statistic, an accuracy in [0, 1] (for `first`, a round); None when the run has none (yet) or diverged.
 
         best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
-        early: mean over the first tenth of the rounds, at least one.
-        jitter: standard deviation of the change from round to round over the second half of the rounds (needs two changes).
+        first10pct: mean over the first tenth of the rounds, at least one.
+        round_std: standard deviation of the change from round to round over the second half of the rounds (needs two
+        changes).
         labelled: mean over the numbers of labelled images of `along_labelled`, the height of a curve of active learning.
         """
         if not self.done or self.diverged:
             return None
+        if self.level == RUN:
+            return None if isinstance(of_run := self.of_run(statistic), str) else of_run
         if statistic.of != "accuracy":
             values = list(self.measured(statistic.of).values())[-TAILS[statistic.name] :]
             return statistics.fmean(values) if values and all(map(math.isfinite, values)) else None
@@ -103,6 +110,10 @@ class Record:
         if statistic.name in IN_SUMMARY and not statistic.kind and self.level not in CURVES_ALONE:
             return self.summary.get(statistic.name)
         return self.own(statistic) if statistic.kind else self.over_rounds(statistic.name)
+
+    def of_run(self, statistic: Statistic) -> whole_run.Found:
+        """Find a value of the level RUN, or why there is none."""
+        return whole_run.find(self.run, statistic, self.personal, self.foreign)
 
     def over_rounds(self, name: str) -> float | None:
         """Compute one of STATISTICS from the curve, as `value` defines it."""
@@ -114,7 +125,7 @@ class Record:
             return max(values)
         if name in TAILS:
             return statistics.fmean(values[-TAILS[name] :])
-        if name == "early":
+        if name == "first10pct":
             first = [value for at, value in curve.items() if at <= max(1, self.rounds // 10)]
             return statistics.fmean(first) if first else None
         half = [value for at, value in curve.items() if at > self.rounds // 2]
@@ -125,6 +136,8 @@ class Record:
         """Say why a run has no value of a statistic; "" for an unfinished one, and where `diverged` says it."""
         if not self.done or self.diverged:
             return self.missing
+        if self.level == RUN:
+            return found if isinstance(found := self.of_run(statistic), str) else ""
         if statistic.of != "accuracy":
             undefined = self.run.undefined(last=TAILS[statistic.name])
             return undefined.get(self.recorded(statistic.of)) or self.missing or UNRECORDED
@@ -132,7 +145,9 @@ class Record:
 
     def tail(self, statistic: Statistic) -> list[int]:
         """List the rounds that a `last` or `last5` is of; none for another statistic, or where there is no value."""
-        if statistic.name not in TAILS or statistic.of != "accuracy" or self.value(statistic) is None:
+        if self.level == RUN or statistic.name not in TAILS or statistic.of != "accuracy":
+            return []
+        if self.value(statistic) is None:
             return []
         rounds = [*itertools.islice(reversed(self.curve()), TAILS[statistic.name])][::-1]
         if self.level != "personal":
@@ -165,8 +180,7 @@ class Record:
 
     def recorded(self, metric: str) -> str:
         """Give the name of a metric in the record of the run, which has the names of the datasets used."""
-        asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
-        return metric.replace(asked, self.foreign.get(asked, asked)) if asked else metric
+        return whole_run.recorded(metric, self.foreign)
 
     def reliability(self, model: str = "global") -> dict[float, float]:
         """Give a server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent,

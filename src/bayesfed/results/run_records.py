@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,27 @@ class RunRecord:
         reliability diagram, by metric, for the rounds in which it was."""
         return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
 
+    def over_clients(self, model: str) -> dict[str, Curve]:
+        """Give what is measured of the clients' models of a name on their own shards: metric -> mean over the clients that
+        were tested in a round, by round."""
+        found: dict[str, list[Curve]] = {}
+        for (_, name, metric), values in self._rows.items():
+            if name == model and metric.startswith("shard_") and model != "global":
+                found.setdefault(metric.removeprefix("shard_"), []).append(numbers(values))
+        return {metric: mean_of(curves) for metric, curves in found.items()}
+
+    @property
+    def client_models(self) -> list[str]:
+        """The names of the clients' models that are tested on their own shards."""
+        return unique(
+            m for who, m, metric in self._rows if who.isdigit() and m != "global" and metric.startswith("shard_")
+        )
+
+    @property
+    def mean_of_clients(self) -> Curve:
+        """The mean accuracy in [0, 1] of the clients tested in a round, of each its best model on its own shard."""
+        return mean_of([curve for series, curve in self.curves.items() if series.isdigit()])
+
     def undefined(self, model: str = "global", last: int = 1) -> dict[str, str]:
         """Why a metric of a model of the server is no number in some of the last rounds in which it was measured, by metric;
         nothing of those that are."""
@@ -162,6 +185,12 @@ def numbers(texts: dict[str, str]) -> Curve:
     found = dict(zip(map(int, texts), map(float, texts.values()), strict=True))
     rounds = sorted(found)
     return found if rounds == list(found) else {at: found[at] for at in rounds}
+
+
+def mean_of(curves: Sequence[Curve]) -> Curve:
+    """Give the mean of curves in each round in which any has a value."""
+    rounds = sorted(set(itertools.chain(*curves)))
+    return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in rounds}
 
 
 def highest_of(curves: list[Curve]) -> Curve:

@@ -2,12 +2,13 @@
 
 The cells of an experiment that differ in the axes of `over` alone are the choices of one search. A choice counts when
 all its seeds have been run; the one with the largest mean of `by` over its seeds is chosen (of equals the first in the
-plan), and its runs stand for the whole search. `by` is an accuracy on test images, as in the papers: so choosing is part
-of what is reported, and outputs say so. A search of which choices are missing, in the plan or still to be run, is not
-the paper's: it says `best of 7 of 12`.
+plan), and its runs stand for the whole search. `by` is an accuracy on test images, as in the papers, or a metric on
+validation images, `validation_nll`. Choosing is part of what is reported: outputs say which images it was on. A search of
+which choices are missing, in the plan or still to be run, is not the paper's: it says `best of 7 of 12`.
 """
 
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,16 +18,15 @@ from typing import Any
 from bayesfed.papers import grid
 from bayesfed.results.formatting import spoken, text, unique
 from bayesfed.results.records import Record, of_metric
-from bayesfed.results.statistics import Statistic, in_words
+from bayesfed.results.statistics import RUN, VALIDATION, Statistic, in_words
 from bayesfed.results.study import Study
 
 Search = Mapping[str, Any]
 Group = tuple[tuple[str, str], ...]
-LEVELS = ("global", "local")
-"""Whose accuracy `by` may be: one value a run."""
+LEVELS = ("global", "local", "personal", RUN)
+"""Whose metrics can be searched and chosen by: one value a run."""
 FIELDS = ("experiment", "dataset", "alpha", "stragglers", "model", "method")
 """What tells the cells of searches apart, beside axes that have no field of their own."""
-HOW = "chosen on test accuracy"
 
 
 def choose(study: Study, records: Iterable[Record], search: Search | None) -> list[Record]:
@@ -53,7 +53,7 @@ def choose(study: Study, records: Iterable[Record], search: Search | None) -> li
         told = f"best of {len(run)}" if len(run) == of else f"best of {len(run)} of {of}"
         values = tuple(f"{spoken(axis)} {study.label(value)}" for axis, value in best or () if value)
         lacking = [] if len(run) == of else [f"{told} choices of {listed(over)}"]
-        found[group] = best, values, f"{', '.join(values)} ({told}, {HOW})" if best else "", lacking
+        found[group] = best, values, f"{', '.join(values)} ({told}, {how(search)})" if best else "", lacking
     kept = []
     for record in records:
         group, choice = place(record, over)
@@ -78,12 +78,13 @@ def place(record: Record, over: Sequence[str]) -> tuple[Group, Group]:
 
 
 def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> Group | None:
-    """Give the choice with the largest mean over its seeds; one that diverged has none, and is chosen where all did."""
+    """Give the choice with the best mean over its seeds; one that diverged has none, and is chosen where all did."""
     means = {}
     for choice, records in run.items():
         values = [record.value(statistic) for record in records]
         known = [value for value in values if value is not None]
-        means[choice] = statistics.fmean(known) if known and len(known) == len(values) else -1.0
+        sign = 1 if statistic.rising else -1
+        means[choice] = sign * statistics.fmean(known) if known and len(known) == len(values) else -math.inf
     return max(means, key=lambda choice: means[choice]) if means else None
 
 
@@ -98,9 +99,14 @@ def printed(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, s
     return found
 
 
+def how(search: Search) -> str:
+    """Say on which images a search has chosen."""
+    return "chosen on validation images" if search["by"].startswith(VALIDATION) else "chosen on test accuracy"
+
+
 def words(search: Search) -> str:
     """Write a search in words: what was chosen, by what, and how."""
-    return f"Best over {listed(search['over'])} by the mean of its {in_words(search['by'])}, {HOW}."
+    return f"Best over {listed(search['over'])} by the mean of its {in_words(search['by'])}, {how(search)}."
 
 
 def chosen(records: Iterable[Record]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
@@ -16,17 +16,20 @@ model on that shard, the mean of the clients' models on the full test set, weigh
 runs that test clients there every round, and the clients' best models on their own shards together: the images that they
 label right among all of them (pFedBayes' PM)."""
 
-STATISTICS = ("best", "last", "last5", "early", "jitter", "labelled")
+STATISTICS = ("best", "last", "last5", "first10pct", "round_std", "labelled")
 """What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
+
+RENAMED = {"early": "first10pct", "jitter": "round_std"}
+"""Earlier names of statistics, and theirs now."""
 
 IN_WORDS = {
     "best": "best round",
     "last": "last round",
     "last5": "mean of the last five rounds",
-    "early": "mean of the first tenth of the rounds",
-    "jitter": "standard deviation of its change from round to round in the second half",
+    "first10pct": "mean of the first tenth of the rounds",
+    "round_std": "standard deviation of its change from round to round in the second half",
     "labelled": "mean over the numbers of labelled images",
 }
 """What a statistic of an accuracy is, in words (`cells.Record.value`)."""
@@ -38,9 +41,22 @@ which it is."""
 
 CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics of
 
+RUN = "run"
+"""The level of whatever has one value a run, beside the accuracies of LEVELS (results/whole_run.py)."""
+
 MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
-"""What is measured of the server's model in detailed rounds, and what it is multiplied by to be shown; also
+"""What is measured of a predictor in detailed rounds, and what it is multiplied by to be shown; also
 `auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
+
+PREDICTIVE = "predictive"
+"""The server's predictor that a method is for: `global_sampled` where the record has it, else `global`."""
+
+VALIDATION = "validation_"
+COSTS = {"megabytes": "megabyte", "megabytes_down": "megabyte", "megabytes_up": "megabyte", "train_seconds": "second"}
+"""What a run costs, and its unit. `megabytes_to_<percent>`: sent until an accuracy is reached for the first time."""
+
+SPREADS = {"sd": "standard deviation over clients", "worst10": "mean of the worst tenth of the clients"}
+"""How accuracies on the clients' own shards differ: `client_accuracy_sd_last5`, `global_on_shard_accuracy_worst10_best`."""
 
 FOREIGN = "auroc_foreign_"
 POINTS = {"against", "error"}  # of what a figure shows: a point a run or a network, and no line
@@ -49,37 +65,42 @@ OF_KIND = ("first", "best_within", "at_best_of")
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic by name; one of a paper's own has a kind and its argument. `of`: accuracy, or what else is measured."""
+    """A statistic by name; one of a paper's own has a kind and its argument. `of`: accuracy, or what else is measured;
+    `predictor`: of which predictor, for those of the level RUN."""
 
     name: str
     kind: str = ""
     argument: Any = None
     of: str = "accuracy"
+    predictor: str = ""
 
     @property
     def scale(self) -> int:
         """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
-        return 1 if self.kind == "first" else MEASURES.get(self.of, 1 if self.of.startswith(FOREIGN) else 100)
+        if self.kind == "first" or self.of in COSTS or self.of.startswith(FOREIGN):
+            return 1
+        return MEASURES.get(self.of.removeprefix(VALIDATION), 100)
 
     @property
     def decimals(self) -> int | None:
         """Places behind the point as shown; None: one at most."""
-        return None if self.kind == "first" else 2 if self.scale == 100 else 3
+        return None if self.kind == "first" or self.of in COSTS else 2 if self.scale == 100 else 3
 
     @property
     def unit(self) -> str:
         """What `close` is one of, as shown."""
-        return "round" if self.kind == "first" else "point"
+        return COSTS.get(self.of, "round" if self.kind == "first" else "point")
 
     @property
     def close(self) -> float:
-        """How near to the printed number is near, as shown: a round, a point of a percentage, or a hundredth."""
+        """How near to the published number is near, as shown: a round, a point of a percentage, or a hundredth."""
         return 0.01 if self.decimals == 3 else 1.0
 
     @property
     def rising(self) -> bool:
         """Whether more is better: of an accuracy, or of how well wrong and foreign images are told."""
-        return self.kind != "first" and self.name != "jitter" and (self.of == "accuracy" or self.of.startswith("auroc"))
+        better = self.of.removeprefix(VALIDATION).startswith(("accuracy", "auroc")) or self.of == "worst10"
+        return self.kind != "first" and self.name != "round_std" and better
 
     @property
     def chosen(self) -> bool:
@@ -89,9 +110,18 @@ class Statistic:
         return self.name == "best" or self.kind == "at_best_of"
 
     @property
+    def over_rounds(self) -> bool:
+        """Whether it is of accuracies, or other values, of rounds, of which a mean of the last five can be shown beside."""
+        return self.kind != "first" and self.of not in COSTS and not self.of.startswith(VALIDATION)
+
+    @property
     def last5(self) -> Statistic:
         """The mean of the last five of what it is of."""
-        return Statistic("last5", of=self.of)
+        return (
+            replace(self, name="last5")
+            if self.of in SPREADS
+            else Statistic("last5", of=self.of, predictor=self.predictor)
+        )
 
 
 BEST = Statistic("best")
@@ -104,14 +134,37 @@ def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
     `own` are the statistics of the paper's YAML. Raises InputError for an unknown metric.
     """
     found = {name: Statistic(name) for name in STATISTICS} | {name: read_statistic(name, own[name]) for name in own}
+    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in found]
+    if metric in known:
+        level, _, name = metric.partition("_accuracy_")
+        return level, found[name]
     if measured := re.fullmatch(f"global_({'|'.join(MEASURES)}|{FOREIGN}.+)_(last|last5)", metric):
         return "global", Statistic(measured[2], of=measured[1])
-    known = [f"{level}_accuracy_{name}" for level in LEVELS for name in found]
-    if metric not in known:
-        valid = [*known, *(f"global_{name}_last" for name in (*MEASURES, f"{FOREIGN}DATASET"))]
-        raise InputError(f"unknown metric '{metric}'; {nearest(metric, valid)}")
-    level, _, name = metric.partition("_accuracy_")
-    return level, found[name]
+    if of_run := of_whole_run(metric):
+        return RUN, of_run
+    for old, new in RENAMED.items():
+        if metric.endswith(f"_{old}"):
+            raise InputError(f"unknown metric '{metric}'; write '{metric.removesuffix(old)}{new}'")
+    valid = [*known, *COSTS, *(f"{VALIDATION}{name}" for name in ("accuracy", "nll", "ece"))]
+    valid += [f"{of}_{name}_last" for of in ("global", PREDICTIVE) for name in (*MEASURES, f"{FOREIGN}DATASET")]
+    raise InputError(f"unknown metric '{metric}'; {nearest(metric, valid)}")
+
+
+def of_whole_run(metric: str) -> Statistic | None:
+    """Read a metric of the level RUN; None for another."""
+    if metric in COSTS:
+        return Statistic("total", of=metric)
+    if metric in (f"{VALIDATION}accuracy", f"{VALIDATION}nll", f"{VALIDATION}ece"):
+        return Statistic("last", of=metric)
+    if (reached := re.fullmatch(r"megabytes_to_(\d+(?:\.\d+)?)", metric)) and 0 < float(reached[1]) <= 100:
+        return Statistic(metric, "first", float(reached[1]) / 100, of="megabytes")
+    if spread := re.fullmatch(f"(client|global_on_shard)_accuracy_({'|'.join(SPREADS)})_(best|last|last5)", metric):
+        return Statistic(spread[3], "spread", spread[1], of=spread[2])
+    measured = rf"([a-z]\w*?)_(?:accuracy_(best|last|last5)|({'|'.join(MEASURES)}|{FOREIGN}.+)_(last|last5))"
+    found = re.fullmatch(measured, metric)
+    if not found or found[1] in ("global", "client", "global_on_shard", "validation"):
+        return None
+    return Statistic(found[2] or found[4], of=found[3] or "accuracy", predictor=found[1])
 
 
 def read_statistic(name: str, value: object) -> Statistic:

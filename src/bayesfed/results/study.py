@@ -13,6 +13,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.results.formatting import spoken, text, unique
 from bayesfed.results.records import BUDGET, FIELDS, IN_SUMMARY, UNRECORDED, Record, grouped
 from bayesfed.results.run_records import RunRecord, number
+from bayesfed.results.statistics import RUN
 from bayesfed.runs.run_folder import NO_GLOBAL
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
@@ -63,14 +64,14 @@ class Study:
 
     @property
     def published(self) -> Path:
-        """Where the printed numbers are, if there are any.
+        """Where the published numbers are, if there are any.
 
         Raises InputError where the paper had some when it was planned, and they are not there.
         """
         path = Path(self.spec["published_file"])
         if self.spec.get("printed") and not path.is_file():
             raise InputError(
-                f"{path}: the printed numbers are not there; run this in the folder that the plan was made in"
+                f"{path}: the published numbers are not there; run this in the folder that the plan was made in"
             )
         return path
 
@@ -182,7 +183,8 @@ def records_of(
 
 def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[Record]:
     """Give the records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
-    shards, the clients' own models together and, where they are tested on the full set every round, their mean."""
+    shards, the clients' own models together, the run as a whole and, where clients are tested on the full set every round,
+    their mean."""
     summary = run.summary or {}
     done, diverged = run.summary is not None, (summary.get("diverged") or {}).get("round", 0)
     clients, several = cell["clients"], isinstance(cell["dataset"], list)
@@ -195,6 +197,7 @@ def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[
         "changes": tuple(cell["changes"]),
         "foreign": cell.get("foreign", {}),
         "asks": tuple(cell["asks"]),
+        "personal": cell["personal"],
         "run": run,
         "done": done,
         "diverged": diverged,
@@ -217,15 +220,13 @@ def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[
     for k in range(clients if summary or "global_on_shard" in levels else 0):
         found.append(record("global_on_shard", str(k), shared, k, "global_on_shards"))
     whole = slice(None if several else 1)
-    together = record("personal", "all", shared, None, "")
-    found.append(
-        replace(
-            together,
-            dataset="+".join(datasets[whole]),
-            used="+".join(used[whole]),
-            missing=_why_not_together(run.summary),
-        )
+    of_run = replace(
+        record(RUN, "all", shared, None, ""),
+        dataset="+".join(datasets[whole]),
+        used="+".join(used[whole]),
+        missing="",
     )
+    found += [replace(of_run, level="personal", missing=_why_not_together(run.summary)), of_run]
     if not several and cell["clients_on_test"] == "round":
         mean = record("local", "mean", shared, None, "")
         found.append(replace(mean, missing="" if mean.curve() or not done else NOT_TESTED))

@@ -1,5 +1,5 @@
-"""A paper's results at a glance, as Markdown: its tables as far as they are run, beside print and with their cost, and
-the claims."""
+"""A paper's results in short, as Markdown: its tables as far as they are run, beside the published numbers and with
+their cost, and the claims."""
 
 import itertools
 from collections import defaultdict
@@ -22,9 +22,9 @@ OTHER_ROUNDS = "‡"
 """Behind a cell with a number that is not of the run's last rounds, but of the last in which a model was tested."""
 
 LEGEND = "Means over seeds ± standard deviation"
-IN_BRACKETS = ", print in brackets with its own where it has one"
+IN_BRACKETS = ", published ones in brackets with their own where they have one"
 LAST = " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set"
-AS_IN_PRINT = ", as in print"
+AS_IN_PRINT = ", as in the paper"
 CLAIMS = "Claims that have been tested"
 
 
@@ -51,7 +51,7 @@ def number(cell: Cell, records: Sequence[Record]) -> str:
 
 
 def cell_text(cell: Cell, row: Mapping[str, str]) -> str:
-    """Say what is found here, the printed number in brackets, and whatever else a reader must know; "" without a finished
+    """Say what is found here, the published number in brackets, and whatever else a reader must know; "" without a finished
     run."""
     here = number(cell, cell.records)
     if not here:
@@ -143,29 +143,31 @@ def table(of: Derived, name: str) -> str:
     under = f"On {hardware.places(made.values())}."
     other = "not the paper's run" if study.reproduces else "other than its file asks for"
     under += f" {APART} {other}." if any(APART in text for found in texts for text in found) else ""
+    told = unique(cell.of_mean_network for _, of_row in own for cell in of_row)
+    under += "".join(f" {cell[0].upper()}{cell[1:]}." for cell in told if cell)
     told = unique(filter(None, (of_rounds(cell) for _, of_row in own for cell in of_row)))
     under += f" {OTHER_ROUNDS} {' or '.join(told)}." if told else ""
     return f"**{spec['title']}**\n\n{markdown.table(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
 
 
 def legend(shown: str, printed: bool) -> str:
-    """Say what is to be known of the tables shown; `printed`: whether there are numbers in print."""
+    """Say what is to be known of the tables shown; `printed`: whether there are published numbers."""
     last = f"{LAST}{AS_IN_PRINT * printed}." if " / " in shown else ""
     return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
 
 
 def text(of: Derived) -> str:
     """Give the whole of it, under the label of the paper's own method: tables of the config's own, those named under
-    `glance` in the paper's YAML, then every claim that a finished run touches."""
+    `summary` in the paper's YAML, then every claim that a finished run touches."""
     study = of.study
     asked = unique(str(record.folder) for record in study.records)
     done = unique(str(record.folder) for record in study.records if record.done)
-    out = f"### {study.heading}\n\n{published_page.notice(study)}{len(done)} of {len(asked)} planned runs stand."
+    out = f"### {study.heading}\n\n{published_page.notice(study)}{len(done)} of {len(asked)} planned runs are finished."
     if not done:
         return f"{out}\n\n"
     said = published_page.in_words(of)
     out += f"{said and f' {said}'}\n\n"
-    shown = "".join(table(of, name) for name in study.spec.get("glance", []))
+    shown = "".join(table(of, name) for name in study.spec.get("summary", []))
     out += f"{legend(shown, bool(of.published))}\n\n{shown}"
     if touched := [published_page.claim_line(one) for one in of.claims if one.total.of]:
         out += f"**{CLAIMS}**\n\n{markdown.table(published_page.CLAIM_HEAD, touched)}\n"
@@ -173,10 +175,10 @@ def text(of: Derived) -> str:
 
 
 def write(found: Iterable[Derived], out: Path) -> list[Path]:
-    """Write `<out>/<paper>/glance.md` for each paper; returns the files."""
+    """Write `<out>/<paper>/summary.md` for each paper; returns the files."""
     written = []
     for one in found:
-        path = out / one.study.paper / "glance.md"
+        path = out / one.study.paper / "summary.md"
         files.write_text(path, text(one))
         written.append(path)
     return written

@@ -1,19 +1,20 @@
 """The CSV files of tables: the paper's layout, with budget, seeds and data beside every number, and the comparison with
-print."""
+the published numbers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import cells, csv_file, per_run, selection
+from bayesfed.core import files
+from bayesfed.results import cells, csv_file, latex, markdown, per_run, runs_table, selection
 from bayesfed.results.comparison import COLUMNS, KEYS, axes_of
 from bayesfed.results.derived import Derived
-from bayesfed.results.formatting import unique
+from bayesfed.results.formatting import spoken, unique
 from bayesfed.results.records import BUDGET
 from bayesfed.results.study import Study
 
 BESIDE = ("seeds", *BUDGET, "dataset_used", "budget")  # columns beside those of a table's YAML
-ALSO = ("of_rounds", "chosen")  # and these, where there is something to say
+ALSO = ("of_rounds", "chosen", "note")  # and these, where there is something to say
 
 
 def layout(study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]) -> tuple[list[str], list[dict[str, str]]]:
@@ -24,7 +25,7 @@ def layout(study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]) ->
     five, are not those of the run, `of_rounds` says which they are. A cell without a finished run is empty.
     """
     titles = [cells.title(study, column) for column in table["columns"]]
-    scored = unique(cell.column for _, of_row in rows for cell in of_row if cell.statistic.kind != "first")
+    scored = unique(cell.column for _, of_row in rows for cell in of_row if cell.statistic.over_rounds)
     found = []
     for keys, of_row in rows:
         row = {key: study.written(key, value) for key, value in keys.items()}
@@ -38,12 +39,45 @@ def layout(study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]) ->
         row["dataset_used"] = _common({cell.column: cells.used(study, cell.records) for cell in of_row})
         row["budget"] = study.budget([record for cell in of_row for record in cell.records])
         row["of_rounds"] = _where({cell.column: cell.of_rounds for cell in of_row})
+        row["note"] = _where({cell.column: cell.of_mean_network for cell in of_row})
         row["chosen"] = _common({cell.column: selection.chosen(cell.records) for cell in of_row})
         found.append(row)
-    said = {"of_rounds": any(row["of_rounds"] for row in found), "chosen": "search" in table}
+    said = {name: any(row[name] for row in found) for name in ("of_rounds", "note")} | {"chosen": "search" in table}
     also = [name for name in ALSO if said[name]]
     header = [*table["rows"], *titles, *(f"{each} last5" for each in scored), *BESIDE, *also]
     return header, [{name: row[name] for name in header} for row in found]
+
+
+def numbers(
+    study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Lay a table out with the mean, the standard deviation over seeds and the number of seeds of each cell in columns of
+    their own, in the units in which the table shows them."""
+    found, header = [], list(table["rows"])
+    for keys, of_row in rows:
+        row = {key: study.written(key, value) for key, value in keys.items()}
+        for cell in of_row:
+            score = cell.score
+            for name, value in (("mean", score.mean), ("sd", score.sd)):
+                row[f"{cell.column} {name}"] = "" if value is None else f"{score.scale * value:.6g}"
+            row[f"{cell.column} n"] = str(score.seeds)
+        header = list(row)
+        found.append(row)
+    return header, found
+
+
+def shortened(header: Sequence[str], rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]], str]:
+    """Give the columns and rows of a table that people read, and a line on what is the same in all rows."""
+    same = {
+        name: rows[0][name] for name in (*BESIDE, *ALSO) if name in header and len({row[name] for row in rows}) == 1
+    }
+    kept = [name for name in header if name not in same]
+    told = "; ".join(f"{spoken(name)}: {value}" for name, value in same.items() if value)
+    return (
+        [spoken(name) if name in BESIDE else name for name in kept],
+        [[row[name] for name in kept] for row in rows],
+        told,
+    )
 
 
 def _common(values: Mapping[str, str]) -> str:
@@ -66,24 +100,31 @@ def _where(values: Mapping[str, str]) -> str:
 
 
 def write(found: Iterable[Derived], out: Path) -> list[Path]:
-    """Write each paper's tables, clients.csv and uncertainty.csv as `<out>/<paper>/<name>.csv`; returns the files.
+    """Write each paper's tables, clients.csv, uncertainty.csv and runs.csv as `<out>/<paper>/<name>.csv`; returns the files.
 
-    Raises InputError for a table that asks for what does not exist.
+    A table is also written as Markdown, as LaTeX, and as `<name>.numbers.csv`, whose cells are numbers alone. Raises
+    InputError for a table that asks for what does not exist.
     """
     written = []
     for one in found:
         study, folder = one.study, out / one.study.paper
         for name, table in study.tables.items():
-            written.append(csv_file.write(folder / f"{name}.csv", *layout(study, table, one.rows[name])))
+            header, rows = layout(study, table, one.rows[name])
+            written.append(csv_file.write(folder / f"{name}.csv", header, rows))
+            written.append(csv_file.write(folder / f"{name}.numbers.csv", *numbers(study, table, one.rows[name])))
+            for end, form in (("md", markdown.page), ("tex", latex.table)):
+                files.write_text(folder / f"{name}.{end}", form(table["title"], *shortened(header, rows)))
+                written.append(folder / f"{name}.{end}")
         written.append(csv_file.write(folder / "clients.csv", *one.clients))
         written.append(csv_file.write(folder / "uncertainty.csv", *per_run.uncertainty(study, one.runs)))
+        written.append(csv_file.write(folder / "runs.csv", *runs_table.lay_out(one.runs)))
     return written
 
 
 def write_comparison(found: Iterable[Derived], out: Path) -> list[Path]:
     """Write `<out>/<paper>/<table>.compare.csv` for each table of each paper; returns the files.
 
-    Errors are as in `write`; one where printed numbers are not where they were when it was planned.
+    Errors are as in `write`; one where published numbers are not where they were when it was planned.
     """
     written = []
     for one in found:

@@ -1,0 +1,124 @@
+"""Metrics of which a run has one value, beside the accuracies of `statistics.LEVELS`: of its predictors, on validation
+images, of what it sent and took, and of how its clients differ."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayesfed.results.run_records import RunRecord, number
+from bayesfed.results.statistics import COSTS, FOREIGN, PREDICTIVE, SPREADS, TAILS, VALIDATION, Statistic
+from bayesfed.runs.run_folder import NO_GLOBAL
+
+UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
+NO_VALIDATION = "no validation images"
+NEVER = "never reached"
+MEAN_NETWORK = "of the mean network"
+"""Said of calibration that is not of the average over weight samples, where a record has that, too."""
+
+Found = float | str
+"""A value, or why a finished run has none."""
+
+
+def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[str, str]) -> Found:
+    """Find a value in the record of a finished run.
+
+    `personal`: its method is for a model a client. `foreign`: the dataset used for each OOD dataset of the paper.
+    """
+    summary = run.summary or {}
+    if statistic.of in COSTS:
+        return reached(run, statistic.argument) if statistic.kind == "first" else cost(summary, statistic.of)
+    if statistic.of.startswith(VALIDATION):
+        return validation(summary, statistic.of.removeprefix(VALIDATION), personal)
+    if statistic.of in SPREADS:
+        return spread(summary, statistic)
+    return of_predictor(run, statistic, recorded(statistic.of, foreign))
+
+
+def recorded(metric: str, foreign: Mapping[str, str]) -> str:
+    """Give the name of a metric in the record of a run, which has the names of the datasets used."""
+    asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
+    return metric.replace(asked, foreign.get(asked, asked)) if asked else metric
+
+
+def predictive(run: RunRecord) -> str:
+    """Name the server's predictor that a run's method is for: the average over weight samples where there is one."""
+    return "global_sampled" if "accuracy" in run.measured("global_sampled") else "global"
+
+
+def of_predictor(run: RunRecord, statistic: Statistic, metric: str) -> Found:
+    """Find what is measured of a predictor: the server's on the full test set, else the mean over the clients that have one,
+    each on its own shard."""
+    model = predictive(run) if statistic.predictor == PREDICTIVE else statistic.predictor
+    of_model = run.measured(model) or run.over_clients(model)
+    if not of_model:
+        return NO_GLOBAL if statistic.predictor == PREDICTIVE else f"no predictor {model}"
+    if metric not in of_model:
+        return UNRECORDED
+    values = list(of_model[metric].values())
+    value = max(values) if statistic.name == "best" else statistics.fmean(values[-TAILS[statistic.name] :])
+    if math.isfinite(value):
+        return value
+    return run.undefined(model, TAILS.get(statistic.name, 1)).get(metric) or "not a number"
+
+
+def cost(summary: Mapping[str, Any], name: str) -> Found:
+    """Find the megabytes that server and clients sent each other in all rounds, or the seconds of training."""
+    if name == "train_seconds":
+        return float(summary["train_seconds"]) if "train_seconds" in summary else UNRECORDED
+    if "bytes" not in summary:
+        return UNRECORDED
+    sent: Mapping[str, int] = summary["bytes"]
+    return (sum(sent.values()) if name == "megabytes" else sent[name.removeprefix("megabytes_")]) / 1e6
+
+
+def reached(run: RunRecord, accuracy: float) -> Found:
+    """Find the megabytes sent, both ways, until an accuracy in [0, 1] is reached first.
+
+    It is that of the server's model on the full test set, or without one the mean of the clients' on their shards.
+    """
+    sent = run.measured("communication")
+    if not sent:
+        return UNRECORDED
+    curve = run.curves.get("global") or run.mean_of_clients
+    first = next((at for at, value in sorted(curve.items()) if value >= accuracy), None)
+    if first is None:
+        return NEVER
+    return sum(count for way in sent.values() for at, count in way.items() if at <= first) / 1e6
+
+
+def validation(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
+    """Find a metric of the last round on validation images: the server's, or of a personal method the clients'.
+
+    It is of the average over weight samples where there is one. Of several models of clients the most accurate counts.
+    """
+    if "validation" not in summary:
+        return NO_VALIDATION
+    models: Mapping[str, Mapping[str, float]] = summary["validation"]["clients" if personal else "global"]
+    if not models:
+        return "not tested on validation images"
+    plain = [model for model in models if not model.endswith("_sampled")] or list(models)
+    best = max(plain, key=lambda model: number(models[model].get("accuracy")) or 0.0)
+    value = number(models.get(f"{best}_sampled", models[best]).get(name))
+    return "not a number" if value is None else value
+
+
+def spread(summary: Mapping[str, Any], statistic: Statistic) -> Found:
+    """Find how accuracies on the clients' shards differ: their standard deviation (of all clients, none is a sample), or the
+    mean of the worst tenth, at least one client."""
+    block = summary.get("clients" if statistic.argument == "client" else "global_on_shards") or {}
+    known = map(number, block.get(f"accuracy_{statistic.name}", []))
+    values = sorted(value for value in known if value is not None)
+    if not values:
+        return next(iter(block.get("missing", {}).values()), UNRECORDED)
+    return statistics.pstdev(values) if statistic.of == "sd" else statistics.fmean(values[: -(-len(values) // 10)])
+
+
+def of_mean_network(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
+    """Say that a calibration is of the mean network, and where that of the average over samples is, if there is one."""
+    if statistic.predictor or statistic.of not in ("nll", "brier", "ece", "mce"):
+        return ""
+    sampled = any(run.summary and "accuracy" in run.measured("global_sampled") for run in runs)
+    return f"{MEAN_NETWORK}; the average over weight samples: {PREDICTIVE}_{statistic.of}_{statistic.name}" * sampled
