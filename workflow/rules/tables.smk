@@ -1,4 +1,4 @@
-"""Tables in the papers' layout, every run taken apart, the comparison with print, and the papers' claims.
+"""Tables in the papers' layout, every run taken apart, the comparison with published numbers, and the papers' claims.
 
 Needs   the plan, results/<config>/runs/
 Gives   results/<config>/tables/<paper>/*.csv, results/<config>/{metrics.json,curves.csv}
@@ -67,7 +67,7 @@ rule compare:
                     report(
                         f"<results>/tables/{paper}/{item}.compare.csv",
                         caption="../report/compare.rst",
-                        category="Comparison with print",
+                        category="Comparison with published numbers",
                         labels={"Paper": paper, "Table": item, "Shows": shows},
                     )
                     if flow.papers[paper]["printed"]
