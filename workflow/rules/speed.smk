@@ -1,4 +1,4 @@
-"""The tables of speed, as they stand in the repository, for the report of a config with `benchmarks: true`.
+"""The tables of speed, as they are in the repository, for the report of a config with `benchmarks: true`.
 
 Needs   benchmarks/{*-cpu,*-cuda,kernels}.csv, written by `make bench`
 Gives   results/<config>/speed/*.csv

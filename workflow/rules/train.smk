@@ -4,7 +4,7 @@ Needs   the run files of the plan, data/<dataset>/, data/partitions/<dataset>/*.
 Gives   results/<config>/runs/<dataset>/<partition>/<method>/seed~S-<key>/, results/<config>/checkpoints/
 
 The plan says which runs are a job. It is known by the last of them that is open, whose summary is the one declared output:
-what Snakemake declares it deletes before a job starts, but for what is to `update`, and checkpoints must outlive that. The
+what Snakemake declares it deletes before a job starts, except what is to `update`, and checkpoints must outlive that. The
 runs are trained one after another; one that fails leaves the others alone, and the job fails at its end. A finished run is
 in none: only open ones match `{run}`. `exec`, since signals must reach the trainer.
 """
