@@ -203,7 +203,10 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
     values = np.ascontiguousarray(records[:, begin:])
     values = values.view(FEATURE) if wanted.shape else values
     shape = wanted.shape or (wanted.channels, wanted.size, wanted.size)
-    held = {wanted.array: values.reshape(-1, *shape), "labels": records[:, wanted.label_bytes - 1]}
+    held: dict[str, np.ndarray] = {
+        wanted.array: values.reshape(-1, *shape),
+        "labels": records[:, wanted.label_bytes - 1],
+    }
     if wanted.clients:
         held["clients"] = np.ascontiguousarray(records[:, wanted.label_bytes : begin]).view(CLIENT)[:, 0]
     write_npz(folder / f"{split}.npz", held)
@@ -211,16 +214,15 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
 
 def _tell_clients(wanted: Source, names: Sequence[str], folder: Path) -> None:
     """Say which clients are in one split alone, unless the test images are in common."""
-    held = []
-    for split in SPLITS:
+    held = {}
+    for split, words in zip(SPLITS, ("training", "test"), strict=True):
         with np.load(folder / f"{split}.npz", allow_pickle=False) as one:
-            held.append(np.unique(one["clients"]))
-    if held[1][0] == NOBODY:
+            held[words] = np.unique(one["clients"])
+    if held["test"][0] == NOBODY:
         return
-    for split, other in (held, held[::-1]):
-        alone = [names[k] for k in np.setdiff1d(split, other)]
+    for where, lacks in (("training", "test"), ("test", "training")):
+        alone = [names[k] for k in np.setdiff1d(held[where], held[lacks])]
         if alone:
-            where, lacks = ("training", "test") if split is held[0] else ("test", "training")
             shown = ", ".join(alone[:SHOWN]) + (", ..." if len(alone) > SHOWN else "")
             print(
                 f"{wanted.name}: {len(alone)} of {len(names)} clients have {where} images and no {lacks} images: {shown}",

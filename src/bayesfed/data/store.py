@@ -54,12 +54,12 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """
     wanted = seen.of(source(name))
     fetch_or_check(wanted, data_dir)
-    training, splits, clients = native(wanted, "train", data_dir)[0], [], []
-    for split in SPLITS:
-        values, labels, whose = native(wanted, split, data_dir)
-        splits += [prepare.seen(values, wanted, training), labels]
-        clients.append(whose)
-    return Dataset(normalised(wanted, splits[0], data_dir), *splits, *clients)
+    (training, train_labels, train_clients), (test, test_labels, test_clients) = (
+        native(wanted, split, data_dir) for split in SPLITS
+    )
+    seen_train, seen_test = (prepare.seen(values, wanted, training) for values in (training, test))
+    own = normalised(wanted, seen_train, data_dir)
+    return Dataset(own, seen_train, train_labels, seen_test, test_labels, train_clients, test_clients)
 
 
 def native(
