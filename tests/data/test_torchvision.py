@@ -50,12 +50,14 @@ def test_what_is_written_here_as_python_2_does_can_be_unpickled() -> None:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_batches_of_any_protocol(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.parametrize("first", ["coarse_labels", "data", "filenames"])
+def test_batches_of_any_protocol(tmp_path: Path, protocol: int, first: str) -> None:
     rows = np.random.default_rng(0).integers(0, 100, (300, 3074)).astype(np.uint8)
     held = {
         b"batch_label": b"training batch 1 of 1", b"fine_labels": rows[:, 1].tolist(), b"data": rows[:, 2:],
         b"filenames": [b"a.png"] * 300, b"coarse_labels": rows[:, 0].tolist(),
     }  # fmt: skip
+    held = {first.encode(): held[first.encode()]} | held
     path = tmp_path / "train"
     path.write_bytes(pickle.dumps(held, protocol))
     np.testing.assert_array_equal(pickled.read(path, 3074), rows)

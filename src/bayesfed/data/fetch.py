@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
@@ -205,7 +203,7 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
     values = np.ascontiguousarray(records[:, begin:])
     values = values.view(FEATURE) if wanted.shape else values
     shape = wanted.shape or (wanted.channels, wanted.size, wanted.size)
-    held: dict[str, NDArray[Any]] = {
+    held: dict[str, np.ndarray] = {
         wanted.array: values.reshape(-1, *shape),
         "labels": records[:, wanted.label_bytes - 1],
     }
@@ -216,16 +214,15 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
 
 def _tell_clients(wanted: Source, names: Sequence[str], folder: Path) -> None:
     """Say which clients are in one split alone, unless the test images are in common."""
-    held = []
-    for split in SPLITS:
+    held = {}
+    for split, words in zip(SPLITS, ("training", "test"), strict=True):
         with np.load(folder / f"{split}.npz", allow_pickle=False) as one:
-            held.append(np.unique(one["clients"]))
-    if held[1][0] == NOBODY:
+            held[words] = np.unique(one["clients"])
+    if held["test"][0] == NOBODY:
         return
-    for one_split, other in (held, held[::-1]):
-        alone = [names[k] for k in np.setdiff1d(one_split, other)]
+    for where, lacks in (("training", "test"), ("test", "training")):
+        alone = [names[k] for k in np.setdiff1d(held[where], held[lacks])]
         if alone:
-            where, lacks = ("training", "test") if one_split is held[0] else ("test", "training")
             shown = ", ".join(alone[:SHOWN]) + (", ..." if len(alone) > SHOWN else "")
             print(
                 f"{wanted.name}: {len(alone)} of {len(names)} clients have {where} images and no {lacks} images: {shown}",

@@ -22,17 +22,21 @@ NUMBERS = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 def read(path: Path, width: int) -> Records:
     """Read the records [N, width] of a file: its labels, then the pixels. Raises InputError for any other file."""
     labels: dict[str, list[int]] = {}
-    found: list[int] | None = None
-    pixels = b""
+    key, pixels = "", b""
+    found: list[int] | None = None  # the labels in whose list the next numbers are
     try:
         for operation, value, _ in pickletools.genops(path.read_bytes()):
             if isinstance(value, str | bytes):
                 raw = value.encode("latin-1", "replace") if isinstance(value, str) else value
                 name = raw[:20].decode("latin-1")
-                found = labels.setdefault(name, []) if name in LABELS else None
+                if name in LABELS or found is not None:  # others may stand between a name and its list
+                    key, found = name if name in LABELS else "", None
                 pixels = raw if len(raw) > len(pixels) else pixels
+            elif key and operation.name in ("EMPTY_LIST", "LIST"):
+                found = labels.setdefault(key, [])
             elif found is not None and operation.name in NUMBERS:
-                found.append(int(value))  # type: ignore[arg-type]
+                assert isinstance(value, int)
+                found.append(value)
         columns = [np.array(labels[name], np.uint8)[:, None] for name in LABELS if labels.get(name)]
         records = np.concatenate([*columns, np.frombuffer(pixels, np.uint8).reshape(-1, PIXELS)], axis=1)
     except (ValueError, OverflowError, IndexError):

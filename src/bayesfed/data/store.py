@@ -54,11 +54,12 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """
     wanted = seen.of(source(name))
     fetch_or_check(wanted, data_dir)
-    train, train_labels, train_clients = native(wanted, "train", data_dir)
-    test, test_labels, test_clients = native(wanted, "test", data_dir)
-    seen_train, seen_test = prepare.seen(train, wanted, train), prepare.seen(test, wanted, train)
-    as_run = normalised(wanted, seen_train, data_dir)
-    return Dataset(as_run, seen_train, train_labels, seen_test, test_labels, train_clients, test_clients)
+    (training, train_labels, train_clients), (test, test_labels, test_clients) = (
+        native(wanted, split, data_dir) for split in SPLITS
+    )
+    seen_train, seen_test = (prepare.seen(values, wanted, training) for values in (training, test))
+    own = normalised(wanted, seen_train, data_dir)
+    return Dataset(own, seen_train, train_labels, seen_test, test_labels, train_clients, test_clients)
 
 
 def native(
