@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--minutes", type=float, default=minutes, help=f"the whole call; default: {minutes:g}")
         sub.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
         sub.add_argument("--small", action="store_true", help="few images and rounds")
-        sub.add_argument("--plugins", nargs="+", metavar="NAME", help="only parts whose names begin so; default: all")
+        sub.add_argument("--parts", nargs="+", metavar="NAME", help="only parts whose names begin so; default: all")
     return main
 
 

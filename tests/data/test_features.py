@@ -152,7 +152,7 @@ def test_what_is_for_images_is_refused_of_features(make: Make, changes: dict[str
 
 def test_images_are_not_standardised_feature_by_feature() -> None:
     with pytest.raises(InputError, match="'standardise' is for features; images are normalised by channel anyway"):
-        bayesfed.train(mapping(dataset="digits", parts=None, images={"prepare": "standardise"}), "out")
+        bayesfed.train(mapping(dataset="digits", plugins=None, images={"prepare": "standardise"}), "out")
 
 
 @pytest.mark.parametrize("name", ["lenet5", "shaped"])

@@ -117,7 +117,7 @@ def test_demo_asks_for_every_experiment_of_every_paper_in_few_runs(monkeypatch: 
     assert 40 <= len(demo["runs"]) <= 140
     assert all(cell["changes"] or cell["used"] != cell["dataset"] for cell in demo["cells"])
     assert {name for run in demo["runs"] for name in run["datasets"]} == {"digits", "digits-parity", "digits-turned"}
-    assert "not the paper's" in demo["notice"]
+    assert "Do not compare its numbers with the papers" in demo["notice"]
 
 
 def test_check_fills_tables_1_to_4_from_the_papers_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_cell_says_where_it_belongs(config: dict[str, Any]) -> None:
     assert cell | {"folder": ""} == {
         "paper": "small", "experiment": "first", "dataset": "cifar10", "used": "digits", "alpha": "100",
         "setting": "IID", "method": "FedAvg", "model": None, "models": {"global": "lenet5", "local": []}, "clients": 3, "stragglers": "0", "axes": {}, "seed": 0, "rounds": 2,
-        "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "asks": [], "changes": [], "folder": "",
+        "local_epochs": 1, "batch_size": 64, "clients_on_test": "detailed", "personal": False, "asks": [], "changes": [], "folder": "",
     }  # fmt: skip
     tasks = made(config)["cells"][-1]
     assert (tasks["dataset"], tasks["used"]) == (["cifar10", "cifar10"], ["digits", "digits"])

@@ -29,7 +29,7 @@ def read(path: Path, width: int) -> Records:
             if isinstance(value, str | bytes):
                 raw = value.encode("latin-1", "replace") if isinstance(value, str) else value
                 name = raw[:20].decode("latin-1")
-                if name in LABELS or found is not None:  # others may stand between a name and its list
+                if name in LABELS or found is not None:  # others may be between a name and its list
                     key, found = name if name in LABELS else "", None
                 pixels = raw if len(raw) > len(pixels) else pixels
             elif key and operation.name in ("EMPTY_LIST", "LIST"):

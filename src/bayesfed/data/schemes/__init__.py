@@ -1,6 +1,6 @@
 """The schemes that divide a dataset among clients: one class each, from labels, spec and seed to a partition.
 
-A new scheme of ours is a class in one of these modules, and an entry in SCHEMES (`spec.py`); one of a user's own lies in
+A new scheme of ours is a class in one of these modules, and an entry in SCHEMES (`spec.py`); one of a user's own is in
 `partitions/` of the folder of own parts.
 """
 

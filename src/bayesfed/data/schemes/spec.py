@@ -1,4 +1,4 @@
-"""The block `partition` of a run file, the schemes by name, ours and a user's own, and the draw of a partition."""
+"""The block `partition` of a run file, the schemes by name, ours and a user's own, and the sampling of a partition."""
 
 from __future__ import annotations
 
