@@ -102,10 +102,10 @@ def test_smoke_asks_for_data_before_any_work(refused: Callable[..., str], place:
 
 
 def test_parts_are_chosen_by_how_their_names_begin(make: Make, refused: Callable[..., str]) -> None:
-    rows = make("smoke", "--plugins", "kern", "evic")
+    rows = make("smoke", "--parts", "kern", "evic")
     assert list(dict.fromkeys(row["part"] for row in rows)) == ["eviction", "kernels"]
-    told = refused("speed", "--small", "--plugins", "lanes", "job", "none")
-    assert told.startswith("benchmarks.gpu: --plugins none: no part of speed begins so; it has ceilings, layouts, ")
+    told = refused("speed", "--small", "--parts", "lanes", "job", "none")
+    assert told.startswith("benchmarks.gpu: --parts none: no part of speed begins so; it has ceilings, layouts, ")
 
 
 def test_the_page_explains_every_part(place: Path) -> None:

@@ -46,7 +46,7 @@ def measure(args: argparse.Namespace) -> int:
     for name in args.parts or []:
         if not any(part.name.startswith(name) for part in every):
             raise InputError(
-                f"--plugins {name}: no part of {args.command} begins so; it has {', '.join(part.name for part in every)}"
+                f"--parts {name}: no part of {args.command} begins so; it has {', '.join(part.name for part in every)}"
             )
     chosen = [part for part in every if part.name.startswith(tuple(args.parts or [""]))]
     return min(1, parts.run(task, chosen))

@@ -267,8 +267,7 @@ def settings(block: Block, folder: Path, names: dict[str, Any]) -> None:
     if not block.runs:
         return
     if mapping.keys() <= own.Description.__dataclass_fields__.keys():
-        (folder / "described").mkdir(exist_ok=True)
-        for name in () if "bunch" in mapping else ("train.npz", "test.npz"):
+        for name in ("train.npz", "test.npz"):
             copy(PROJECT / "examples/own_plugins/datasets/shapes" / name, folder / "described" / name)
         (folder / "described/dataset.yaml").write_text(block.text)
         own.describe("described", folder / "described", folder / "data")

@@ -11,8 +11,8 @@ Server, over all clients, where the sites of those who are absent stay in q:
     nat(q) <- nat(q) + eta sum_k (nat(q_k) - nat(q))
 
 D_alpha is Rényi's divergence (`bayes.gaussian.renyi`). alpha = 1, the KL divergence, and delta = 0, L = -log p_y, are PVI
-(Ashman et al. 2022). With Adam, reset in each round; from N(0, `first`) in the first and from q in others. Scales and shifts of
-normalisation have no divergence and no draws, and are averaged.
+(Ashman et al. 2022). With Adam, reset in each round; from N(0, `first`) in the first and from q in others. Scales and shifts
+of normalisation have no divergence and no draws, and are averaged.
 """
 
 from __future__ import annotations

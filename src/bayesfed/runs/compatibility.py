@@ -147,8 +147,8 @@ def server_images(run: Run) -> tuple[int, str]:
 
 
 def check_counts(run: Run) -> None:
-    """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or sampling decide is known
-    when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
+    """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or sampling decide is
+    known when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
     scheme = scheme_named(run.partition.scheme)
     pooled = scheme is not None and scheme.pooled
     most = [one.train + one.test * pooled for one in run.sources]

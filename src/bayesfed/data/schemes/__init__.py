@@ -1,7 +1,7 @@
 """The schemes that divide a dataset among clients: one class each, from labels, spec and seed to a partition.
 
 A new scheme of ours is a class in one of these modules, and an entry in SCHEMES (`spec.py`); one of a user's own is in
-`partitions/` of the folder of own parts.
+`partitions/` of the plugins folder.
 """
 
 from bayesfed.data.schemes.base import NO_IMAGES, Indices, Partition, Scheme, of_training_images, packed
