@@ -22,7 +22,6 @@ from bayesfed.runs import run_folder
 PAPER = Path("config/papers/comparison.yaml")
 RESULTS = Path("results/comparison")
 BEGIN, END = "  # chosen: `python -m analyses.comparison` writes these lines\n", "  # chosen: end\n"
-OF_SEARCH = ("dataset", "method")
 
 Cell = Mapping[str, Any]
 
