@@ -9,7 +9,7 @@ import typing
 from analyses.markdown import table
 from bayesfed import cli, methods, models
 from bayesfed.core.options import Bounds, bounds_in_words, bounds_of, hints_of, kind_in_words
-from bayesfed.data.schemes import SCHEMES, WHOLE
+from bayesfed.data.schemes import SCHEMES, Scheme, keys_of
 from bayesfed.data.sources import SOURCES
 from bayesfed.methods.method import Method
 
@@ -19,11 +19,15 @@ SOURCE = "../../src/bayesfed/methods"
 def names() -> str:
     """Return the names that a run file can use: datasets, models and partition schemes."""
     datasets = [[f"`{name}`", source.title, source.licence] for name, source in SOURCES.items()]
-    schemes = [[f"`{name}`", sentence(scheme.draw), code(scheme.all_options)] for name, scheme in SCHEMES.items()]
+    common = keys_of(Scheme)
+    schemes = [
+        [f"`{name}`", sentence(scheme.draw), code(key for key in keys_of(scheme) if key not in common)]
+        for name, scheme in SCHEMES.items()
+    ]
     return (
         table(["`dataset`", "title", "licence"], datasets)
         + table(["`models`"], [[code(models.registry.ours())]])
-        + table(["`partition.scheme`", "", "options"], [*schemes, [f"`{WHOLE}`", "Client k holds dataset k.", ""]])
+        + table(["`partition.scheme`", "", "options"], schemes)
     )
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import bayesfed
 from analyses.hbfl import finished_runs
-from bayesfed.data.schemes import Indices, Partition, PartitionSpec, divide
+from bayesfed.data.schemes import Dirichlet, Indices, Partition, divide
 from bayesfed.results.run_records import RunRecord
 
 PATH = Path(__file__).with_name("sampled_partitions.csv")
@@ -102,10 +102,10 @@ def main() -> None:
     run = bayesfed.load_run(args.run, data=args.data)
     (_, train), (images, test) = run.images("train"), run.images("test")
     log_p = run.server["global"].log_probabilities(images).double().numpy()
-    spec = PartitionSpec("dirichlet_class_shared", ALPHA)
+    scheme = Dirichlet(alpha=ALPHA)
 
     def drawn(seed: int) -> dict[str, float]:
-        return row(log_p, train, test, divide(train, test, spec, seed))
+        return row(log_p, train, test, divide(train, test, scheme, seed))
 
     many = pd.DataFrame([drawn(seed) for seed in range(FIRST, FIRST + DRAWS)])
     ours = {named(seed, what): drawn(seed) for what, seeds in SEEDS.items() for seed in seeds}

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from bayesfed import methods as methods
     from bayesfed.core.errors import InputError as InputError
     from bayesfed.core.options import option as option
-    from bayesfed.data.described import IID as IID
-    from bayesfed.data.described import ClassesApart as ClassesApart
-    from bayesfed.data.described import Dirichlet as Dirichlet
-    from bayesfed.data.described import DirichletClient as DirichletClient
-    from bayesfed.data.described import DirichletFloor as DirichletFloor
-    from bayesfed.data.described import Given as Given
-    from bayesfed.data.described import Labels5 as Labels5
-    from bayesfed.data.described import NoiseSkew as NoiseSkew
-    from bayesfed.data.described import QuantitySkew as QuantitySkew
-    from bayesfed.data.described import RotationSkew as RotationSkew
-    from bayesfed.data.described import Shards as Shards
-    from bayesfed.data.described import Whole as Whole
     from bayesfed.data.fetch import fetch as fetch
+    from bayesfed.data.schemes import IID as IID
+    from bayesfed.data.schemes import ClassesApart as ClassesApart
+    from bayesfed.data.schemes import Dirichlet as Dirichlet
+    from bayesfed.data.schemes import DirichletClient as DirichletClient
+    from bayesfed.data.schemes import DirichletFloor as DirichletFloor
+    from bayesfed.data.schemes import Given as Given
+    from bayesfed.data.schemes import Labels5 as Labels5
+    from bayesfed.data.schemes import NoiseSkew as NoiseSkew
+    from bayesfed.data.schemes import QuantitySkew as QuantitySkew
+    from bayesfed.data.schemes import RotationSkew as RotationSkew
+    from bayesfed.data.schemes import Shards as Shards
+    from bayesfed.data.schemes import Whole as Whole
     from bayesfed.engine.loaded import LoadedRun as LoadedRun
     from bayesfed.engine.loaded import TrainedModel as TrainedModel
     from bayesfed.engine.loaded import load_run as load_run
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 PLACES = {
     "core.errors": ("InputError",),
     "core.options": ("option",),
-    "data.described": (
+    "data.schemes": (
         "ClassesApart", "Dirichlet", "DirichletClient", "DirichletFloor", "Given", "IID", "Labels5", "NoiseSkew",
         "QuantitySkew", "RotationSkew", "Shards", "Whole",
     ),

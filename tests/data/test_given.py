@@ -17,7 +17,7 @@ from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import fetch, partition, store
 from bayesfed.data.catalogue import source
-from bayesfed.data.schemes import PartitionSpec
+from bayesfed.data.schemes import Given
 from bayesfed.runs import run_file
 
 Make = Callable[..., Path]
@@ -57,7 +57,7 @@ def test_every_client_has_its_own_images_in_both_splits(make: Make) -> None:
     folder = make(TRAIN, TEST)
     fetch.fetch("mine", Path("data"))
     assert json.loads(Path("data/mine/dataset.json").read_text())["clients"] == ["al", "bo", "cy"]
-    spec = PartitionSpec("given", clients=3)
+    spec = Given(clients=3)
     partition.build("mine", spec, 0, Path("data"))
     shares, data = partition.load("mine", spec, 0, Path("data")), store.load("mine", Path("data"))
     for split, named in (("train", TRAIN), ("test", TEST)):
@@ -71,7 +71,7 @@ def test_test_images_may_be_in_common(make: Make) -> None:
     make(TRAIN, None)
     fetch.fetch("mine", Path("data"))
     with pytest.raises(InputError, match=r"^partition\.min_test: 1, but the test images are in common; set it to 0"):
-        partition.build("mine", PartitionSpec("given", clients=3), 0, Path("data"))
+        partition.build("mine", Given(clients=3), 0, Path("data"))
     result = bayesfed.train(mapping(min_test=0), "out")
     assert result.summary["test_images"] == [0, 0, 0]
     assert 0 <= result.summary["global"]["accuracy_last"] <= 1
@@ -120,12 +120,12 @@ def test_a_client_in_one_split_alone_is_told_and_refused_if_it_must_have_images(
         "mine: 1 of 5 clients have training images and no test images: 0",
         "mine: 1 of 5 clients have test images and no training images: 7",
     ]
-    spec = PartitionSpec("given", clients=5, min_test=0)
+    spec = Given(clients=5, min_test=0)
     with pytest.raises(
         InputError, match=r"^partition\.min_train: 1 of 5 clients have fewer than 10 images, client 4 0 "
     ):
         partition.build("mine", spec, 0, Path("data"))
-    any_size = PartitionSpec("given", clients=5, min_train=0, min_test=0)
+    any_size = Given(clients=5, min_train=0, min_test=0)
     partition.build("mine", any_size, 0, Path("data"))
     shares = partition.load("mine", any_size, 0, Path("data"))
     assert [len(shares.train(k)) for k in range(5)] == [15, 15, 15, 15, 0]

@@ -12,14 +12,43 @@ import pytest
 
 import bayesfed
 from bayesfed import cli
-from bayesfed.core import options, plugins
+from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import partition, store
-from bayesfed.data.schemes import PartitionSpec, divide
+from bayesfed.data.schemes import Scheme, divide, read
 from bayesfed.runs import run_file
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/your-partition.md").read_text(encoding="utf-8")
 HALVING = re.findall(r"<!-- a scheme: .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[0]
+NESTED = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayesfed import option
+from bayesfed.core import rng
+from bayesfed.data.schemes import Scheme, of_training_images
+
+
+class Halving(Scheme):
+    name = "halving"
+
+    @dataclass(frozen=True)
+    class Options:
+        factor: float = option(0.5, above=0, high=1)
+
+    def draw(self, train_labels, test_labels, spec, seed):
+        images = rng.generator(seed, "partition").permutation(len(train_labels))
+        shares = spec.own.factor ** np.arange(spec.clients)
+        cuts = (np.cumsum(shares / shares.sum())[:-1] * len(images)).astype(int)
+        return of_training_images(np.split(images, cuts))
+
+    def seen(self, images, client, spec, random):
+        return images * (client + 1) * spec.clients / 4
+
+
+SCHEME = Halving
+"""
 LABELS = np.arange(400) % 10, np.arange(100) % 10
 
 Put = Callable[[str], None]
@@ -39,13 +68,13 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
     plugins.use(None)
 
 
-def spec_of(**keys: Any) -> PartitionSpec:
-    return options.read(PartitionSpec, keys, "partition")
+def spec_of(**keys: Any) -> Scheme:
+    return read(keys)
 
 
 def mapping(**keys: Any) -> dict[str, Any]:
     return {
-        "dataset": "digits", "partition": {"scheme": "halving", "clients": 4, "min_test": 0} | keys, "method": {"name": "fedavg"},
+        "dataset": "digits", "partition": {"scheme": "halving", "clients": 4} | keys, "method": {"name": "fedavg"},
         "models": {"global": "mlp"}, "rounds": 1, "local_epochs": 1, "batch_size": 64, "seed": 0, "plugins": "own",
     }  # fmt: skip
 
@@ -100,7 +129,8 @@ def test_its_options_are_checked_as_ours_are(put: Put, keys: dict[str, Any], mes
         ("SCHEME = Halving", "SCHEME = len", "mine.py: SCHEME: expected a class derived from bayesfed.data.schemes.Scheme"),
         ("def draw", "def drew", "mine.py: SCHEME: the class has no `draw`"),
         ("factor: float", "factor: dict", "mine.py: SCHEME: its option 'factor' has the type <class 'dict'>"),
-        ("factor: float", "clients: float", "mine.py: SCHEME: its option 'clients' is a key of every partition; rename it"),
+        ("factor: float", "clients: float", "mine.py: SCHEME: its option 'clients' is a key of every partition, a whole number; rename it"),
+        ("@dataclass(frozen=True, kw_only=True)", "", "mine.py: SCHEME: its option 'factor' is no field; write @dataclass(frozen=True, kw_only=True)"),
         ('"halving"', '"iid"', "mine.py: the partition scheme 'iid' is there already (bayesfed); rename yours"),
         ("**", "* 'x' **", "own/partitions/mine.py, line 22: TypeError: "),
         ("np.split(images, cuts)", "np.split(images, cuts)[1:]", "mine.py: partition scheme 'halving': it deals to 3 clients of 4"),
@@ -116,6 +146,39 @@ def test_a_wrong_scheme_is_refused_in_one_line(put: Put, old: str, new: str, mes
         bayesfed.train(mapping(), "out")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_scheme_with_nested_options_deals_what_its_fields_would(put: Put) -> None:
+    """Files of plugins from before options were fields: the same images, names and keys, and the same checks."""
+    put(HALVING)
+    block = {"scheme": "halving", "clients": 4, "factor": 0.25, "min_train": 1}
+    flat = read(block)
+    put(NESTED)
+    nested = read(block | {"min_test": 0})
+    for one, other in zip(
+        vars(divide(*LABELS, flat, 0)).values(), vars(divide(*LABELS, nested, 0)).values(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert nested.label == flat.label == "halving-clients~4-factor~0.25-min_train~1-min_test~0"
+    assert nested.to_dict() == flat.to_dict()
+    assert nested.to_dict(defaults=False) == flat.to_dict(defaults=False) == block | {"min_test": 0}
+    images = np.ones((2, 1, 4, 4))
+    np.testing.assert_array_equal(nested.seen(images, 3, np.random.default_rng(0)), 4 * images)
+    with pytest.raises(InputError, match=r"^partition.factor: 2.0 is out of range; it must be above 0 and at most 1"):
+        read(block | {"factor": 2.0})
+    put(NESTED.replace("factor: float", "clients: float"))
+    with pytest.raises(InputError, match="its option 'clients' is a key of every partition"):
+        read(block)
+
+
+def test_a_scheme_without_options_takes_spec_and_alpha(put: Put) -> None:
+    text = NESTED.replace('name = "halving"', 'name = "halving"\n    dirichlet = True').replace(
+        "spec.own.factor", "spec.alpha"
+    )
+    put(re.sub(r"    @dataclass.*?\n\n", "", text, flags=re.DOTALL))
+    found = read({"scheme": "halving", "clients": 4, "alpha": 1, "min_test": 0})
+    assert found.label == "halving-alpha~1-clients~4-min_test~0"
+    assert [len(divide(*LABELS, found, 0).train(k)) for k in range(4)] == [100] * 4
 
 
 def test_quantity_skew_deals_shares_of_all_images() -> None:
@@ -190,7 +253,7 @@ def test_a_skew_changes_what_is_trained_on(tmp_path: Path) -> None:
 
 
 def test_what_a_scheme_shows_its_clients_is_checked(put: Put) -> None:
-    more = "    def seen(self, images, client, spec, random):\n        return images[:, :, ::2]\n\n\nSCHEME"
+    more = "    def seen(self, images, client, random):\n        return images[:, :, ::2]\n\n\nSCHEME"
     put(HALVING.replace("SCHEME", more, 1))
     with pytest.raises(
         InputError, match=r"mine.py: partition scheme 'halving': expected uint8 \(\d+, 1, 32, 32\) of `seen`, found"

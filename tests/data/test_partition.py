@@ -13,12 +13,23 @@ from bayesfed.core.errors import InputError
 from bayesfed.data import overview, partition, store
 from bayesfed.data.fetch import fetch
 from bayesfed.data.records import read_npz, write_npz
-from bayesfed.data.schemes import PartitionSpec, divide
+from bayesfed.data.schemes import (
+    IID,
+    ClassesApart,
+    Dirichlet,
+    DirichletClient,
+    DirichletFloor,
+    Labels5,
+    Shards,
+    Whole,
+    divide,
+    read,
+)
 
-SPEC = PartitionSpec(alpha=1, clients=4, min_train=2)
+SPEC = Dirichlet(alpha=1, clients=4, min_train=2)
 
 specs = st.builds(
-    PartitionSpec,
+    Dirichlet,
     alpha=st.sampled_from([0.05, 0.3, 1, 10, 100]),
     clients=st.integers(1, 12),
     min_train=st.integers(0, 3),
@@ -93,7 +104,7 @@ def test_deterministic(splits, spec, seed):
 
 def test_other_seeds_give_other_images_even_where_shares_are_equal():
     split = np.repeat(np.arange(3), 100)
-    spec = PartitionSpec(alpha=1e9, clients=2)
+    spec = Dirichlet(alpha=1e9, clients=2)
     one, two = (divide(split, split, spec, seed) for seed in (0, 1))
     assert len(one.train(0)) == pytest.approx(150, abs=3)
     assert not np.array_equal(one.train_indices, two.train_indices)
@@ -102,7 +113,7 @@ def test_other_seeds_give_other_images_even_where_shares_are_equal():
 def test_sizes_show_the_rule_that_the_paper_used():
     """Of 100 classes of 100 images the floor takes half an image a cut: mean 950, 1000, ..., 1050 (spec 2.4)."""
     split = np.repeat(np.arange(100), 100)
-    spec = PartitionSpec(alpha=100, clients=10)
+    spec = Dirichlet(alpha=100, clients=10)
     sizes = np.mean([np.diff(divide(split, split, spec, seed).test_offsets) for seed in range(30)], axis=0)
     np.testing.assert_allclose(sizes, [950, *[1000] * 8, 1050], atol=12)
 
@@ -112,8 +123,8 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
     sizes = [
         np.diff(divide(split, split, spec, 3).train_offsets).min()
         for spec in (
-            PartitionSpec(alpha=0.05, clients=10, min_train=0, min_test=0),
-            PartitionSpec(alpha=0.05, clients=10, min_train=20),
+            Dirichlet(alpha=0.05, clients=10, min_train=0, min_test=0),
+            Dirichlet(alpha=0.05, clients=10, min_train=20),
         )
     ]
     assert sizes[0] < 20 <= sizes[1]
@@ -122,7 +133,7 @@ def test_a_kept_draw_is_not_redrawn_for_small_clients():
 def test_which_of_hbfl_s_draws_are_redrawn_for_small_clients():
     """Of the seeds of its tables and of the search for its readings, CIFAR-10 at alpha 0.05 (docs/assumptions/hbfl.md)."""
     train, test = (np.repeat(np.arange(10), count) for count in (5000, 1000))
-    ours, any_size = (PartitionSpec(alpha=0.05, **least) for least in ({}, {"min_train": 0, "min_test": 0}))
+    ours, any_size = (Dirichlet(alpha=0.05, **least) for least in ({}, {"min_train": 0, "min_test": 0}))
     redrawn = [
         seed
         for seed in (0, 1, 2, 97, 98, 99, *range(80, 90))
@@ -135,13 +146,11 @@ def test_which_of_hbfl_s_draws_are_redrawn_for_small_clients():
 
 # Schemes that deal training images alone
 
-trained = st.builds(
-    PartitionSpec,
-    scheme=st.sampled_from(["dirichlet_class_floor", "dirichlet_client"]),
-    alpha=st.sampled_from([0.01, 0.3, 1, 100]),
-    clients=st.integers(1, 12),
-    min_train=st.integers(0, 3),
-    min_test=st.just(0),
+trained = st.one_of(
+    st.builds(
+        scheme, alpha=st.sampled_from([0.01, 0.3, 1, 100]), clients=st.integers(1, 12), min_train=st.integers(0, 3)
+    )
+    for scheme in (DirichletFloor, DirichletClient)
 )
 
 
@@ -174,7 +183,7 @@ def test_training_images_go_to_one_client_each_and_nobody_is_empty(splits, spec,
 def test_floor_deals_runs_of_a_class_in_its_order(splits, spec, seed):
     """Without the one image that an empty client gets: consecutive images, and less than one a client and class is
     dropped."""
-    assume(spec.scheme == "dirichlet_class_floor")
+    assume(isinstance(spec, DirichletFloor))
     hands = train_hands(splits, spec, seed)
     for label in range(splits[0].max() + 1):
         images = np.flatnonzero(splits[0] == label)
@@ -192,7 +201,7 @@ def test_floor_deals_runs_of_a_class_in_its_order(splits, spec, seed):
 def test_an_empty_client_gets_one_image_of_the_first_class():
     """At so small an alpha a class goes to one client: of three classes and eight clients five have none."""
     split = np.repeat(np.arange(3), 50)
-    spec = PartitionSpec("dirichlet_class_floor", alpha=1e-6, clients=8, min_train=0, min_test=0)
+    spec = DirichletFloor(alpha=1e-6, clients=8, min_train=0, min_test=0)
     parts = divide(split, split, spec, 0)
     sizes = sorted(np.diff(parts.train_offsets))
     assert sizes[:5] == [1] * 5
@@ -204,7 +213,7 @@ def test_an_empty_client_gets_one_image_of_the_first_class():
 def test_clients_of_equal_size_have_the_classes_they_like(alpha, share):
     """Alpha large: all classes alike. Alpha small: one class, of which there is enough for the first client."""
     split = np.repeat(np.arange(10), 1000)
-    spec = PartitionSpec("dirichlet_client", alpha=alpha, clients=20, min_test=0)
+    spec = DirichletClient(alpha=alpha, clients=20, min_test=0)
     parts = divide(split, split, spec, 0)
     assert set(np.diff(parts.train_offsets)) == {500}
     first = np.bincount(split[parts.train(0)], minlength=10) / 500
@@ -213,12 +222,12 @@ def test_clients_of_equal_size_have_the_classes_they_like(alpha, share):
 
 def test_classes_apart():
     train, test = np.arange(40) % 10, np.arange(20) % 10
-    parts = divide(train, test, PartitionSpec("classes_apart", clients=2, min_train=1), 0)
+    parts = divide(train, test, ClassesApart(clients=2, min_train=1), 0)
     assert [set(train[parts.train(k)]) for k in (0, 1)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
     assert [set(test[parts.test(k)]) for k in (0, 1)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
     assert sorted([*parts.train(0), *parts.train(1)]) == list(range(40))
     with pytest.raises(InputError, match="11 clients cannot hold 10 classes apart; at most 10"):
-        divide(train, test, PartitionSpec("classes_apart", clients=11, min_train=1), 0)
+        divide(train, test, ClassesApart(clients=11, min_train=1), 0)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +237,7 @@ def test_classes_apart():
 def test_labels5_has_the_papers_numbers(clients, size, train, test):
     """Of a class of 6000 images, 5000 of them training images; clients hold two sets of labels, from both splits."""
     labels = np.arange(50_000) % 10, np.arange(10_000) % 10
-    parts = divide(*labels, PartitionSpec("labels5", clients=clients, size=size), 3)
+    parts = divide(*labels, Labels5(clients=clients, size=size), 3)
     pool = np.concatenate(labels)
     both = np.concatenate([parts.train_indices, parts.test_indices])
     assert len(np.unique(both)) == len(both) == clients * 5 * (train + test)
@@ -245,20 +254,20 @@ def test_labels5_has_the_papers_numbers(clients, size, train, test):
 
 def test_labels5_shrinks_with_the_smallest_class_and_refuses_what_cannot_be():
     labels = np.repeat(np.arange(10), 174), np.zeros(0, np.int64)
-    parts = divide(*labels, PartitionSpec("labels5", clients=4, size="medium"), 0)
+    parts = divide(*labels, Labels5(clients=4, size="medium"), 0)
     assert [len(parts.train(k)) for k in range(4)] == [5 * 14] * 4  # 2000 * 174/6000 / 4
     assert [len(parts.test(k)) for k in range(4)] == [5 * 58] * 4
     with pytest.raises(InputError, match="10 clients would have 5 training images each; at least 10 are asked for"):
-        divide(*labels, PartitionSpec("labels5", clients=10, size="small"), 0)
+        divide(*labels, Labels5(clients=10, size="small"), 0)
     with pytest.raises(InputError, match="a class has too few images for 3 clients of size large"):
-        divide(*labels, PartitionSpec("labels5", clients=3, size="large"), 0)
+        divide(*labels, Labels5(clients=3, size="large"), 0)
     with pytest.raises(InputError, match="needs at least 5 classes, there are 4"):
-        divide(np.arange(80) % 4, np.arange(80) % 4, PartitionSpec("labels5", clients=2, size="large"), 0)
+        divide(np.arange(80) % 4, np.arange(80) % 4, Labels5(clients=2, size="large"), 0)
 
 
 def test_what_labels5_deals_becomes_the_splits(digits_dir, tmp_path):
     fetch("digits", tmp_path)
-    spec = PartitionSpec("labels5", clients=4, size="medium")
+    spec = Labels5(clients=4, size="medium")
     data = store.load("digits", tmp_path)
     partition.build("digits", spec, 0, tmp_path)
     parts = partition.load("digits", spec, 0, tmp_path)
@@ -271,16 +280,16 @@ def test_what_labels5_deals_becomes_the_splits(digits_dir, tmp_path):
         assert np.array_equal(run.test_labels[own.test(k)], labels[parts.test(k)])
     files = overview.write("digits", spec, 0, tmp_path, tmp_path)
     assert "labels5-clients~4-size~medium-seed~0.csv" in [path.name for path in files]
-    whole = PartitionSpec("classes_apart", clients=2)
+    whole = ClassesApart(clients=2)
     assert partition.as_dealt(data, parts, whole, 0) == (data, parts)
 
 
 def test_other_schemes_are_stored_and_checked(digits_dir, tmp_path):
     fetch("digits", tmp_path)
     for spec in (
-        PartitionSpec("dirichlet_class_floor", alpha=0.1, clients=5, min_train=0, min_test=0),
-        PartitionSpec("classes_apart", clients=2),
-        PartitionSpec("labels5", clients=4, size="small"),
+        DirichletFloor(alpha=0.1, clients=5, min_train=0, min_test=0),
+        ClassesApart(clients=2),
+        Labels5(clients=4, size="small"),
     ):
         path = partition.build("digits", spec, 0, tmp_path)
         assert partition.load("digits", spec, 0, tmp_path).train_offsets.size == spec.clients + 1
@@ -299,9 +308,7 @@ CIFAR10 = {"shards": 20, "shards_each": 2, "share": 0.5, "least": 10, "server": 
 CIFAR100 = {"shards": 200, "shards_each": 20, "share": 0.5, "least": 2, "server": 10000}
 
 sharded = st.builds(
-    lambda each, spare, **more: PartitionSpec(
-        "shards", shards=each * more["clients"] + spare, shards_each=each, **more
-    ),
+    lambda each, spare, **more: Shards(shards=each * more["clients"] + spare, shards_each=each, **more),
     each=st.integers(1, 3),
     spare=st.integers(0, 3),
     clients=st.integers(1, 6),
@@ -312,8 +319,7 @@ sharded = st.builds(
     min_test=st.just(0),
 )
 uniform = st.builds(
-    PartitionSpec,
-    scheme=st.just("iid"),
+    IID,
     clients=st.integers(1, 6),
     images_each=st.integers(1, 20),
     server=st.integers(0, 60),
@@ -356,7 +362,7 @@ def test_clients_have_their_shards_and_the_least_of_every_class(splits, spec, se
         assert len(own) == spec.shards_each * taken + spec.least * len(present)
         assert all((own == label).sum() >= spec.least for label in present)
     # Without the least images, no two clients have one in common.
-    bare = given_out(train, PartitionSpec(**vars(spec) | {"least": 0, "min_train": 0}), seed)
+    bare = given_out(train, Shards(**vars(spec) | {"least": 0, "min_train": 0}), seed)
     assert len(np.unique(bare.train_indices)) == len(bare.train_indices)
 
 
@@ -381,7 +387,7 @@ def test_the_papers_numbers(counts, options, images, main, shared):
     """2, 2 and 20 shards: of as many classes, but that MNIST's straddle two each; of all others the least images alone. The
     server has 10 000."""
     train = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
-    parts = divide(train, train, PartitionSpec("shards", **options, min_test=0), 3)
+    parts = divide(train, train, Shards(**options, min_test=0), 3)
     assert len(parts.server_indices) == 10000
     for k in range(10):
         held = np.bincount(train[parts.train(k)], minlength=len(counts))
@@ -394,7 +400,7 @@ def test_the_papers_numbers(counts, options, images, main, shared):
 
 def test_other_seeds_give_other_shards_and_images():
     train = np.repeat(np.arange(10), 100)
-    spec = PartitionSpec("shards", shards=10, shards_each=1, share=0.5, least=0, server=0, clients=5, min_test=0)
+    spec = Shards(shards=10, shards_each=1, share=0.5, least=0, server=0, clients=5, min_test=0)
     one, two = (divide(train, train, spec, seed) for seed in (0, 1))
     assert [set(train[one.train(k)]) for k in range(5)] != [set(train[two.train(k)]) for k in range(5)]
     assert not np.array_equal(one.train_indices, two.train_indices)
@@ -404,8 +410,8 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
     fetch("digits", tmp_path)
     own = {"shards": 20, "shards_each": 2, "share": 0.5, "least": 2}
     for spec, wrong in (
-        (PartitionSpec("shards", **own, server=100, min_test=0), "a client's image is the server's"),
-        (PartitionSpec("iid", images_each=30, server=100, min_test=0), "two clients have an image"),
+        (Shards(**own, server=100, min_test=0), "a client's image is the server's"),
+        (IID(images_each=30, server=100, min_test=0), "two clients have an image"),
     ):
         path = partition.build("digits", spec, 0, tmp_path)
         parts = partition.load("digits", spec, 0, tmp_path)
@@ -426,50 +432,57 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"alpha": 0}, "alpha: 0 is not above 0"),
-        ({"alpha": -1.5}, "alpha: -1.5 is not above 0"),
-        ({"alpha": float("nan")}, "alpha: nan is not above 0"),
-        ({"alpha": 1e10}, "is not above 0 and up to 1e"),
-        ({"alpha": None}, "alpha is missing; give a number > 0, e.g. 0.05"),
-        ({"alpha": "0.1"}, "'0.1' is not a number"),
+        ({"alpha": 0}, "alpha: 0.0 is out of range; it must be above 0"),
+        ({"alpha": -1.5}, "alpha: -1.5 is out of range; it must be above 0"),
+        ({"alpha": float("nan")}, "alpha: expected a finite number, found nan"),
+        ({"alpha": 1e10}, r"is out of range; it must be above 0 and at most 1e\+09"),
+        ({"alpha": None}, "alpha: expected a number, found None"),
+        ({}, r"alpha is missing; give a number above 0 and at most 1e\+09"),
+        ({"alpha": "0.1"}, "alpha: expected a number, found '0.1'"),
         ({"alpha": 0.12345678}, "more digits than names hold; write 0.123457"),
-        ({"alpha": 1, "clients": 0}, "clients: 0 is not a whole number from 1"),
-        ({"alpha": 1, "clients": 2.5}, "clients: 2.5 is not a whole number"),
-        ({"alpha": 1, "min_train": -1}, "min_train: -1 is not a whole number from 0"),
-        ({"alpha": 1, "min_test": True}, "min_test: True is not a whole number"),
+        ({"alpha": 1, "clients": 0}, "clients: 0 is out of range; it must be at least 1"),
+        ({"alpha": 1, "clients": 2.5}, "clients: expected a whole number, found 2.5"),
+        ({"alpha": 1, "min_train": -1}, "min_train: -1 is out of range; it must be at least 0"),
+        ({"alpha": 1, "min_test": True}, "min_test: expected a whole number, found True"),
         (
             {"scheme": "dirichlet", "alpha": 1},
             "no partition scheme is named 'dirichlet'; did you mean 'dirichlet_client'",
         ),
         ({"scheme": "classes_apart", "alpha": 1}, "1 means nothing with scheme classes_apart"),
-        ({"scheme": "dirichlet_client", "alpha": 1}, "min_test: 1, but scheme dirichlet_client deals no test images"),
-        ({"scheme": "labels5"}, "size: None is no size of labels5; valid: large, medium, small"),
-        ({"scheme": "labels5", "size": "tiny"}, "size: 'tiny' is no size of labels5"),
+        (
+            {"scheme": "dirichlet_client", "alpha": 1, "min_test": 1},
+            "min_test: 1, but scheme dirichlet_client deals no test images",
+        ),
+        ({"scheme": "labels5"}, "size is missing; give one of small, medium, large"),
+        ({"scheme": "labels5", "size": "tiny"}, "size: 'tiny' is not a choice; valid: large, medium, small"),
         ({"scheme": "labels5", "size": "small", "alpha": 1}, "1 means nothing with scheme labels5"),
         ({"alpha": 1, "size": "small"}, "size: 'small' means nothing with scheme dirichlet_class_shared"),
         ({"scheme": "whole", "alpha": 1}, "1 means nothing with scheme whole"),
         ({"alpha": 1, "shards": 20}, "shards: 20 means nothing with scheme dirichlet_class_shared"),
         ({"scheme": "iid", "images_each": 5, "server": 1, "least": 2}, "least: 2 means nothing with scheme iid"),
-        ({"scheme": "iid", "server": 1}, "images_each: None is not a whole number from 1; scheme iid needs it"),
-        ({"scheme": "iid", "images_each": 5, "server": -1}, "server: -1 is not a whole number from 0"),
-        ({"scheme": "shards"} | MNIST | {"share": 1.5}, "share: 1.5 is not a number above 0 and up to 1"),
-        ({"scheme": "shards"} | MNIST | {"share": 0.12345678}, "share: 0.12345678 is not a number .* six digits"),
-        ({"scheme": "shards"} | MNIST | {"share": True}, "share: True is not a number"),
-        ({"scheme": "shards"} | MNIST, "min_test: 1, but scheme shards deals no test images"),
+        ({"scheme": "iid", "server": 1}, "images_each is missing; give a whole number at least 1"),
+        ({"scheme": "iid", "images_each": 5, "server": -1}, "server: -1 is out of range; it must be at least 0"),
+        ({"scheme": "shards"} | MNIST | {"share": 1.5}, "share: 1.5 is out of range; it must be above 0 and at most 1"),
+        (
+            {"scheme": "shards"} | MNIST | {"share": 0.12345678},
+            "share: 0.12345678 has more digits than names hold; write 0.123457",
+        ),
+        ({"scheme": "shards"} | MNIST | {"share": True}, "share: expected a number, found True"),
+        ({"scheme": "shards", "min_test": 1} | MNIST, "min_test: 1, but scheme shards deals no test images"),
         ({"scheme": "shards", "alpha": 1, "min_test": 0} | MNIST, "alpha: 1 means nothing with scheme shards"),
     ],
 )
 def test_wrong_specs(wrong, message):
     with pytest.raises(InputError, match="partition.*" + message):
-        PartitionSpec(**wrong)
+        read(wrong)
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (PartitionSpec(alpha=1, clients=11), "11 clients with at least 10 training images need 110, there are 100"),
-        (PartitionSpec(alpha=1, clients=101, min_train=0), "101 clients with at least 1 training"),
-        (PartitionSpec(alpha=1, clients=10, min_test=9), "at least 9 test images need 90, there are 80: at most 8"),
+        (Dirichlet(alpha=1, clients=11), "11 clients with at least 10 training images need 110, there are 100"),
+        (Dirichlet(alpha=1, clients=101, min_train=0), "101 clients with at least 1 training"),
+        (Dirichlet(alpha=1, clients=10, min_test=9), "at least 9 test images need 90, there are 80: at most 8"),
     ],
 )
 def test_more_clients_than_a_split_can_feed(spec, message):
@@ -490,11 +503,11 @@ def test_more_clients_than_a_split_can_feed(spec, message):
 def test_shards_that_cannot_be(more, message):
     own = {"clients": 10, "shards": 20, "shards_each": 2, "share": 1, "least": 0, "server": 10, "min_train": 0} | more
     with pytest.raises(InputError, match=message):
-        divide(np.arange(100) % 2, np.zeros(9, int), PartitionSpec("shards", **own, min_test=0), 0)
+        divide(np.arange(100) % 2, np.zeros(9, int), Shards(**own, min_test=0), 0)
 
 
 def test_iid_clients_that_cannot_be():
-    spec = PartitionSpec("iid", images_each=10, server=10, min_test=0)
+    spec = IID(images_each=10, server=10, min_test=0)
     with pytest.raises(InputError, match="images_each: 10 clients with 10 images each need 100; there are 90"):
         divide(np.zeros(100, int), np.zeros(9, int), spec, 0)
 
@@ -502,7 +515,7 @@ def test_iid_clients_that_cannot_be():
 def test_the_redraw_is_bounded():
     split = np.zeros(100, int)
     with pytest.raises(InputError, match=r"none of 1000 draws with alpha 0\.001 .* larger alpha, fewer clients"):
-        divide(split, split, PartitionSpec(alpha=0.001, clients=10), 0)
+        divide(split, split, Dirichlet(alpha=0.001, clients=10), 0)
 
 
 # Files
@@ -510,17 +523,17 @@ def test_the_redraw_is_bounded():
 
 def test_label_and_filename():
     assert (
-        partition.filename("cifar10", PartitionSpec(alpha=0.05), 3)
+        partition.filename("cifar10", Dirichlet(alpha=0.05), 3)
         == "partitions/cifar10/dirichlet_class_shared-alpha~0.05-clients~10-seed~3.npz"
     )
-    assert PartitionSpec(alpha=100.0, min_train=0, min_test=0).label == (
+    assert Dirichlet(alpha=100.0, min_train=0, min_test=0).label == (
         "dirichlet_class_shared-alpha~100-clients~10-min_train~0-min_test~0"
     )
-    assert PartitionSpec("whole", clients=2).label == "whole-clients~2"
-    assert PartitionSpec("shards", **MNIST, min_test=0).label == (
+    assert Whole(clients=2).label == "whole-clients~2"
+    assert Shards(**MNIST, min_test=0).label == (
         "shards-clients~10-shards~25-shards_each~2-share~0.08-least~10-server~10000-min_test~0"
     )
-    assert PartitionSpec("iid", images_each=4000, server=10000, min_test=0).label == (
+    assert IID(images_each=4000, server=10000, min_test=0).label == (
         "iid-clients~10-images_each~4000-server~10000-min_test~0"
     )
 
@@ -528,7 +541,7 @@ def test_label_and_filename():
 def test_what_a_partition_was_made_from_is_told_as_ever():
     """Files from before there were options of single schemes are still good."""
     told = {"scheme": "classes_apart", "alpha": None, "clients": 2, "min_train": 10, "min_test": 1}
-    assert PartitionSpec("classes_apart", clients=2).to_dict() == told
+    assert ClassesApart(clients=2).to_dict() == told
 
 
 @pytest.fixture
@@ -551,7 +564,7 @@ def test_equal_partitions_are_equal_files(data):
     path = partition.build("toy-idx", SPEC, 0, data)
     content = path.read_bytes()
     path.unlink()
-    assert partition.build("toy-idx", PartitionSpec(alpha=1.0, clients=4, min_train=2), 0, data) == path
+    assert partition.build("toy-idx", Dirichlet(alpha=1.0, clients=4, min_train=2), 0, data) == path
     assert path.read_bytes() == content
 
 
@@ -582,7 +595,7 @@ def test_partition_of_other_parameters_or_missing(data):
     with pytest.raises(InputError, match=r"no partition .*: run `bayesfed partition` first"):
         partition.load("toy-idx", SPEC, 0, data)
     with pytest.raises(InputError, match="whole needs no partition file"):
-        partition.build("toy-idx", PartitionSpec("whole", clients=2), 0, data)
+        partition.build("toy-idx", Whole(clients=2), 0, data)
 
 
 def test_partitions_have_a_place_of_their_own(data, tmp_path):

@@ -414,8 +414,8 @@ def test_blocks_of_a_run_are_changed_key_by_key(config: dict[str, Any]) -> None:
         ((0.5, 0.1),),
     )
     assert (first.tasks.mistakes, first.tasks.foreign) == (True, ("digits-turned",))
-    assert (first.partition.scheme, first.partition.min_train) == ("dirichlet_client", 10)
-    assert (last.partition.scheme, last.partition.min_train) == ("dirichlet_class_shared", 5)
+    assert (first.partition.name, first.partition.min_train) == ("dirichlet_client", 10)
+    assert (last.partition.name, last.partition.min_train) == ("dirichlet_class_shared", 5)
 
 
 def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def mapping(mapping: Make) -> Make:
         ({"participation": 0}, "participation: 0.0 is out of range; it must be above 0 and at most 1"),
         ({"dataset": "cifar11"}, "dataset: no dataset is named 'cifar11'; did you mean 'cifar10"),
         ({"dataset": ["digits", "mnist"]}, "dataset: 2 datasets need the partition scheme 'whole'"),
-        ({"partition": {"clients": 4}}, "^partition.alpha is missing; give a number > 0, e.g. 0.05$"),
+        ({"partition": {"clients": 4}}, r"^partition.alpha is missing; give a number above 0 and at most 1e\+09$"),
         ({"method": {"name": "fedppd"}}, "models.student: FedPPD also trains a student network; add models.student, e.g. fedppd_mnist_student"),
         ({"partition": {"alpha": 0}}, "partition.alpha: 0"),
         ({"partition": {"alpha": -1.0}}, "partition.alpha: -1"),

@@ -99,13 +99,18 @@ PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def fault(cls: type) -> str:
-    """Why a run file cannot give a field of a dataclass; "" where it can give all of them."""
+    """Name why a run file cannot give a field of a dataclass; "" where it can give all of them."""
     try:
         hints = hints_of(cls)
     except NameError as error:
         return f"a type of its options is not known: {error}"
-    defaults = {field.name: field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING}
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    defaults = {name: field for name, field in fields.items() if field.default is not dataclasses.MISSING}
     for name, kind in hints.items():
+        if typing.get_origin(kind) is typing.ClassVar:
+            continue
+        if name not in fields:
+            return f"its option '{name}' is no field; write @dataclass(frozen=True, kw_only=True) above the class"
         if readable(kind) and name in defaults:
             try:
                 check(defaults[name].default, kind, bounds_of(defaults[name]), name)
@@ -120,8 +125,10 @@ def fault(cls: type) -> str:
 
 
 def readable(kind: Any) -> bool:
-    """Say if a method's option may have a kind: one that is a plain value in a run file, or a list of such."""
+    """Return True if an option may have a kind: a plain value in a run file, or a list of such."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return readable(inside[0])
     if origin in UNIONS:
         return (
             len(inside) == 2 and type(None) in inside and all(readable(one) for one in inside if one is not type(None))
@@ -271,7 +278,9 @@ def kind_in_words(kind: Any) -> str:
 
 
 def remedy(kind: Any, bounds: Bounds) -> str:
-    """Say what to give for a missing key of a kind: `give a number above 0`."""
+    """Name what to give for a missing key of a kind: `give a number above 0`."""
+    if typing.get_origin(kind) is typing.Annotated:
+        kind, bounds = typing.get_args(kind)
     return " ".join(filter(None, ("give", kind_in_words(kind), bounds_in_words(bounds))))
 
 

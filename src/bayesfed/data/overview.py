@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 WRITTEN_OUT = 20  # up to so many rows and columns, numbers are legible
 
 
-def write(dataset: str, spec: partition.PartitionSpec, seed: int, data_dir: Path, folder: Path,
+def write(dataset: str, scheme: partition.Scheme, seed: int, data_dir: Path, folder: Path,
           partitions: Path | None = None) -> list[Path]:  # fmt: skip
     """Write the picture (svg, png) and the table (csv) to `folder`, named like the partition; return them.
 
     Needs the fetched dataset and the built partition, in the folder `partitions` unless in the data folder's; raises
     InputError as `store.load` and `partition.load`.
     """
-    dealt = partition.load(dataset, spec, seed, data_dir, partitions)
-    data, parts = partition.as_dealt(store.load(dataset, data_dir), dealt, spec, seed)
+    dealt = partition.load(dataset, scheme, seed, data_dir, partitions)
+    data, parts = partition.as_dealt(store.load(dataset, data_dir), dealt, scheme, seed)
     classes = data.source.classes
     held = {
         "train": counts(parts.train_indices, parts.train_offsets, data.train_labels, classes),
         "test": counts(parts.test_indices, parts.test_offsets, data.test_labels, classes),
     }
-    stem = Path(partition.filename(dataset, spec, seed)).stem
+    stem = Path(partition.filename(dataset, scheme, seed)).stem
     outputs = [folder / f"{stem}.{kind}" for kind in ("svg", "png", "csv")]
-    how = f"{spec.scheme} {spec.size or ''}".strip() if spec.alpha is None else f"alpha = {spec.alpha:g}"
+    own = scheme.own_options
+    words = [scheme.name, *(value for value in own.values() if isinstance(value, str))]
+    how = f"alpha = {own['alpha']:g}" if "alpha" in own else " ".join(words)
     title = f"{data.source.title}, {how}, seed {seed}: images of each client"
     picture(held["train"], held["test"], title, outputs[:2])
     with files.replacing(outputs[2]) as scratch:

@@ -22,46 +22,46 @@ from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
 from bayesfed.data.records import SPLITS, read_npz, write_npz
-from bayesfed.data.schemes import SCHEMES, WHOLE, Partition, PartitionSpec, divide, own_source, registry, wrongly_dealt
+from bayesfed.data.schemes import SCHEMES, Partition, Scheme, Whole, divide, own_source, registry, wrongly_dealt
 from bayesfed.data.source import Source
 
 SERVER = "server_indices"
 PARTITIONS = "partitions"  # the folder of partitions in the data folder
 
 
-def filename(dataset: str, spec: PartitionSpec, seed: int) -> str:
+def filename(dataset: str, scheme: Scheme, seed: int) -> str:
     """Return the partition's path relative to the data folder; that of a user's own scheme ends with its digest."""
-    source = own_source(spec.scheme)[:12]
-    return f"{PARTITIONS}/{dataset}/{spec.label}-seed~{seed}{source and f'-{source}'}.npz"
+    source = own_source(scheme.name)[:12]
+    return f"{PARTITIONS}/{dataset}/{scheme.label}-seed~{seed}{source and f'-{source}'}.npz"
 
 
-def place(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None) -> Path:
+def place(dataset: str, scheme: Scheme, seed: int, data_dir: Path, folder: Path | None) -> Path:
     """Return the path of the partition's file: in a folder for partitions, or, if that is None, in the data folder's
     own.
     """
-    name = filename(dataset, spec, seed)
+    name = filename(dataset, scheme, seed)
     return data_dir / name if folder is None else folder / Path(name).relative_to(PARTITIONS)
 
 
-def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None = None) -> Path:
+def build(dataset: str, scheme: Scheme, seed: int, data_dir: Path, folder: Path | None = None) -> Path:
     """Make the partition's file where it is missing, verify it where it is there; return its path.
 
     Needs the fetched dataset. `folder`: of partitions, where it is not the data folder's. Raises InputError for a damaged
     file, for a folder that cannot be written to, and where `store.load` or the scheme does.
     """
-    if spec.scheme == WHOLE:
+    if isinstance(scheme, Whole):
         raise InputError("partition.scheme: whole needs no partition file; each client holds a dataset")
-    path = place(dataset, spec, seed, data_dir, folder)
+    path = place(dataset, scheme, seed, data_dir, folder)
     if path.exists():
-        load(dataset, spec, seed, data_dir, folder)
+        load(dataset, scheme, seed, data_dir, folder)
         return path
     data = store.load(dataset, data_dir)
-    spec.rule.check_data(data.source, spec)
-    train, test = (getattr(data, f"{split}_{spec.rule.by}") for split in SPLITS)
-    partition = divide(train, test, spec, seed)
-    arrays = {"parameters": np.array(_parameters(data.source, spec, seed))} | vars(partition)
+    scheme.check_data(data.source)
+    train, test = (getattr(data, f"{split}_{scheme.by}") for split in SPLITS)
+    partition = divide(train, test, scheme, seed)
+    arrays = {"parameters": np.array(_parameters(data.source, scheme, seed))} | vars(partition)
     try:
-        write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or sets_aside(spec)})
+        write_npz(path, {name: array for name, array in arrays.items() if name != SERVER or scheme.aside is not None})
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
@@ -72,69 +72,62 @@ def build(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: 
     return path
 
 
-def load(dataset: str, spec: PartitionSpec, seed: int, data_dir: Path, folder: Path | None = None) -> Partition:
+def load(dataset: str, scheme: Scheme, seed: int, data_dir: Path, folder: Path | None = None) -> Partition:
     """Read a partition and verify it against the dataset's fingerprint and the parameters asked for.
 
     `folder`: of partitions, where it is not the data folder's. Raises InputError where the file is missing, damaged, or made
     from other data or parameters.
     """
-    path = place(dataset, spec, seed, data_dir, folder)
+    path = place(dataset, scheme, seed, data_dir, folder)
     wanted = source(dataset)
     again = "delete it and run `bayesfed partition` again"
     try:
         arrays = read_npz(path)
         parameters = str(arrays["parameters"])
         names = ["train_indices", "train_offsets", "test_indices", "test_offsets"]
-        names += [SERVER] if sets_aside(spec) else []
+        names += [SERVER] if scheme.aside is not None else []
         partition = Partition(*(arrays[name] for name in names))
     except FileNotFoundError:
         raise InputError(f"no partition {path}: run `bayesfed partition` first") from None
     except (OSError, KeyError, ValueError):
         raise InputError(f"partition {path} is truncated or changed: {again}") from None
-    if parameters != _parameters(wanted, spec, seed):
+    if parameters != _parameters(wanted, scheme, seed):
         raise InputError(f"partition {path} was made from other data or parameters ({parameters}): {again}")
-    if wrongly_dealt(partition, spec.rule, spec.clients, wanted.train, wanted.test):
+    if wrongly_dealt(partition, scheme, wanted.train, wanted.test):
         raise InputError(f"partition {path} does not deal each image once: {again}")
     return partition
 
 
-def sets_aside(spec: PartitionSpec) -> bool:
-    """Return whether the partition says which images are the server's."""
-    return spec.server is not None
-
-
-def as_dealt(
-    data: store.Dataset, partition: Partition, spec: PartitionSpec, seed: int
-) -> tuple[store.Dataset, Partition]:
+def as_dealt(data: store.Dataset, partition: Partition, scheme: Scheme, seed: int) -> tuple[store.Dataset, Partition]:
     """Return a dataset and its partition as a run uses them.
 
     If a scheme deals from both splits together, the training split is what clients train on, the test split what they
     are tested on, in the order of the clients. If its clients see images in another way, they are changed. Else both stay.
     """
-    if spec.rule.pooled:
+    if scheme.pooled:
         train_images, test_images = dealt(data.train_images, data.test_images, partition)
         train_labels, test_labels = dealt(data.train_labels, data.test_labels, partition)
         counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
         data = replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
                        test_labels=test_labels, placed={})  # fmt: skip
         partition = Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets)
-    if spec.rule.changes_images:
-        images = [seen(getattr(data, f"{split}_images"), split, partition, spec, seed) for split in SPLITS]
+    if scheme.changes_images:
+        images = [seen(getattr(data, f"{split}_images"), split, partition, scheme, seed) for split in SPLITS]
         data = replace(data, train_images=images[0], test_images=images[1], placed={})
     return data, partition
 
 
-def seen(images: NDArray[Any], split: str, partition: Partition, spec: PartitionSpec, seed: int) -> NDArray[Any]:
+def seen(images: NDArray[Any], split: str, partition: Partition, scheme: Scheme, seed: int) -> NDArray[Any]:
     """Return the images of a split, each as its client sees it. Raises InputError for a scheme that gives others."""
-    found, origin = images.copy(), registry.plugin(spec.scheme, "partition.scheme").origin
-    for client in range(spec.clients):
+    found, origin = images.copy(), registry.plugin(scheme.name, "partition.scheme").origin
+    for client in range(scheme.clients):
         own = getattr(partition, split)(client)
         random = rng.generator(seed, f"skew-{split}", 0, client)
-        with contextlib.nullcontext() if spec.scheme in SCHEMES else plugins.one_line(origin):
-            changed = spec.rule.seen(images[own], client, spec, random)
+        with contextlib.nullcontext() if scheme.name in SCHEMES else plugins.one_line(origin):
+            changed = scheme.seen(images[own], client, random)
         if (changed.dtype, changed.shape) != (images.dtype, (len(own), *images.shape[1:])):
             raise InputError(
-                f"{origin}: partition scheme '{spec.scheme}': expected {images.dtype} {(len(own), *images.shape[1:])} of "
+                f"{origin}: partition scheme '{scheme.name}': expected {images.dtype} {(len(own), *images.shape[1:])} of "
                 f"`seen`, found {changed.dtype} {changed.shape}"
             )
         found[own] = changed
@@ -147,10 +140,10 @@ def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np
     return pool[partition.train_indices], pool[partition.test_indices]
 
 
-def _parameters(wanted: Source, spec: PartitionSpec, seed: int) -> str:
-    values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **spec.to_dict()}
-    if spec.alpha is not None:
-        values["alpha"] = f"{spec.alpha:g}"  # 100 and 100.0 are the same partition
-    if digest := own_source(spec.scheme):
+def _parameters(wanted: Source, scheme: Scheme, seed: int) -> str:
+    values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **scheme.to_dict()}
+    if values["alpha"] is not None:
+        values["alpha"] = f"{values['alpha']:g}"  # 100 and 100.0 are the same partition
+    if digest := own_source(scheme.name):
         values["source"] = digest
     return json.dumps(values, sort_keys=True)

@@ -109,7 +109,7 @@ class Federation:
         """
         count, asked = server_images(self.run)
         compute = self.compute
-        if partition is not None and self.run.partition.server is not None:
+        if partition is not None and self.run.partition.aside is not None:
             server = partition.server_indices
         else:
             server = images_for_server(datasets[0].train_labels, count, self.run.budget.seed, asked)

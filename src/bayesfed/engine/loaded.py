@@ -252,7 +252,7 @@ class LoadedRun:
         for one in SPLITS:
             found[one] = store.native(source, one, self.data)[:2]
         how = self.run.partition
-        if not self.run.multi_task and how.rule.pooled:
+        if not self.run.multi_task and how.pooled:
             shares = partition.load(source.name, how, self.run.budget.seed, self.data, self.partitions)
             (train_images, train_labels), (test_images, test_labels) = found["train"], found["test"]
             images = partition.dealt(train_images, test_images, shares)

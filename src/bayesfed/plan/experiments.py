@@ -259,7 +259,8 @@ def cell_of(
     its = spec["experiments"][experiment]
     asks = {"mistakes": run.tasks.mistakes, "active": run.active, "validation": run.budget.validation}
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
-    alpha = None if run.partition.alpha is None else f"{run.partition.alpha:g}"
+    block = run.partition.to_dict()
+    alpha = None if block["alpha"] is None else f"{block['alpha']:g}"
     budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
     return {
         "paper": paper,
@@ -267,7 +268,7 @@ def cell_of(
         "dataset": asked,
         "used": used,
         "alpha": alpha,
-        "setting": spec.get("settings", {}).get(run.partition.scheme if alpha is None else alpha),
+        "setting": spec.get("settings", {}).get(block["scheme"] if alpha is None else alpha),
         "method": point["method"],
         "model": point.get("model"),
         # By the run: a config may have other networks than the paper's experiment.

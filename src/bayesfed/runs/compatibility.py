@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from bayesfed import models
 from bayesfed.core.errors import InputError, UnfitImages
 from bayesfed.data.prepare import COLOUR, GREY
-from bayesfed.data.schemes import scheme_named
 from bayesfed.data.source import Source
 from bayesfed.methods.method import Ground, Method
 from bayesfed.models.module import ModuleNetwork
@@ -59,7 +58,7 @@ def check_fit(run: Run, method: type[Method]) -> None:
 
 def check_server_images(run: Run) -> None:
     """Refuse images for the server that nobody has to give."""
-    aside, needed = run.partition.server, run.build_method().server_images()
+    aside, needed = run.partition.aside, run.build_method().server_images()
     if aside is not None and run.budget.server_images:
         raise InputError(
             f"server_images: {run.budget.server_images}, but the partition sets aside {aside} images; leave it out"
@@ -149,18 +148,15 @@ def server_images(run: Run) -> tuple[int, str]:
 def check_counts(run: Run) -> None:
     """Refuse what the datasets have too few images for, as far as their numbers tell: what labels or sampling decide is
     known when the images are dealt. Nothing is known of a dataset that is still to be fetched."""
-    scheme = scheme_named(run.partition.scheme)
-    pooled = scheme is not None and scheme.pooled
-    most = [one.train + one.test * pooled for one in run.sources]
+    most = [one.train + one.test * run.partition.pooled for one in run.sources]
     if not all(most):
         return
     images, told = max(most), f"dataset '{run.datasets[0]}' has {max(most)} for training"
-    if scheme is not None:
-        scheme.check_room(run.sources[0].train, run.sources[0].test, run.partition)
+    run.partition.check_room(run.sources[0].train, run.sources[0].test)
     aside, asked = server_images(run)
-    if run.partition.server is None and 2 * aside > images:
+    if run.partition.aside is None and 2 * aside > images:
         raise InputError(f"{asked}, but {told}, and at most half may leave the clients")
-    if run.active and run.active.start >= (run.partition.images_each or images):
+    if run.active and run.active.start >= run.partition.largest(images):
         raise InputError(
             f"active.start: no client has more than {run.active.start} images ({told}); nothing would be left to label"
         )

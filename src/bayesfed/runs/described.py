@@ -11,7 +11,7 @@ from bayesfed import methods
 from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.core.options import not_default, plain
-from bayesfed.data.described import PartitionScheme
+from bayesfed.data.schemes import Scheme
 from bayesfed.methods.method import Method
 from bayesfed.runs import compatibility, run_file
 
@@ -36,7 +36,7 @@ class Run:
         self,
         *,
         dataset: str | Sequence[str],
-        partition: PartitionScheme | Mapping[str, Any],
+        partition: Scheme | Mapping[str, Any],
         method: Method | Mapping[str, Any],
         model: str | Mapping[str, Any],
         rounds: int,
@@ -67,7 +67,7 @@ class Run:
         """Return the run file of this run, as a mapping."""
         found = {key: value for key, value in self.given.items() if key != "model"}
         partition, method, model = (self.given[key] for key in ("partition", "method", "model"))
-        found["partition"] = partition.to_dict() if isinstance(partition, PartitionScheme) else partition
+        found["partition"] = partition.to_dict() if isinstance(partition, Scheme) else partition
         found["method"] = block_of(method) if isinstance(method, Method) else method
         found["models"] = {"global": model} if isinstance(model, str) else model
         return plain(found)  # type: ignore[no-any-return]

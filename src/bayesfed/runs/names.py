@@ -10,7 +10,6 @@ from typing import Any
 from bayesfed import methods, models
 from bayesfed.core import plugins
 from bayesfed.data import catalogue, schemes
-from bayesfed.data.described import Whole
 from bayesfed.methods import description
 
 AnyPath = str | os.PathLike[str]
@@ -34,7 +33,7 @@ def list_models(plugins: AnyPath | None = None) -> dict[str, str]:
 def list_partitions(plugins: AnyPath | None = None) -> dict[str, str]:
     """Return the schemes that divide a dataset, by name; `plugins`: a folder with some of your own."""
     found = plugins_of(schemes.registry, plugins).items()
-    return {name: first_line(Whole if name == schemes.WHOLE else one.draw) for name, one in found}
+    return {name: first_line(one.draw) for name, one in found}
 
 
 def plugins_of(registry: plugins.Registry, folder: AnyPath | None) -> Mapping[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 from bayesfed import methods, models
 from bayesfed.core import files, options, plugins
 from bayesfed.core.errors import InputError
-from bayesfed.data import catalogue, prepare, store
+from bayesfed.data import catalogue, prepare, schemes, store
 from bayesfed.data.catalogue import source
-from bayesfed.data.schemes import WHOLE, PartitionSpec
+from bayesfed.data.schemes import Scheme, Whole
 from bayesfed.methods.method import Method
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained as pretraining
@@ -66,7 +66,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     plugins.use(folder, data)
     folder = None if folder is None else str(folder)
     budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
-    partition = options.read(PartitionSpec, mapping["partition"], "partition")
+    partition = schemes.read(mapping["partition"])
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
     datasets = read_datasets(mapping["dataset"], partition)
@@ -96,21 +96,22 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     return run
 
 
-def read_datasets(value: object, partition: PartitionSpec) -> tuple[str, ...]:
+def read_datasets(value: object, partition: Scheme) -> tuple[str, ...]:
     """Read the datasets' names: one, or one a client where the partition says that each holds a whole one."""
     names = value if isinstance(value, list) else [value]
     for name in names:
         source(str(name))
-    if partition.scheme == WHOLE and len(names) != partition.clients:
+    whole = isinstance(partition, Whole)
+    if whole and len(names) != partition.clients:
         raise InputError(
-            f"dataset: partition '{WHOLE}' needs one for each of {partition.clients} clients, found {len(names)}"
+            f"dataset: partition '{Whole.name}' needs one for each of {partition.clients} clients, found {len(names)}"
         )
-    if partition.scheme != WHOLE and len(names) != 1:
-        raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{WHOLE}'; give one dataset")
-    if partition.scheme != WHOLE:
+    if not whole and len(names) != 1:
+        raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{Whole.name}'; give one dataset")
+    if not whole:
         one = source(str(names[0]))
         if one.train:
-            partition.rule.check_data(one, partition)
+            partition.check_data(one)
         # Before anything is made for each client; of a dataset that is still to be fetched the size is not known.
         if one.train and partition.clients > one.train + one.test:
             raise InputError(

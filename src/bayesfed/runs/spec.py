@@ -16,7 +16,7 @@ from bayesfed.core.plugins import Plugin
 from bayesfed.data import catalogue, prepare, schemes
 from bayesfed.data.catalogue import source
 from bayesfed.data.partition import filename
-from bayesfed.data.schemes import WHOLE, PartitionSpec
+from bayesfed.data.schemes import Scheme, Whole
 from bayesfed.data.source import Source
 from bayesfed.methods.method import Method
 from bayesfed.runs.revision import ENGINE_REVISION
@@ -85,7 +85,7 @@ class Run:
     of the user's own plugins, from where the command runs; the key knows their sources, not their place."""
 
     datasets: tuple[str, ...]
-    partition: PartitionSpec
+    partition: Scheme
     method: str
     options: Any
     global_model: str
@@ -120,7 +120,7 @@ class Run:
     @property
     def multi_task(self) -> bool:
         """True if every client has a dataset of its own."""
-        return self.partition.scheme == WHOLE
+        return isinstance(self.partition, Whole)
 
     @property
     def shares_convolutions(self) -> bool:
@@ -170,7 +170,7 @@ class Run:
         named: list[tuple[plugins.Registry, str]] = [(methods.registry, self.method)]
         networks = {self.global_model, *self.local_models, *self.other_models.values()} - {models.CONVOLUTIONS}
         named += [(models.registry, name) for name in networks]
-        named += [(schemes.registry, self.partition.scheme)]
+        named += [(schemes.registry, self.partition.name)]
         named += [(catalogue.registry, name) for name in self.all_datasets]
         named += [(prepare.registry, one.prepare) for one in self.sources]
         return {f"{registry.kind}/{name}": registry.plugin(name, "run") for registry, name in named}

@@ -10,8 +10,8 @@ import numpy as np
 from bayesfed.data.schemes.base import NO_IMAGES, Indices, Partition, Scheme
 
 
-def wrongly_dealt(found: Any, scheme: Scheme, clients: int, train: int, test: int) -> str:
-    """Say what is wrong with a partition of splits of so many images; "" if nothing is."""
+def wrongly_dealt(found: Any, scheme: Scheme, train: int, test: int) -> str:
+    """Name what is wrong with a partition of splits of so many images; "" if nothing is."""
     if not isinstance(found, Partition):
         return f"expected a Partition of `draw`, found {type(found).__name__}"
     for name, array in vars(found).items():
@@ -28,16 +28,18 @@ def wrongly_dealt(found: Any, scheme: Scheme, clients: int, train: int, test: in
             (train + test, found.test_indices, found.test_offsets, np.append(found.train_indices, server)),
         ]
     for count, indices, offsets, aside in splits:
-        if len(offsets) != clients + 1:
-            return f"it deals to {len(offsets) - 1} clients of {clients}"
+        if len(offsets) != scheme.clients + 1:
+            return f"it deals to {len(offsets) - 1} clients of {scheme.clients}"
         if not once(np.split(indices, offsets[1:-1]), aside, count, scheme):
             return "it does not deal each image once"
     return ""
 
 
 def once(hands: Sequence[Indices], aside: Indices, count: int, scheme: Scheme) -> bool:
-    """Return whether of `count` images each is dealt once, where all are; else to one client at most, or, where
-    clients may have images in common, once to each; and none to a client that is set aside.
+    """Return True if each of `count` images is dealt as the scheme says.
+
+    Once, if the scheme deals all; else to one client at most. If clients may have images in common, once to each, and none
+    that is set aside.
     """
     dealt = np.concatenate([*hands, aside])
     if len(dealt) and not (dealt.min() >= 0 and dealt.max() < count):

@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from bayesfed.core import rng
 from bayesfed.core.errors import InputError
+from bayesfed.core.options import Bounds, option
 from bayesfed.data.schemes.base import Indices, Partition, Scheme, of_training_images
-
-if TYPE_CHECKING:
-    from bayesfed.data.schemes.spec import PartitionSpec
 
 
 class WithServer(Scheme):
-    """A scheme that sets training images aside for the server."""
+    """A scheme that sets `server` training images aside for the server, and deals no test images."""
 
-    def set_aside(self, labels: Indices, spec: PartitionSpec, random: np.random.Generator) -> tuple[Indices, Indices]:
+    server: int
+
+    @property
+    def aside(self) -> int:
+        return self.server
+
+    def check_room(self, train: int, test: int) -> None:
+        if self.server >= train:
+            raise InputError(f"partition.server: {self.server} of {train} images leave none to the clients")
+        super().check_room(train, test)
+
+    def set_aside(self, labels: Indices, random: np.random.Generator) -> tuple[Indices, Indices]:
         """Draw the server's training images; return them, and all others in a random order.
 
         Of each class in proportion: equally spaced ones of images in the order of their labels. Raises InputError if
         nothing is left.
         """
-        assert spec.server is not None  # checked by PartitionSpec
-        self.check_room(len(labels), 0, spec)
+        self.check_room(len(labels), 0)
         shuffled = random.permutation(len(labels))
         by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
-        server = np.sort(by_label[np.arange(spec.server) * len(labels) // max(spec.server, 1)])
+        server = np.sort(by_label[np.arange(self.server) * len(labels) // max(self.server, 1)])
         return server, shuffled[~np.isin(shuffled, server)]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Shards(WithServer):
-    """Shards of images sorted by label, and a few images of every class."""
+    """Shards of images sorted by label, and a few images of every class (FedPPD's public code).
+
+    shards: how many the training images are cut into. shards_each: of these, a client's. share: of each of its shards, what
+    a client takes. least: images of every class that a client has beside them. server: images that no client has.
+    """
 
     name = "shards"
-    options = ("shards", "shards_each", "share", "least", "server")
     in_common = True
 
-    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    min_test: int = option(0, low=0)
+    shards: Annotated[int, Bounds(low=1)]
+    shards_each: Annotated[int, Bounds(low=1)]
+    share: Annotated[float, Bounds(above=0, high=1)]
+    least: Annotated[int, Bounds(low=0)]
+    server: Annotated[int, Bounds(low=0)]
+
+    def draw(self, train_labels: Indices, test_labels: Indices, seed: int) -> Partition:
         """Deal shards of images sorted by label, and a few images of every class (FedPPD's public code).
 
         `server` random images, of each class in proportion, are the server's. The others, shuffled and sorted by label,
@@ -49,13 +69,12 @@ class Shards(WithServer):
         the server's, are random ones here. Raises InputError for too few shards or images.
         """
         random = rng.generator(seed, "partition")
-        server, rest = self.set_aside(train_labels, spec, random)
+        server, rest = self.set_aside(train_labels, random)
         rest = rest[np.argsort(train_labels[rest], kind="stable")]
-        count, each, share, least = spec.shards, spec.shards_each, spec.share, spec.least
-        assert count is not None and each is not None and share is not None and least is not None  # noqa: PT018
-        if spec.clients * each > count:
+        count, each, share, least = self.shards, self.shards_each, self.share, self.least
+        if self.clients * each > count:
             raise InputError(
-                f"partition.shards_each: {spec.clients} clients with {each} shards each need {spec.clients * each}; "
+                f"partition.shards_each: {self.clients} clients with {each} shards each need {self.clients * each}; "
                 f"there are {count}"
             )
         size = len(rest) // count
@@ -64,7 +83,7 @@ class Shards(WithServer):
             raise InputError(
                 f"partition.share: {share:g} of a shard of {size} images is none; take fewer shards or a larger share"
             )
-        dealt = random.permutation(count)[: spec.clients * each].reshape(spec.clients, each)
+        dealt = random.permutation(count)[: self.clients * each].reshape(self.clients, each)
         hands = []
         for of_client in dealt:
             hand = np.concatenate([rest[shard * size :][:taken] for shard in of_client])
@@ -75,22 +94,39 @@ class Shards(WithServer):
                     f"partition.least: a class has fewer than {least} images for a client; take a smaller number"
                 )
             hands.append(np.concatenate([hand, *(images[:least] for images in of_class)]))
-        return of_training_images(hands, server, spec)
+        return of_training_images(hands, server, self)
 
 
+@dataclass(frozen=True, kw_only=True)
 class IID(WithServer):
-    """Random images, equally many for every client."""
+    """Random images, equally many for every client (FedPPD, Table 8).
+
+    images_each: a client's. server: images that no client has.
+    """
 
     name = "iid"
-    options = ("images_each", "server")
 
-    def draw(self, train_labels: Indices, test_labels: Indices, spec: PartitionSpec, seed: int) -> Partition:
+    min_test: int = option(0, low=0)
+    images_each: Annotated[int, Bounds(low=1)]
+    server: Annotated[int, Bounds(low=0)]
+
+    def largest(self, images: int) -> int:
+        return self.images_each
+
+    def check_room(self, train: int, test: int) -> None:
+        super().check_room(train, test)
+        if self.clients * self.images_each > train - self.server:
+            raise InputError(
+                f"partition.images_each: {self.clients} clients with {self.images_each} images each need "
+                f"{self.clients * self.images_each}; there are {train - self.server}"
+            )
+
+    def draw(self, train_labels: Indices, test_labels: Indices, seed: int) -> Partition:
         """Deal `images_each` random training images to every client, and `server` to the server (FedPPD, Table 8).
 
         Nobody gets test images. Raises InputError for too few images.
         """
         random = rng.generator(seed, "partition")
-        server, rest = self.set_aside(train_labels, spec, random)
-        each = spec.images_each
-        assert each is not None  # checked by PartitionSpec
-        return of_training_images(list(rest[: spec.clients * each].reshape(spec.clients, each)), server, spec)
+        server, rest = self.set_aside(train_labels, random)
+        hands = rest[: self.clients * self.images_each].reshape(self.clients, self.images_each)
+        return of_training_images(list(hands), server, self)
