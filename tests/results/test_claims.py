@@ -1,12 +1,7 @@
 """Claims worked out by hand, one a kind."""
 
-from dataclasses import replace
-
-import pytest
-
-from bayesfed.results import cells, claims, claims_table, records
+from bayesfed.results import claims, claims_table
 from bayesfed.results import study as join
-from bayesfed.results.statistics import Statistic
 
 HIGHER = {
     "claim": "above", "by": "paper", "kind": "higher", "experiments": ["heterogeneous"],
@@ -108,18 +103,6 @@ def test_lower_on_the_stability_of_a_curve(lab, stored):
     total, cell = outcome(lab, claim)
     assert counts(total)[:2] == ("1", "1")
     assert cell["alpha"] == "0.05"
-
-
-def test_of_clients_that_sit_rounds_out_rounds_are_counted(lab, stored, monkeypatch):
-    stored(lab.cell("homogeneous", "HBFL", model="mlp"), [0.5])
-    found = next(r for study in join.studies(lab.plan) for r in study.records if r.level == "global")
-    monkeypatch.setattr(records.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
-    short, long = replace(found, rounds=20), replace(found, rounds=100)
-    assert short.value(Statistic("first10pct")) is None  # no value in rounds 1 and 2
-    assert cells.score([short], Statistic("first10pct")).missing == {"no such rounds": 1}
-    assert long.value(Statistic("first10pct")) == pytest.approx((0.25 + 0.5) / 2)
-    assert replace(found, rounds=8).value(Statistic("round_std")) == pytest.approx(0, abs=1e-9)
-    assert long.value(Statistic("round_std")) is None
 
 
 def test_a_claim_on_rounds_that_no_run_has_waits_for_none(lab, stored):

@@ -1,14 +1,11 @@
 """Tables against tables worked out by hand; the breakdown of every run; missing runs and budgets."""
 
-import json
-
 import pytest
 
 from bayesfed import cli
 from bayesfed.core.errors import InputError
-from bayesfed.results import cells, claims_table, derived, formatting, run_records, tables
+from bayesfed.results import cells, claims_table, formatting, tables
 from bayesfed.results import study as join
-from bayesfed.results.statistics import Statistic
 from bayesfed.runs import run_folder
 
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
@@ -245,20 +242,8 @@ def test_a_diverged_run_is_no_result(lab, stored, rows, tmp_path):
     ]
 
 
-def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
-    with pytest.raises(InputError, match=r"this is a folder; expected the plan\.json"):
-        derived.load(tmp_path)
-    with pytest.raises(InputError, match=r"no plan at .*absent\.json"):
-        derived.load(tmp_path / "absent.json")
-    (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match="is no plan; give"):
-        derived.load(tmp_path / "plan.json")
+def test_a_wrong_table_is_refused_in_one_line(lab, stored, tmp_path):
     stored(lab.cell("heterogeneous", "FML"), [0.5], [[0.5]])
-    older = json.loads(lab.plan.read_text())
-    del older["cells"][0]["asks"]
-    (lab.plan.parent / "older.json").write_text(json.dumps(older))
-    with pytest.raises(InputError, match=r"a plan of another version \(no 'asks'\); make it anew"):
-        derived.load(lab.plan.parent / "older.json")
     lab.spec["tables"]["table1"]["metric"] = "global_acuracy_best"
     with pytest.raises(InputError, match="did you mean 'global_accuracy_best'"):
         tables.write(lab.found, tmp_path)
@@ -266,51 +251,6 @@ def test_bad_input_is_refused_in_one_line(lab, stored, tmp_path):
     lab.spec["tables"]["table1"]["rows"] = {"datset": ["cifar10"]}
     with pytest.raises(InputError, match="did you mean 'dataset'"):
         tables.write(lab.found, tmp_path)
-
-
-def test_early_and_jitter_by_hand(lab, stored):
-    # Early: the first tenth of 20 rounds, (0.1 + 0.3) / 2. Second half: changes of +0.1 and -0.1 in turn.
-    curve = [0.1, 0.3] + [0.5] * 8 + [0.5, 0.6] * 5
-    stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=20), curve)
-    (study,) = join.studies(lab.plan)
-    (server,) = [record for record in study.records if record.client == "global"]
-    assert server.value(Statistic("first10pct")) == pytest.approx(0.2)
-    changes = [0.1, -0.1] * 4 + [0.1]
-    mean = sum(changes) / 9
-    assert server.value(Statistic("round_std")) == pytest.approx(
-        (sum((each - mean) ** 2 for each in changes) / 8) ** 0.5
-    )
-    assert server.value(Statistic("best")) == 0.6
-
-
-def test_curves_agree_with_the_engines_summary(tmp_path):
-    from bayesfed.runs.run_folder import Row
-    from bayesfed.runs.summary import summarise
-
-    history = [
-        Row(1, "global", "global", "test_accuracy", 0.3),
-        Row(1, "0", "meme", "shard_accuracy", 0.5),
-        Row(1, "0", "local", "shard_accuracy", 0.55),
-        Row(1, "0", "local", "epoch_shard_accuracy", 0.6),
-        Row(1, "0", "meme_sampled", "shard_accuracy", 0.9),
-        Row(2, "global", "global", "test_accuracy", 0.2),
-        Row(2, "0", "local", "shard_accuracy", 0.4),
-        Row(2, "0", "global", "shard_accuracy", 0.7),
-    ]
-    lines = [f"{row.round},{row.client},{row.model},{row.metric},{row.value}" for row in history]
-    (tmp_path / "metrics.csv").write_text("\n".join(["round,client,model,metric,value", *lines]))
-    summary = summarise(history, test_images=[5], rounds=2)
-    for name in ("run.yaml", "provenance.json"):
-        (tmp_path / name).touch()
-    run_folder.seal(tmp_path, summary)
-    read = run_records.RunRecord(tmp_path).curves
-    assert read == {"global": {1: 0.3, 2: 0.2}, "0": {1: 0.55, 2: 0.4}, "global on 0": {2: 0.7}}
-    assert summary["global_on_shards"]["accuracy_best"] == [0.7]
-    # The best is over epochs too, where a run tests after each; what stands beside it is not chosen by any test.
-    assert summary["clients"]["accuracy_best"] == [0.6]
-    assert summary["clients"]["accuracy_last"] == [0.4]
-    assert summary["clients"]["accuracy_last5"] == [pytest.approx(sum(read["0"].values()) / 2)]
-    assert max(read["global"].values()) == summary["global"]["accuracy_best"]
 
 
 def test_without_a_run_the_command_says_where_it_looks(lab, tmp_path, capsys):
@@ -333,16 +273,6 @@ def test_seeds_and_axes_of_many_digits_stay_apart(lab, stored, rows, tmp_path):
     ]
 
 
-def test_networks_are_those_of_the_run(lab, stored):
-    networks = {"global": "mlp", "local": ["lenet5"] * 10}  # the paper's are others
-    stored(lab.cell("heterogeneous", "HBFL", models=networks), [0.5], [[0.8]] * 10)
-    (study,) = join.studies(lab.plan)
-    assert {(record.level, record.model) for record in study.records if record.level in ("global", "client")} == {
-        ("global", "mlp"),
-        ("client", "lenet5"),
-    }
-
-
 def test_clients_count_from_0_and_a_paper_may_call_them_otherwise(lab, stored, rows, tmp_path):
     """In rows, columns and published numbers; the record of a run and clients.csv have the one count."""
     curves = [[0.1 * k] for k in range(10)]
@@ -359,10 +289,3 @@ def test_clients_count_from_0_and_a_paper_may_call_them_otherwise(lab, stored, r
         assert (printed["1"], printed.get("0", "")) == ("80.88", "")
         (study,) = join.studies(lab.plan)
         assert cells.title(study, {"client": 1, "model": "lenet5"}) == f"client {first + 1}: LeNet5"
-
-
-def test_a_plan_that_counts_clients_from_1_is_refused(lab, tmp_path):
-    lab.cell("heterogeneous", "HBFL")
-    del lab.spec["first_client"]
-    with pytest.raises(InputError, match=r"a plan of another version \(no 'first_client'\); make it anew"):
-        tables.write(lab.found, tmp_path)

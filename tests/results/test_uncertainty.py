@@ -13,7 +13,6 @@ from bayesfed.plan import paper_check
 from bayesfed.report import build, charts
 from bayesfed.results import cells, claims, claims_table, comparison, figures, per_run, plots, tables
 from bayesfed.results import study as join
-from bayesfed.results.records import of_metric
 from bayesfed.results.study import Study
 from bayesfed.runs import run_folder
 
@@ -164,14 +163,6 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
 def test_wrong_diagrams(figure: dict[str, Any], message: str, study: Study) -> None:
     with pytest.raises(InputError, match=message):
         paper_check.check_figure(study, figure)
-
-
-@pytest.mark.parametrize(
-    "metric", ["global_ecee_last", "client_ece_last", "global_ece_best", "global_auroc_foreign__last5x"]
-)
-def test_unknown_metrics(metric: str) -> None:
-    with pytest.raises(InputError, match=f"unknown metric '{metric}'"):
-        of_metric([], metric, {})
 
 
 def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -> None:

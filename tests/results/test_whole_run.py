@@ -181,21 +181,6 @@ def test_a_search_on_validation_images_needs_some(lab: Any, stored: Callable[...
         paper_check.check_table(study, table)
 
 
-@pytest.mark.parametrize(
-    "metric", ["megabytes_to_0", "megabytes_to_101", "megabyte", "validation_brier", "mine_ecee_last"]
-)
-def test_unknown_metrics(metric: str) -> None:
-    with pytest.raises(InputError, match=f"unknown metric '{metric}'"):
-        of_metric([], metric, {})
-
-
-@pytest.mark.parametrize(("old", "new"), [("early", "first10pct"), ("jitter", "round_std")])
-def test_an_earlier_name_of_a_statistic_is_told_its_new_one(old: str, new: str) -> None:
-    message = f"unknown metric 'global_accuracy_{old}'; write 'global_accuracy_{new}'"
-    with pytest.raises(InputError, match=message):
-        of_metric([], f"global_accuracy_{old}", {})
-
-
 def test_files_beside_a_table(study: Study, lab: Any, rows: Any, tmp_path: Path) -> None:
     """Numbers alone for programs, Markdown and LaTeX for people; runs.csv with a row a run."""
     note = {"title": "A title of 100 % & more", "columns": [{"title": "HBFL", "method": "HBFL", "metric": "megabytes"}]}

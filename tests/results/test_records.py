@@ -1,0 +1,49 @@
+"""Values of one run: statistics over its rounds, worked out by hand, and why there is none."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bayesfed.results import cells, records
+from bayesfed.results import study as join
+from bayesfed.results.statistics import BEST, Statistic
+
+
+def test_statistics_of_early_and_late_rounds_by_hand(lab: Any, stored: Callable[..., None]) -> None:
+    # The first tenth of 20 rounds: (0.1 + 0.3) / 2. In the second half changes of +0.1 and -0.1 in turn.
+    curve = [0.1, 0.3] + [0.5] * 8 + [0.5, 0.6] * 5
+    stored(lab.cell("homogeneous", "HBFL", model="mlp", rounds=20), curve)
+    (study,) = join.studies(lab.plan)
+    (server,) = [record for record in study.records if record.client == "global"]
+    assert server.value(Statistic("first10pct")) == pytest.approx(0.2)
+    changes = [0.1, -0.1] * 4 + [0.1]
+    mean = sum(changes) / 9
+    assert server.value(Statistic("round_std")) == pytest.approx(
+        (sum((each - mean) ** 2 for each in changes) / 8) ** 0.5
+    )
+    assert server.value(Statistic("best")) == 0.6
+
+
+def test_of_clients_that_sit_rounds_out_rounds_are_counted(
+    lab: Any, stored: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(lab.cell("homogeneous", "HBFL", model="mlp"), [0.5])
+    found = next(r for study in join.studies(lab.plan) for r in study.records if r.level == "global")
+    monkeypatch.setattr(records.Record, "curve", lambda self: {round: 0.05 * round for round in (5, 10, 15, 20)})
+    short, long = replace(found, rounds=20), replace(found, rounds=100)
+    assert short.value(Statistic("first10pct")) is None  # no value in rounds 1 and 2
+    assert cells.score([short], Statistic("first10pct")).missing == {"no such rounds": 1}
+    assert long.value(Statistic("first10pct")) == pytest.approx((0.25 + 0.5) / 2)
+    assert replace(found, rounds=8).value(Statistic("round_std")) == pytest.approx(0, abs=1e-9)
+    assert long.value(Statistic("round_std")) is None
+
+
+def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, stored: Callable[..., None]) -> None:
+    stored(lab.cell("heterogeneous", "HBFL", clients_on_test="round"), [0.5])
+    stored(lab.cell("heterogeneous", "FML"), [0.5])
+    (study,) = join.studies(lab.plan)
+    (record,) = [record for record in study.records if record.level == "local"]
+    assert (record.method, record.missing) == ("HBFL", "no local model on the full test set")
+    assert record.value(BEST) is None
