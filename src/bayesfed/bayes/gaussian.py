@@ -19,7 +19,8 @@ def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
     weights = weights.double()
     # Summed one by one: the order of additions does not depend on the shape of the weights, and a thousand clients
     # are not copied to float64 all at once.
-    return sum(w * v.double() for w, v in zip(weights, values, strict=True)) / sum(weights)
+    total: Tensor = sum(w * v.double() for w, v in zip(weights, values, strict=True)) / sum(weights)
+    return total
 
 
 def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +154,8 @@ def renyi_gradient(
 
 def through_softplus(g_sigma: Tensor, rho: Tensor) -> Tensor:
     """Return the gradient in rho from that in sigma = softplus(rho)."""
-    return torch.ops.aten.softplus_backward.default(g_sigma, rho, 1, 20)  # 1 and 20 as in F.softplus
+    g_rho: Tensor = torch.ops.aten.softplus_backward.default(g_sigma, rho, 1, 20)  # 1 and 20 as in F.softplus
+    return g_rho
 
 
 def rho_gradient(g: Tensor, eps: Tensor, rho: Tensor, sigma: Tensor, entropy_weight: Tensor) -> Tensor:

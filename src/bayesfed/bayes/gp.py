@@ -59,11 +59,18 @@ def polya_gamma(c: Tensor, noise: Noise) -> Tensor:
     return (share * exponential).sum(0) + rest
 
 
+def triangular(factor: Tensor, right: Tensor, upper: bool) -> Tensor:
+    """Return factor^-1 right of a triangular factor (..., n, n), for right (..., n, m)."""
+    found: Tensor = torch.linalg.solve_triangular(factor, right, upper=upper)
+    return found
+
+
 def root(K: Tensor) -> Tensor:
     """F with F F^T = K (n, n) up to a millionth of its diagonal, (n, n); computed in float64, since K is nearly
     singular."""
     K = K.double()
-    return torch.linalg.cholesky_ex(K + 1e-6 * torch.diag(K.diagonal()))[0]
+    factor: Tensor = torch.linalg.cholesky_ex(K + 1e-6 * torch.diag(K.diagonal()))[0]
+    return factor
 
 
 @dataclass(frozen=True)
@@ -80,18 +87,18 @@ class WeightPosterior:
         A.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky_ex(A)[0]
         pull = (y / 2 @ F)[..., None].expand(*factor.shape[:-1], 1)
-        return WeightPosterior(factor, torch.linalg.solve_triangular(factor, pull, upper=False))
+        return WeightPosterior(factor, triangular(factor, pull, upper=False))
 
     def draw(self, noise: Noise) -> Tensor:
         """Draw w (chains, ..., r)."""
         z = self.pulled + noise(self.pulled)
-        return torch.linalg.solve_triangular(self.factor.mT, z, upper=True)[..., 0]
+        return triangular(self.factor.mT, z, upper=True)[..., 0]
 
     @functools.cached_property
     def inverse(self) -> Tensor:
         """L^-1 (..., r, r), for many points: a product with it is faster than solving by L."""
         L = self.factor
-        return torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), upper=False)
+        return triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), upper=False)
 
     def at(self, features: Tensor, prior: float) -> tuple[Tensor, Tensor]:
         """Return mean and variance (chains, ..., m) of f at points with such features (m, r), whose prior variance is
@@ -117,8 +124,7 @@ def solve(factor: Tensor, right: Tensor) -> Tensor:
 
     By two triangular solves: on a GPU torch up to 2.11 hands a batched `cholesky_solve` to MAGMA, which cannot be recorded.
     """
-    half = torch.linalg.solve_triangular(factor, right, upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return triangular(factor.mT, triangular(factor, right, upper=False), upper=True)
 
 
 class Predictive(torch.autograd.Function):
@@ -141,7 +147,7 @@ class Predictive(torch.autograd.Function):
         return w @ K_star.mT, prior - (V.mT * K_star).sum(-1)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor | None, ...]:
         w, V = ctx.saved_tensors
         pulled, scaled = (V @ g[..., None])[..., 0], (V * h[..., None, :]).flatten(0, -3)
         in_K = (scaled @ V.flatten(0, -3).mT).sum(0) - pulled.flatten(0, -2).mT @ w.flatten(0, -2)
@@ -199,4 +205,4 @@ class Landmarks:
 
     def features(self, x: Tensor) -> Tensor:
         """phi of each of m points (m, D): (m, r)."""
-        return torch.linalg.solve_triangular(self.factor, self.kernel(self.z, x), upper=False).mT
+        return triangular(self.factor, self.kernel(self.z, x), upper=False).mT

@@ -38,4 +38,5 @@ def posterior_delta(start: Tensor, samples: Tensor, rho: float) -> Tensor:
     rho_l = 1 / (1 + (count - 1) * rho)
     centred = x - x.mean(0)
     ridge = (count - 1) * rho_l / (1 - rho_l) * torch.eye(count, dtype=x.dtype, device=x.device)
-    return (v - centred.T @ torch.linalg.solve(centred @ centred.T + ridge, centred @ v)) / rho_l
+    inside: Tensor = torch.linalg.solve(centred @ centred.T + ridge, centred @ v)
+    return (v - centred.T @ inside) / rho_l

@@ -15,7 +15,7 @@ from bayesfed.core.errors import InputError
 
 if TYPE_CHECKING:
     from bayesfed.engine.training import Place
-    from bayesfed.runs.run_file import Run
+    from bayesfed.runs.spec import Run
 
 
 def add(commands: Commands) -> None:

@@ -42,7 +42,7 @@ PLAIN = {
     type(None), type(...), bool, int, str, bytes, complex, torch.dtype, torch.device, torch.Size, types.CodeType,
 }  # fmt: skip
 # The process's own generators: they are no one's state.
-SHARED = random._inst, np.random.mtrand._rand, torch.default_generator  # type: ignore[attr-defined]
+SHARED = random._inst, np.random.mtrand._rand, torch.default_generator
 
 Found = list[tuple[str, object]]  # objects, or their contents, each with how it is told of
 Apart = tuple[object, str, object]  # a key, how it is told of, and the object

@@ -20,6 +20,7 @@ from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import arrays, formats, own, prepare, reader, store
 from bayesfed.data.catalogue import described
+from bayesfed.data.reader import DESCRIPTION
 from bayesfed.data.records import CLIENT, FEATURE, NOBODY, SPLITS, Records, canonical_order, write_npz
 from bayesfed.data.source import File, Source
 
@@ -159,7 +160,7 @@ def _own_records(
         splits = own.read_splits(wanted)
     else:
         place = _published(wanted, mirror, scratch) if wanted.files else wanted.folder
-        _check_files(wanted, place, f"{own.DESCRIPTION} gives")
+        _check_files(wanted, place, f"{DESCRIPTION} gives")
         splits, noted["reader"] = own.run_reader(wanted, place, mirror if place == mirror else None)
     ordered = {split: rows[canonical_order(rows)[0]] for split, rows in arrays.records(splits).items()}
     source = own.as_described(wanted.name, wanted.folder)

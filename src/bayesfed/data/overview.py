@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bayesfed.core import files
 from bayesfed.data import partition, store
+from bayesfed.data.schemes import Scheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 WRITTEN_OUT = 20  # up to so many rows and columns, numbers are legible
 
 
-def write(dataset: str, scheme: partition.Scheme, seed: int, data_dir: Path, folder: Path,
+def write(dataset: str, scheme: Scheme, seed: int, data_dir: Path, folder: Path,
           partitions: Path | None = None) -> list[Path]:  # fmt: skip
     """Write the picture (svg, png) and the table (csv) to `folder`, named like the partition; return them.
 

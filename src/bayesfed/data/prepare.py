@@ -64,7 +64,8 @@ def resize(images: Images, side: int) -> Images:
 def standardise(features: Features, training: Features) -> Features:
     """Bring each feature to mean 0 and standard deviation 1 over the training split; one that is constant there to 0."""
     mean, std = training.mean(0, dtype=np.float64), training.std(0, dtype=np.float64)
-    return ((features - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+    scaled: Features = ((features - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+    return scaled
 
 
 PREPARATIONS: dict[str, Callable[..., NDArray[Any]]] = {
@@ -139,7 +140,8 @@ def in_channels(images: Images, channels: int) -> Images:
         return images
     if channels == COLOUR:
         return images.repeat(COLOUR, axis=1)
-    return np.einsum("nchw,c->nhw", images, LUMA).round().astype(np.uint8)[:, None]
+    luma: Images = np.einsum("nchw,c->nhw", images, LUMA).round().astype(np.uint8)
+    return luma[:, None]
 
 
 def identity(source: Source) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class Mixer:
         self.order = rng.generator(seed, "order", node.round, node.client)
         self.augment = rng.generator(seed, "augment", node.round, node.client)
         self.fixed = federation.run.budget.batch_order == "fixed"
-        self.start = lambda: rng.generator(seed, "order", 0, node.client)
+        self.start = functools.partial(rng.generator, seed, "order", 0, node.client)
         self.passed = (node.round - 1) * sum(phase.batches for phase in phases)  # mini-batches before the next one
 
     def epoch(self, shard: Shard, images: int | None = None, augment: bool = True, skip: int = 0) -> Iterator[Chunk]:

@@ -24,7 +24,8 @@ def placed(one: store.Dataset, compute: Compute) -> tuple[Images | Features, Ima
             place(one.source, one.train_images, one.train_labels, augment=one.source.augment),
             place(one.source, one.test_images, one.test_labels, augment="none"),
         )
-    return one.placed[key]
+    found: tuple[Images | Features, Images | Features] = one.placed[key]
+    return found
 
 
 def round_half_up(value: float) -> int:

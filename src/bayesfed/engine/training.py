@@ -19,6 +19,7 @@ import torch
 from bayesfed.core import files, helper_modules, plugins
 from bayesfed.core.errors import InputError, file_on, of_machine
 from bayesfed.data import partition, store
+from bayesfed.data.schemes import Partition
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
@@ -197,7 +198,7 @@ def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Data
     return Federation(run, datasets, build_partition(run, place), compute, foreign, started)
 
 
-def build_partition(run: Run, place: Place) -> partition.Partition | None:
+def build_partition(run: Run, place: Place) -> Partition | None:
     """Make the run's cached partition if it is missing, and load it; None if every client holds a whole dataset."""
     if run.multi_task:
         return None

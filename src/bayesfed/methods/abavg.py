@@ -36,6 +36,8 @@ class ABAVG(FedAvg):
         validation_images: int = option(2000, low=1)
         weight: Literal["accuracy", "images-times-accuracy", "scaled-accuracy"] = "accuracy"
 
+    options: Options
+
     def server_images(self) -> int:
         return self.options.validation_images
 

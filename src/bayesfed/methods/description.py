@@ -21,7 +21,7 @@ def of(method: type[Method]) -> str:
     """Describe a method: its equations and their source, and its options with defaults and bounds."""
     hints = hints_of(method.Options)
     rows = []
-    for field in dataclasses.fields(method.Options):  # type: ignore[arg-type]
+    for field in dataclasses.fields(method.Options):
         takes = " ".join(filter(None, (kind_in_words(hints[field.name]), bounds_in_words(bounds_of(field)))))
         default = "required" if field.default is dataclasses.MISSING else f"default {field.default!r}"
         rows.append((field.name, default, takes))

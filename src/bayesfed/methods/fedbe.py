@@ -130,7 +130,7 @@ class Distillation:
     def along_directions(self, server: Node, start: Tensor, ends: Tensor) -> Tensor:
         """Draw as the public code does, in which all clients count alike."""
         deltas = ends - start
-        norms = deltas.reshape(len(deltas), -1).norm(dim=1).view(-1, *[1] * start.dim())
+        norms: Tensor = deltas.reshape(len(deltas), -1).norm(dim=1).view(-1, *[1] * start.dim())
         d = deltas / norms.clamp(min=1e-12)
         v = d.var(0, correction=0).clamp(min=1e-5)
         noise = v.sqrt() * self.options.spread * server.noise(start)
@@ -205,6 +205,8 @@ class FedBE(FedAvg):
     @dataclass(frozen=True)
     class Options(ServerOptions, FedAvg.Options):
         """FedAvg's of the clients, and those of the server."""
+
+    options: Options
 
     def __init__(self, options: FedBE.Options) -> None:
         super().__init__(options)

@@ -52,6 +52,8 @@ class FedCurv(FedAvg):
         weight_decay: float = option(0.0, low=0)
         clip: float | None = option(10.0, above=0)
 
+    options: Options
+
     def unfit(self, ground: Ground) -> str:
         return no_squares(self.options.squares, ground)
 

@@ -41,6 +41,8 @@ class FedDyn(FedAvg):
         momentum: float = option(0.0, low=0, high=1)
         weight_decay: float = option(1e-3, low=0)
 
+    options: Options
+
     def init_server(self, server: Node) -> State:
         theta = server.initial()
         return {"theta": theta, "h": torch.zeros_like(theta)}

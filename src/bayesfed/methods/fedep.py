@@ -69,6 +69,8 @@ class FedEP(Method):
         step: float = option(0.5, above=0)
         step_momentum: float = option(0.9, low=0, high=1)
 
+    options: Options
+
     def __init__(self, options: FedEP.Options) -> None:
         super().__init__(options)
         self.sgd = SGD(options.lr, options.momentum, 0.0)

@@ -56,6 +56,8 @@ class FedIvon(Method):
         beta2: float = option(0.99999, above=0, high=1)
         rescale: bool = True
 
+    options: Options
+
     def __init__(self, options: FedIvon.Options) -> None:
         super().__init__(options)
         o = options

@@ -46,6 +46,8 @@ class FedLap(FedAvg):
         momentum: float = option(0.0, low=0, high=1)
         weight_decay: float = option(0.0, low=0)
 
+    options: Options
+
     def rho(self, c: Node) -> float:
         """Return the damping of a client's duals."""
         return self.options.damping or 1 / c.clients

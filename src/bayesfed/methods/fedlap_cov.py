@@ -51,6 +51,8 @@ class FedLapCov(FedLap):
         received: Literal["prior", "flat"] = "prior"
         draws: int = option(1, low=1)
 
+    options: Options
+
     def unfit(self, ground: Ground) -> str:
         if self.options.proximal == "norm":
             return "method.proximal: FedLap-Cov's term is squared in the public code, too; take squared"

@@ -45,6 +45,8 @@ class FedPA(FedAvg):
         server_lr: float = option(0.5, above=0)
         server_momentum: float = option(0.9, low=0, high=1)
 
+    options: Options
+
     def init_server(self, server: Node) -> State:
         theta = server.initial()
         return {"theta": theta, "v": torch.zeros_like(theta)}

@@ -29,6 +29,8 @@ class FedPPDDistill(FedPPD):
         server_student_lr: float = option(2.5e-3, above=0)
         server_weight_decay: float = option(1e-4, low=0)
 
+    options: Options
+
     def __init__(self, options: FedPPDDistill.Options) -> None:
         super().__init__(options)
         self.distillations = [

@@ -29,6 +29,8 @@ class FedProx(FedAvg):
 
         mu: float = option(0.01, low=0)
 
+    options: Options
+
     def start(self, c: Node, message: State) -> State:
         return super().start(c, message) | {"theta_t": message["theta"].clone()}
 

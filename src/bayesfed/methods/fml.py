@@ -52,6 +52,8 @@ class FML(Method):
         evaluate: Literal["round", "epoch"] = "round"
         meme_adam: float | None = option(None, above=0)
 
+    options: Options
+
     def __init__(self, options: FML.Options) -> None:
         super().__init__(options)
         o = options

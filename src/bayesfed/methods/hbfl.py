@@ -92,6 +92,8 @@ class HBFL(Method):
         momentum: float = option(0.9, low=0, high=1)
         weight_decay: float = option(5e-4, low=0)
 
+    options: Options
+
     def __init__(self, options: HBFL.Options) -> None:
         super().__init__(options)
         o = options

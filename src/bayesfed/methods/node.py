@@ -220,7 +220,8 @@ class Node(Learner):
 
     def split(self, theta: Tensor, network: str = GLOBAL) -> Sequence[Tensor]:
         """Return a network's vector as views of its weights and biases, each flat, one after another."""
-        return theta.split(list(self._sizes[network]))
+        views: Sequence[Tensor] = theta.split(list(self._sizes[network]))
+        return views
 
     def splice(self, received: Tensor, own: Tensor) -> Tensor:
         """Return the whole vector from the server's entries and the client's own."""

@@ -105,6 +105,8 @@ class PFedGP(Method):
         chains: int = option(20, low=1)
         test_chains: int = option(30, low=1)
 
+    options: Options
+
     def __init__(self, options: PFedGP.Options) -> None:
         super().__init__(options)
         self.sgd = SGD(options.lr, options.momentum, options.weight_decay)

@@ -16,7 +16,8 @@ MOST = 1000  # images of each kind in a resampling, where there are so many
 
 def entropy(log_probabilities: Tensor) -> Tensor:
     """Return -sum_c p_c log p_c in nats (n,), float64, of log class probabilities (n, classes)."""
-    return torch.special.entr(log_probabilities.double().exp()).sum(-1)
+    of_class: Tensor = torch.special.entr(log_probabilities.double().exp())
+    return of_class.sum(-1)
 
 
 def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:

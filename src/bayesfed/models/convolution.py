@@ -148,10 +148,12 @@ def unpooled(g: Tensor, x: Tensor, weight: Tensor, pool: int, kept: list[Tensor]
         return g
     if x.is_mkldnn:
         z, y = kept.pop(), kept.pop()
-        return onednn_pool_backward(g, y, z, *windows(pool))
+        found: Tensor = onednn_pool_backward(g, y, z, *windows(pool))
+        return found
     places = kept.pop()
     shape = [len(x), len(weight), x.shape[2] - weight.shape[2] + 1, x.shape[3] - weight.shape[3] + 1]
     last = places.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format
     like = torch.empty(shape, dtype=g.dtype, device=g.device, memory_format=layout)
-    return pool_backward(g, like, *windows(pool), places)  # `like` for its shape and its order of memory alone
+    found = pool_backward(g, like, *windows(pool), places)  # `like` for its shape and its order of memory alone
+    return found

@@ -88,4 +88,4 @@ def resnet(layers: int, classes: int) -> nn.Module:
     build = {18: torchvision.models.resnet18, 34: torchvision.models.resnet34}[layers]
     module = build(weights=None, num_classes=classes)
     xavier(module.fc)
-    return module
+    return module  # type: ignore[no-any-return]  # torchvision has no types

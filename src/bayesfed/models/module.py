@@ -68,7 +68,7 @@ class ModuleNetwork:
         """
         self.name, self.shape, self.classes = name, shape, classes
         self.build = build
-        self._build = lambda: call(build, classes, shape)
+        self._build: Callable[[], nn.Module] = lambda: call(build, classes, shape)
         self._mine = threading.local()
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(4, *self.shape, generator=generator)

@@ -6,11 +6,12 @@ from typing import Any
 from bayesfed.core.errors import InputError
 from bayesfed.plan.paper_check import naming, place
 from bayesfed.results import cells, claims, formatting, selection
-from bayesfed.results.records import BUDGET
+from bayesfed.results.records import BUDGET, Record, select
 from bayesfed.results.statistics import POINTS
+from bayesfed.results.study import Study
 
 
-def means(study: cells.Study) -> None:
+def means(study: Study) -> None:
     """Check that no cell of the paper's tables, no line of its figures and no side of its claims takes several runs of a
     seed for one.
 
@@ -24,7 +25,7 @@ def means(study: cells.Study) -> None:
         naming(f"{study.paper}.yaml, claim '{claim['claim']}'", claim_means, study, claim)
 
 
-def filled(study: cells.Study) -> None:
+def filled(study: Study) -> None:
     """Check that the study's records, those of a config, fill each table and figure that the config adds.
 
     Raises InputError that names the first one without any.
@@ -40,12 +41,12 @@ def filled(study: cells.Study) -> None:
                 )
 
 
-def shown_in_table(study: cells.Study, table: Mapping[str, Any]) -> list[list[cells.Record]]:
+def shown_in_table(study: Study, table: Mapping[str, Any]) -> list[list[Record]]:
     """Return the records of each cell of a table."""
     return [cell.records for _, of_row in cells.rows(study, table) for cell in of_row]
 
 
-def shown_in_figure(study: cells.Study, figure: Mapping[str, Any]) -> list[list[cells.Record]]:
+def shown_in_figure(study: Study, figure: Mapping[str, Any]) -> list[list[Record]]:
     """Return the records of each line of a figure."""
     where = {"experiment": figure["experiment"], "method": figure["methods"], **figure.get("where", {})}
     named = [
@@ -54,17 +55,17 @@ def shown_in_figure(study: cells.Study, figure: Mapping[str, Any]) -> list[list[
         figure.get("curves", "method"),
         *([figure["x"]] if "x" in figure else []),
     ]
-    lines: dict[tuple[str, ...], list[cells.Record]] = {}
-    for record in cells.select(study.records, where):
+    lines: dict[tuple[str, ...], list[Record]] = {}
+    for record in select(study.records, where):
         if record.level == figure["accuracy"]:
             lines.setdefault(tuple(map(record.field, named)), []).append(record)
     return list(lines.values())
 
 
-def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
+def claim_means(study: Study, claim: Mapping[str, Any]) -> None:
     """`means` of a claim; a gain is one over several models."""
     for test in claims.tests(study, claim) if claim["kind"] != "smaller gain" else []:
-        sides: dict[tuple[str, ...], list[cells.Record]] = {}
+        sides: dict[tuple[str, ...], list[Record]] = {}
         for record in test.records:
             at = record.field(claim["along"]) if "along" in claim else ""
             sides.setdefault((record.method, at), []).append(record)
@@ -72,13 +73,13 @@ def claim_means(study: cells.Study, claim: Mapping[str, Any]) -> None:
             one_run_a_seed(records, claim, "where")
 
 
-def table_means(study: cells.Study, table: Mapping[str, Any]) -> None:
+def table_means(study: Study, table: Mapping[str, Any]) -> None:
     """`means` of a table."""
     for records in shown_in_table(study, table):
         one_run_a_seed(records, table, "rows or columns")
 
 
-def figure_means(study: cells.Study, figure: Mapping[str, Any]) -> None:
+def figure_means(study: Study, figure: Mapping[str, Any]) -> None:
     """`means` of a figure; where runs are points there is nothing to average."""
     if not POINTS.isdisjoint(figure.get("shows", {})):
         return
@@ -86,11 +87,11 @@ def figure_means(study: cells.Study, figure: Mapping[str, Any]) -> None:
         one_run_a_seed(records, figure, "rows, columns, curves or where")
 
 
-def one_run_a_seed(records: Iterable[cells.Record], item: Mapping[str, Any], keys: str) -> None:
+def one_run_a_seed(records: Iterable[Record], item: Mapping[str, Any], keys: str) -> None:
     """Raise InputError where records of one seed, that would be averaged, are of several runs, and name what these differ
     in; a search chooses among its own."""
     over = item["search"]["over"] if "search" in item else []
-    once: dict[tuple[str, ...], cells.Record] = {}
+    once: dict[tuple[str, ...], Record] = {}
     for record in records:
         other = once.setdefault((record.seed, *map(record.field, over)), record)
         if other.folder != record.folder:

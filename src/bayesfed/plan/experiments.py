@@ -193,7 +193,7 @@ def run_mapping(
     check_change(budget, (), "config.run")
     check_change(change, point, "run")
     for axis, value in point.items():
-        check_axis(axis, method)  # type: ignore[arg-type]
+        check_axis(axis, method)
         if axis != "method":
             put(mapping, axis.split("."), value)
     for axis, known in (("dataset", "dataset" in mapping), ("models.global", "models" in mapping)):
@@ -226,7 +226,7 @@ def check_axis(axis: str, method: type[Method]) -> None:
     """Refuse an axis that is not the full name of a key in run files of this method; the error has the nearest one."""
     if axis in ELSEWHERE and axis != "method":
         raise InputError(f"axis '{axis}': {ELSEWHERE[axis]}")
-    if axis not in (valid := axes_of(method)):  # type: ignore[arg-type]
+    if axis not in (valid := axes_of(method)):
         raise InputError(f"{axis}: unknown key; {nearest(axis, valid)}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bayesfed.papers.grid import Tree
 
 if TYPE_CHECKING:
-    from bayesfed.runs.run_file import Run
+    from bayesfed.runs.spec import Run
 
 # A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
 # Short runs are trained several to a job: at most so many, of so much cost together, about five minutes of that MLP.

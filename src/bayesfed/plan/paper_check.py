@@ -7,7 +7,9 @@ from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
+from bayesfed.results.records import Record, of_metric, select
 from bayesfed.results.statistics import FOREIGN, LEVELS, VALIDATION, read_metric
+from bayesfed.results.study import Study
 
 OF_KIND = {  # what each kind of claim has beside what all have
     "higher": ("method", "than"),
@@ -26,7 +28,7 @@ UNASKED = {
 }
 
 
-def paper(study: cells.Study, published: Path) -> None:
+def paper(study: Study, published: Path) -> None:
     """Check a paper; the study's records are those of its own grid, none of them run.
 
     Raises InputError that names the item, in the paper's file or in the config that added it, what is wrong in it, and the
@@ -44,7 +46,7 @@ def paper(study: cells.Study, published: Path) -> None:
     naming(str(published), check_published, study, published)
 
 
-def check_labels(study: cells.Study) -> None:
+def check_labels(study: Study) -> None:
     """Raise InputError where two names have one label, by which panels, rows and columns are told apart."""
     names: dict[str, str] = {}
     for name, label in study.spec.get("labels", {}).items():
@@ -54,7 +56,7 @@ def check_labels(study: cells.Study) -> None:
             )
 
 
-def place(study: cells.Study, kind: str, name: str) -> str:
+def place(study: Study, kind: str, name: str) -> str:
     """Where a table or a figure is written: in the config that added it, or in the paper's file."""
     return f"config.{kind}.{name}" if name in study.spec["added"][kind] else f"{study.paper}.yaml, {name}"
 
@@ -74,17 +76,17 @@ def one_of(value: object, valid: Iterable[object], what: str) -> None:
         raise InputError(f"no {what} is named '{value}'; {nearest(value, valid)}")
 
 
-def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Record]:
+def of_experiments(study: Study, names: Iterable[str]) -> list[Record]:
     """Return the records of experiments; raises InputError for an unknown one."""
     names = list(names)
     for name in names:
         one_of(name, study.spec["experiments"], "experiment")
-    return cells.select(study.records, {"experiment": names})
+    return select(study.records, {"experiment": names})
 
 
-def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
+def of_level(records: Sequence[Record], metric: str, own: Mapping[str, Any]) -> list[Record]:
     """Return the records of a metric; raises InputError where none of these experiments has any."""
-    found, statistic = cells.of_metric(records, metric, own)
+    found, statistic = of_metric(records, metric, own)
     if statistic.of.startswith(FOREIGN):
         asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
         one_of(asked, formatting.unique(name for record in found for name in record.foreign), "OOD dataset of its runs")
@@ -99,13 +101,13 @@ def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any
     return found
 
 
-def asked_for(records: Sequence[cells.Record], what: str, where: str) -> None:
+def asked_for(records: Sequence[Record], what: str, where: str) -> None:
     """Raise InputError where no run of these experiments is asked for it."""
     if records and not any(what in record.asks for record in records):
         raise InputError(f"'{where}': {named(records)} {UNASKED[what]}")
 
 
-def named(records: Iterable[cells.Record]) -> str:
+def named(records: Iterable[Record]) -> str:
     """Return the experiments of records: `experiment 'one', 'other'`."""
     return "experiment " + ", ".join(f"'{name}'" for name in formatting.unique(record.experiment for record in records))
 
@@ -115,7 +117,7 @@ def without(level: str) -> str:
     return "has no global model" if level == "global" else "does not test clients every round (clients_on_test: round)"
 
 
-def number(record: cells.Record, axis: str, key: str) -> None:
+def number(record: Record, axis: str, key: str) -> None:
     """Raise InputError where a record's value of an axis is no number."""
     try:
         float(record.field(axis))
@@ -123,10 +125,10 @@ def number(record: cells.Record, axis: str, key: str) -> None:
         raise InputError(f"{key}: '{record.field(axis)}' of {axis} is no number for an axis") from None
 
 
-def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
+def values(records: Sequence[Record], where: Mapping[str, Any]) -> None:
     """Raise InputError for a field that records do not have, or a value that none of them has."""
     for field, value in where.items():
-        cells.select(records, {field: []})
+        select(records, {field: []})
         valid = formatting.unique(record.field(field) for record in records)
         for each in value if isinstance(value, list) else [value]:
             if formatting.text(each) not in valid:
@@ -135,7 +137,7 @@ def values(records: Sequence[cells.Record], where: Mapping[str, Any]) -> None:
                 )
 
 
-def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
+def check_table(study: Study, table: Mapping[str, Any]) -> None:
     """Return a table: its experiment and metric, every value of rows and columns, and their crossings."""
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
@@ -160,7 +162,7 @@ def check_table(study: cells.Study, table: Mapping[str, Any]) -> None:
                 raise InputError(f"no cell of experiment '{table['experiment']}' has {crossing}")
 
 
-def check_figure(study: cells.Study, figure: Mapping[str, Any]) -> None:
+def check_figure(study: Study, figure: Mapping[str, Any]) -> None:
     """Return a figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     one_of(figure["accuracy"], LEVELS, "accuracy")
     records_of = of_experiments(study, [figure["experiment"]])
@@ -173,12 +175,12 @@ def check_figure(study: cells.Study, figure: Mapping[str, Any]) -> None:
         used = [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]
         check_search(study, figure["search"], [figure["experiment"]], [f"{figure['accuracy']}_accuracy_best"], used)
     for field in [*figure["rows"], *figure["columns"], figure.get("curves", "method"), *along]:
-        cells.select(records, {field: []})
+        select(records, {field: []})
     for record in records if along else []:
         number(record, figure["x"], "x")
 
 
-def check_shows(figure: Mapping[str, Any], records: Sequence[cells.Record]) -> None:
+def check_shows(figure: Mapping[str, Any], records: Sequence[Record]) -> None:
     """Return what a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
     shows = figure["shows"]
     kinds = [kind for kind in SHOWS if kind in shows]
@@ -195,7 +197,7 @@ def check_shows(figure: Mapping[str, Any], records: Sequence[cells.Record]) -> N
         asked_for(records, "active", "shows")
 
 
-def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
+def check_claim(study: Study, claim: Mapping[str, Any]) -> None:
     """Check a claim: the keys of its kind, all its names, and that the paper's grid has a cell in which it can be tested."""
     kind = claim["kind"]
     for key in dict.fromkeys(itertools.chain(*OF_KIND.values())):
@@ -206,7 +208,7 @@ def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
     own = study.spec.get("statistics", {})
     records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
     for record in records if "along" in claim else []:
-        cells.select(records, {claim["along"]: []})
+        select(records, {claim["along"]: []})
         if kind in ("falls", "rises"):
             number(record, claim["along"], "along")
     if "at" in claim:
@@ -214,7 +216,7 @@ def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
     than = [] if "at" in claim else claim.get("than", [])
     methods = [*claim.get("methods", []), *than, *([claim["method"]] if "method" in claim else [])]
     datasets = [*claim.get("than_dataset", []), *([claim["dataset"]] if "dataset" in claim else [])]
-    cells.select(records, {axis: [] for axis in claim.get("apart", [])})
+    select(records, {axis: [] for axis in claim.get("apart", [])})
     values(records, {"method": methods, "dataset": datasets, **claim.get("where", {})})
     if "search" in claim:
         used = ["method", *([claim["along"]] if "along" in claim else [])]
@@ -224,7 +226,7 @@ def check_claim(study: cells.Study, claim: Mapping[str, Any]) -> None:
 
 
 def check_search(
-    study: cells.Study,
+    study: Study,
     asked: Mapping[str, Any],
     experiments: Sequence[str],
     metrics: Sequence[str],
@@ -235,7 +237,7 @@ def check_search(
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}
         own = study.spec.get("statistics", {})
-        _, by = cells.of_metric([], asked["by"], own)
+        _, by = of_metric([], asked["by"], own)
         if by.of.startswith(VALIDATION):
             asked_for(records, "validation", asked["by"])
         elif by.scale != 100 or by.of != "accuracy":
@@ -255,7 +257,7 @@ def check_search(
         raise InputError(f"search: {error}") from None
 
 
-def check_axes(records: Sequence[cells.Record], over: Sequence[str], used: Sequence[str]) -> None:
+def check_axes(records: Sequence[Record], over: Sequence[str], used: Sequence[str]) -> None:
     """Raise InputError where a search is over no axis, or one that its item tells cells apart by."""
     known = [*selection.FIELDS[1:], *formatting.unique(axis for record in records for axis in record.axes)]
     for axis in over:
@@ -266,7 +268,7 @@ def check_axes(records: Sequence[cells.Record], over: Sequence[str], used: Seque
         raise InputError("over: expected the axes to choose the best over, found none")
 
 
-def check_published(study: cells.Study, published: Path) -> None:
+def check_published(study: Study, published: Path) -> None:
     """Return the published numbers: each of a table, in a cell of one, and what else its row says true of that cell's
     runs."""
     rows = comparison.read_published(published)
@@ -284,7 +286,7 @@ def check_published(study: cells.Study, published: Path) -> None:
         check_item(study, [row for row in rows if row["item"] == item], of_item)
 
 
-def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
+def check_item(study: Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
     """Return the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
     placed = set[int]()
     every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
@@ -298,7 +300,7 @@ def check_item(study: cells.Study, rows: comparison.Published, of_item: Iterable
             raise InputError(f"no cell of {row['item']} has {keys}, which is published as {row['value']}")
 
 
-def check_row(study: cells.Study, row: Mapping[str, str], cell: cells.Cell) -> None:
+def check_row(study: Study, row: Mapping[str, str], cell: cells.Cell) -> None:
     """Raise InputError where a row of published numbers says of its cell what no run of it has."""
     left = [
         key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)

@@ -64,7 +64,7 @@ def load(config: Tree) -> dict[str, Any]:
         said = done.stderr.strip()
         raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
     sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith("bayesfed: "))
-    return json.loads((into / PLAN).read_text(encoding="utf-8"))
+    return dict(json.loads((into / PLAN).read_text(encoding="utf-8")))
 
 
 def current(config: Tree, into: Path) -> dict[str, Any] | None:

@@ -246,7 +246,7 @@ def tests(study: Study, claim: Claim) -> list[Test]:
     return KINDS[claim["kind"]](records, claim, statistic)
 
 
-def tested(study: cells.Study, claim: Claim) -> Tested:
+def tested(study: Study, claim: Claim) -> Tested:
     """Test a claim in each of its cells, and judge what came of it in each and in all."""
     found = tests(study, claim)
     planned = claim.get("cells", 0)

@@ -13,9 +13,10 @@ import pandas as pd
 
 from bayesfed.results import selection
 from bayesfed.results.formatting import unique
-from bayesfed.results.records import UNRECORDED, Record, of_metric, select
+from bayesfed.results.records import Record, of_metric, select
 from bayesfed.results.statistics import BEST, POINTS
 from bayesfed.results.study import Study
+from bayesfed.results.whole_run import UNRECORDED
 
 COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"

@@ -7,12 +7,11 @@ from typing import Any
 import yaml
 
 from bayesfed.core.options import flat
-from bayesfed.results import whole_run
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.per_run import OfRun, Rows
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.run_records import RunRecord, number
-from bayesfed.results.statistics import RUN, read_metric
+from bayesfed.results.statistics import RUN, VALIDATION, read_metric
 
 UNITS = {"accuracy": "_percent", "ece": "_percent", "mce": "_percent", "nll": "_nats"}
 """Ends of columns; Brier scores and AUROCs have no unit."""
@@ -122,9 +121,9 @@ def of_validation(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for side, name in (("global", ""), ("clients", "client_")):
         for model, values in block.get(side, {}).items():
             for metric, value in values.items():
-                yield f"{whole_run.VALIDATION}{name}{column(model, metric)}", measured(metric, value)
+                yield f"{VALIDATION}{name}{column(model, metric)}", measured(metric, value)
     if block:
-        yield f"{whole_run.VALIDATION}best_round", str(block["best_round"])
+        yield f"{VALIDATION}best_round", str(block["best_round"])
         for side, name in (("global", "global"), ("clients", "client")):
             at_best = block["accuracy_at_best_round"][side]
-            yield f"{name}_accuracy_at_{whole_run.VALIDATION}best_round_percent", percent(at_best)
+            yield f"{name}_accuracy_at_{VALIDATION}best_round_percent", percent(at_best)

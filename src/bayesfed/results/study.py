@@ -11,9 +11,10 @@ from typing import Any
 
 from bayesfed.core.errors import InputError
 from bayesfed.results.formatting import spoken, text, unique
-from bayesfed.results.records import BUDGET, FIELDS, IN_SUMMARY, UNRECORDED, Record, grouped
+from bayesfed.results.records import BUDGET, FIELDS, IN_SUMMARY, Record, grouped
 from bayesfed.results.run_records import RunRecord, number
 from bayesfed.results.statistics import RUN
+from bayesfed.results.whole_run import UNRECORDED
 from bayesfed.runs.run_folder import NO_GLOBAL
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
@@ -54,7 +55,7 @@ class Study:
     @property
     def own_method(self) -> str:
         """The label of the paper's own method: the first that bears the paper's name, else its first."""
-        methods = self.spec["methods"]
+        methods: Mapping[str, Mapping[str, Any]] = self.spec["methods"]
         return next((label for label, block in methods.items() if block.get("name") == self.paper), next(iter(methods)))
 
     @property

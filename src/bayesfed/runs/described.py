@@ -13,7 +13,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.core.options import not_default, plain
 from bayesfed.data.schemes import Scheme
 from bayesfed.methods.method import Method
-from bayesfed.runs import compatibility, run_file
+from bayesfed.runs import compatibility, run_file, spec
 
 AnyPath = str | os.PathLike[str]
 
@@ -83,7 +83,7 @@ def block_of(method: Method) -> dict[str, Any]:
     return {"name": method.name} | not_default(method.options)
 
 
-def resolved(run: Run | Mapping[str, Any] | AnyPath, data: Path) -> run_file.Run:
+def resolved(run: Run | Mapping[str, Any] | AnyPath, data: Path) -> spec.Run:
     """Return a run, given by itself, by the mapping of its run file or by the file's path, with every default.
 
     Raises InputError for anything that is wrong, datasets with too few images included.

@@ -68,7 +68,7 @@ class Recorder:
             if out_of_memory(first):
                 raise
             raise Unrecordable(str(first).strip().partition("\n")[0]) from error
-        return cast(Callable[[], None], graph.replay)
+        return graph.replay
 
 
 @contextlib.contextmanager

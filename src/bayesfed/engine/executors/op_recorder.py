@@ -36,7 +36,7 @@ class OpRecorder(TorchDispatchMode):
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.fresh: dict[int, torch.UntypedStorage] = {}  # memory that the step made, by its place
         self.limit, self.size = limit, 0
@@ -56,7 +56,7 @@ class OpRecorder(TorchDispatchMode):
         return result
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self.whole:
             self.settle()
         self.calls.clear()
