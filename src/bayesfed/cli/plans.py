@@ -78,7 +78,7 @@ def add_results(commands: Commands, name: str, run: Callable[[argparse.Namespace
 
 
 def tell_of_runs(plan: Path) -> None:
-    """Say that all that was written is empty, if none of the plan's runs is finished."""
+    """Warn that all that was written is empty if none of the plan's runs is finished."""
     folder, planned = plan.parent.parent / "runs", json.loads(plan.read_text(encoding="utf-8"))["runs"]
     if not any((folder / run["folder"] / "summary.json").exists() for run in planned):
         print(

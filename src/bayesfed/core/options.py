@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What is asked of values beside their kind: of a type by `Annotated[tuple[int, ...], Bounds(least=1)]`.
+    """Bounds of a value beside its kind; for a type by `Annotated[tuple[int, ...], Bounds(least=1)]`.
 
     low, above, high: of a number, or of each in a list. least: of letters, of a list's values, of a mapping's keys.
     unique: no value of a list twice. pattern: what a whole text must match; `words` say it in errors.

@@ -28,7 +28,7 @@ def source(name: str) -> Source:
 
 
 def how_to_fetch(name: str, data: Path) -> str:
-    """Say what to do for a dataset in the folder `data`: the command, with the folder of own plugins where it is one."""
+    """Return the command that fetches a dataset into the folder `data`, with the plugins folder if it is one of those."""
     own = (
         ""
         if name in SOURCES or plugins.in_use.folder is None

@@ -214,7 +214,7 @@ def _write_split(wanted: Source, split: str, records: Records, folder: Path) -> 
 
 
 def _tell_clients(wanted: Source, names: Sequence[str], folder: Path) -> None:
-    """Say which clients are in one split alone, unless the test images are in common."""
+    """Print which clients are in one split alone, unless the test images are in common."""
     held = {}
     for split, words in zip(SPLITS, ("training", "test"), strict=True):
         with np.load(folder / f"{split}.npz", allow_pickle=False) as one:

@@ -258,7 +258,7 @@ def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
 
 
 def missing_labels(train: NDArray[np.uint8], test: NDArray[np.uint8]) -> str:
-    """Say which labels up to the largest no training image has; "" if there is none."""
+    """Name the labels up to the largest that no training image has; "" if there is none."""
     missing = np.setdiff1d(np.arange(1 + max(train.max(), test.max())), train)
     in_test = np.isin(missing, test)
     said = [

@@ -111,7 +111,7 @@ def noted(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def changed(source: Source, then: Mapping[str, Any], mirror: Path | None = None) -> str:
-    """Say what differs from when the reader ran, in words that name the file; "" if nothing does.
+    """Name what differs from when the reader ran, and its file; "" if nothing does.
 
     `mirror`: where its files are now, unless where they were.
     """

@@ -77,7 +77,7 @@ def resume(task: Task) -> None:
 
 
 def otherwise(task: Task, straight: Progress, middle: int) -> str:
-    """Say what differs in the run that was stopped after round `middle`; "" if it ends as the one that went straight
+    """Name what differs in the run that was stopped after round `middle`; "" if it ends as the one that went straight
     on.
     """
     elsewhere(task)

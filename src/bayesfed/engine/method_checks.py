@@ -67,8 +67,8 @@ def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
 
 
 def unlike(updates: Sequence[Update], shapes: Mapping[str, Sequence[int]]) -> str:
-    """Say which tensor of a client is of another shape than the server's of that name was, or than the first client's
-    is, in words; "" where none is.
+    """Describe the tensor of a client whose shape is not that of the server's of that name, or of the first client's;
+    "" if there is none.
     """
     expected = dict(shapes)
     for update in updates:

@@ -20,7 +20,9 @@ from bayesfed.runs.planned import PlannedRun
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, and why. `code` is its exit code; `of_machine`: another try, beside fewer jobs, may succeed."""
+    """The end of a run, and its reason. `code`: its exit code; `of_machine`: another try, beside fewer jobs, may
+    succeed.
+    """
 
     state: Literal["finished", "stopped", "held", "failed"]
     why: str = ""
@@ -29,8 +31,11 @@ class Outcome:
 
 
 def work(pipe: Connection, options: Mapping[str, Any]) -> None:
-    """Say that this worker is ready, "" or what is wrong with the options, then train each run that comes, and send its
-    Outcome, until the other end is closed.
+    """Report that this worker is ready, then train each run that comes and send its Outcome, until the other end is
+    closed.
+
+    The first message is "", or what is wrong with the options. These are those of `training.Place`, except where a
+    run's files are.
 
     `options` are those of `training.Place`, except where a run's files are.
     """

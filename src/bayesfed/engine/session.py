@@ -52,7 +52,7 @@ class Process:
             self.leased = True
 
     def warn(self, run: Run) -> None:
-        """Tell of the helpers of a run's own plugins, of each once."""
+        """Print the helpers of a run's own plugins, each once."""
         if new := helper_modules.found(run.plugin_files).keys() - self.told:
             print(helper_modules.told(sorted(new)), file=sys.stderr)
             self.told |= new
@@ -104,7 +104,7 @@ def train_file(path: Path, data: Path, place_of: Callable[[Run], Place], process
 
 
 def tell(path: Path, error: BaseException) -> int:
-    """Say why the run of a run file failed, in the last line of what is told; gives the exit code for it."""
+    """Print why the run of a run file failed, as the last line; return its exit code."""
     known = in_a_line(error)
     if not known:
         traceback.print_exception(error)

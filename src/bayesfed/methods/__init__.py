@@ -30,7 +30,7 @@ def ours() -> dict[str, type[Method]]:
 
 
 def fault(name: str, method: Any) -> str:
-    """Say what keeps this from being a method; "" if nothing does."""
+    """Name what keeps this from being a method; "" if nothing does."""
     if not (isinstance(method, type) and issubclass(method, Method)):
         return "expected a class derived from bayesfed.methods.base.Method"
     missing = [name for name in ("name", "label", "revision") if not hasattr(method, name)]

@@ -146,7 +146,7 @@ class Method(metaclass=ByOptions):
         return classes
 
     def unfit(self, ground: Ground) -> str:
-        """Say what keeps the method from such a run, after the key of the run file to change; "" if nothing does."""
+        """Return what keeps the method from such a run, after the key of the run file to change; "" if nothing does."""
         return ""
 
     def server_images(self) -> int:
@@ -154,7 +154,10 @@ class Method(metaclass=ByOptions):
         return 0
 
     def leak(self) -> str:
-        """Say what the method learns from labels of test images; "" for nothing, which it should be.
+        """Return what the method learns from labels of test images; "" for nothing, which it should be.
+
+        Only a method that returns something is given any. The run's log and provenance repeat it: its accuracy is not
+        that on unseen images.
 
         Only who says so is given any. The run's log and provenance repeat it: its accuracy is not that on unseen images.
         """

@@ -116,7 +116,7 @@ def gauss_newton(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
 
 
 def no_squares(squares: Squares, ground: Ground) -> str:
-    """Say why there are no such squares, for `Method.unfit`; "" if there are."""
+    """Return why there are no such squares, for `Method.unfit`; "" if there are."""
     if squares == "batch" or ground.by_image:
         return ""
     return (

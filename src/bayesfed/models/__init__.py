@@ -99,7 +99,7 @@ NETWORKS: dict[str, Builder] = {
 
 
 def fault(name: str, builder: Any) -> str:
-    """Say what keeps this from being a network; "" if nothing does."""
+    """Name what keeps this from being a network; "" if nothing does."""
     if name == CONVOLUTIONS:
         return "this word means that only convolutions are shared; take another name"
     if isinstance(builder, nn.Module):

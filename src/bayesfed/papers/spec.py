@@ -112,7 +112,7 @@ class Experiment(Grid):
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Grid):
-    """What a config changes in a paper's experiment, or an experiment of its own, by all keys of a `Grid`.
+    """A config's change of a paper's experiment, or an experiment of its own, with all keys of a `Grid`.
 
     In a paper's: skip it, or give other seeds, stand-in datasets, keys of its run, cases, or values of its axes.
     """
@@ -125,8 +125,9 @@ class Change(Grid):
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds where axes have certain values. where: axis, by its full name -> a value or several. run: keys of a run
-    file. methods: label -> hyperparameters."""
+    """Settings where axes have certain values. where: axis, by its full name -> a value or several. run: keys of a run
+    file. methods: label -> hyperparameters.
+    """
 
     where: Mapping[str, Any]
     run: RunKeys = RunKeys()
@@ -171,7 +172,8 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Shows:
-    """What a figure shows in place of the accuracy over rounds (results/figures.py): one of these, and its axis' label.
+    """The content of a figure in place of the accuracy over rounds (results/figures.py): one of these, and its axis'
+    label.
 
     diagnostic: a value that the server logs. predictors: the server's predictors of that name, in a round (-1: the last).
     labelled: accuracy by labelled images. reliability: accuracy by confidence. against: accuracy by that of another level.

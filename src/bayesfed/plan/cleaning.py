@@ -1,4 +1,6 @@
-"""What a results folder can do without: checkpoints and logs of finished runs, and a plan that would be made again."""
+"""Removal of what a results folder can do without: checkpoints and logs of finished runs, and a plan that would be made
+again.
+"""
 
 from __future__ import annotations
 

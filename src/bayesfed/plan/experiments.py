@@ -126,7 +126,7 @@ def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
 
 
 def differences(run: Run, printed: Run) -> list[str]:
-    """How a run differs from the one that the paper's file asks for, except in its data: `lr 0.001 (paper 0.01)`."""
+    """List how a run differs from the one that the paper's file asks for, except in its data: `lr 0.001 (paper 0.01)`."""
     from bayesfed.models.pretrained import SCRATCH
 
     ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
@@ -146,7 +146,7 @@ def shown(value: Any) -> str:
 
 
 def is_shipped(paper: str, name: str, spec: Tree) -> bool:
-    """Whether the paper's file asks for the experiment's runs as it was shipped to.
+    """Return True if the paper's file asks for the experiment's runs as it was shipped to.
 
     A file that says under `shipped` what its experiments asked for cannot pass for the paper's when it is edited; one
     that does not, a user's own, is taken at its word.

@@ -57,7 +57,7 @@ def check_labels(study: Study) -> None:
 
 
 def place(study: Study, kind: str, name: str) -> str:
-    """Where a table or a figure is written: in the config that added it, or in the paper's file."""
+    """Return where a table or a figure is written: in the config that added it, or in the paper's file."""
     return f"config.{kind}.{name}" if name in study.spec["added"][kind] else f"{study.paper}.yaml, {name}"
 
 
@@ -113,7 +113,7 @@ def named(records: Iterable[Record]) -> str:
 
 
 def without(level: str) -> str:
-    """Why an experiment has no accuracy of a level."""
+    """Return why an experiment has no accuracy of a level."""
     return "has no global model" if level == "global" else "does not test clients every round (clients_on_test: round)"
 
 

@@ -43,7 +43,7 @@ OF_CHANGE = {  # what has no place in an experiment of a config's own
 
 
 def folder(name: str) -> Path:
-    """Where the plan of the config of that name lies."""
+    """Return the folder of the plan of the config of that name."""
     return Path("results", name, "plan")
 
 
@@ -198,7 +198,7 @@ def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
 
 
 def paper_folder(name: str, config: Tree) -> Path:
-    """Where the file of a paper lies: in config/papers, or in the folder of own plugins."""
+    """Return the folder of a paper's file: config/papers, or that of own plugins."""
     own = Path(config["plugins"], plugins.PAPERS) if config.get("plugins") else None
     return own if own and (own / f"{name}.yaml").exists() else PAPERS
 

@@ -28,13 +28,13 @@ class Progress:
         self.thread = threading.Thread(target=self.watch, daemon=True)
 
     def start(self) -> None:
-        """Say what is to be trained, and begin to watch."""
+        """Print what is to be trained, and begin to watch."""
         told = f"{len(self.left)} runs to train" if self.left else "No run to train; tables, figures and the report"
         print(told, file=sys.stderr)
         self.thread.start()
 
     def end(self) -> None:
-        """Tell of the last runs, and stop."""
+        """Report the last runs, and stop."""
         self.stopped.set()
         if self.thread.is_alive():
             self.thread.join()

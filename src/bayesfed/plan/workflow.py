@@ -201,7 +201,7 @@ class Workflow:
         return {path.name: path.as_posix() for path in found} if self.config.get("benchmarks") else {}
 
     def tell_reasons(self) -> None:
-        """Say why rules have failed, from the logs that have come since the start."""
+        """Print why rules have failed, from the logs that have come since the start."""
         for path in sorted(Path(self.results, "logs").rglob("*.log")):
             if path.stat().st_mtime >= self.started:
                 for line in path.read_text(errors="replace").splitlines():
@@ -220,7 +220,9 @@ def code(*parts: str) -> list[str]:
 
 
 def every_run(arguments: Sequence[str], *, main: bool) -> bool:
-    """Say if each wanted run is a job: on a cluster's node, whose process is not the `main` one, and for a report alone."""
+    """Return True if each wanted run is a job: on a cluster's node, whose process is not the `main` one, and for a
+    report alone.
+    """
     return not main or ("--report" in arguments and "--report-after-run" not in arguments)
 
 

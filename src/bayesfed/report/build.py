@@ -117,7 +117,7 @@ def write(plan: Path, out: Path) -> list[Path]:
 
 
 def templates() -> jinja2.Environment:
-    """Give the page's templates; whatever a value holds is shown as text."""
+    """Return the environment of the page's templates; whatever a value holds is shown as text."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("bayesfed.report"),
         autoescape=True,
@@ -135,7 +135,9 @@ def libraries() -> str:
 
 
 def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: Mapping[str, Any]) -> Paper:
-    """Give a paper's tab; `own` are its runs by their names on the page, `held` what the clients of each partition hold."""
+    """Return a paper's tab; `own` are its runs by their names on the page, `held` the images that clients hold in each
+    partition.
+    """
     study, spec = of.study, of.study.spec
     tables = [of_paper(study, name, table, of.rows[name], of.compared[name]) for name, table in study.tables.items()]
     compared = [one for of_table in of.compared.values() for one in of_table]

@@ -1,4 +1,4 @@
-"""How the charts of the page are drawn: Vega-Lite specifications made with Altair, one a kind of chart, without data."""
+"""Vega-Lite specifications of the page's charts, made with Altair: one for each kind of chart, without data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_ROUNDS: Json = {
 
 @dataclass(frozen=True)
 class Curve:
-    """How a curve is drawn: its name in the data, its label, and its colour, dash and point."""
+    """The look of a curve: its name in the data, its label, and its colour, dash and point."""
 
     name: str
     label: str
@@ -42,8 +42,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Look:
-    """How curves are drawn: points marked where there are few, a logarithmic axis, the diagonal, points alone, or over
-    rounds, which are whole numbers."""
+    """The look of all curves: points marked if there are few, a logarithmic axis, the diagonal, points alone, or over
+    rounds, which are whole numbers.
+    """
 
     few: bool = False
     logarithmic: bool = False
@@ -72,7 +73,7 @@ def lines(curves: Sequence[Curve], below: str, upright: str, look: Look) -> Json
 @functools.cache
 @unvalidated
 def frame_of(look: Look, form: str) -> str:
-    """Give the specification of curves as JSON, with places to fill in: Altair takes its time for each.
+    """Return the specification of curves as JSON, with places to fill in: Altair takes its time for each.
 
     The mean over seeds, a band of one standard deviation, each seed thin behind; hover names run and value. Data: curve,
     seed, x, value, run.
@@ -164,7 +165,9 @@ def heat_map() -> Json:
 
 @unvalidated
 def clients() -> Json:
-    """Give a point a client: its accuracy over how many images it has. Data: client, model, images, value."""
+    """Return the specification of a point for each client: accuracy over number of images. Data: client, model, images,
+    value.
+    """
     x = alt.X("images:Q").title("training images").axis(grid=False, tickCount=5)
     y = alt.Y("value:Q").scale(zero=False).title("best accuracy on its shard (%)")
     tip = ["client:O", "model:N", "images:Q", alt.Tooltip("value:Q", title="accuracy", format=".2f")]
@@ -172,23 +175,23 @@ def clients() -> Json:
 
 
 def nearest() -> Any:
-    """Give the point nearest to the pointer."""
+    """Return a selection of the point nearest to the pointer."""
     return alt.selection_point(name="hover", on="pointerover", nearest=True, empty=False, clear="pointerout")
 
 
 def between(low: str, high: str, kind: Literal["linear", "log"] = "linear") -> alt.Scale:
-    """Give a scale between two parameters of the page."""
+    """Return a scale between two parameters of the page."""
     zero: Json = {} if kind == "log" else {"zero": False}
     return alt.Scale(type=kind, domain=[alt.ExprRef(low), alt.ExprRef(high)], nice=False, **zero)
 
 
 def ends_of_axes() -> list[Any]:
-    """Give the parameters that hold the ends of a panel's axes, percentages unless the page says otherwise."""
+    """Return the parameters that hold the ends of a panel's axes, percentages unless the page says otherwise."""
     return [alt.param(name, value=number) for name, number in (("left", 0), ("right", 100), ("low", 0), ("high", 100))]
 
 
 def diagonal(x: Any, y: Any) -> Any:
-    """Give the line on which both axes are equal, from end to end of the panel."""
+    """Return the line on which both axes are equal, from end to end of the panel."""
     ends = alt.Chart(alt.InlineData([{"last": False}, {"last": True}])).transform_calculate(
         x="datum.last ? min(right, high) : max(left, low)", value="datum.x"
     )
@@ -196,7 +199,7 @@ def diagonal(x: Any, y: Any) -> Any:
 
 
 def finished(chart: Any, height: int = HEIGHT) -> Json:
-    """Give a chart as JSON, as wide as its place, without what the page gives: its data, and its colours."""
+    """Return a chart as JSON, as wide as its place, without what the page adds: its data and its colours."""
     whole = chart.properties(width="container", height=height, data=alt.NamedData("panel"))
     spec: Json = whole.to_dict(validate=False)
     spec.pop("config", None)

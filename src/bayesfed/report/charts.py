@@ -55,13 +55,13 @@ class Chart:
     choices: str = ""
 
     def data(self) -> Json:
-        """Say what the page's script needs of it."""
+        """Return the chart as the page's script needs it."""
         panels = [{"title": one.title, "csv": one.csv, "x": one.x, "y": one.y} for one in self.panels]
         return {"spec": self.spec, "panels": panels}
 
 
 def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
-    """Give a figure of a paper: the same numbers as in the picture of it (`results/drawing.py`)."""
+    """Return the chart of a paper's figure: the same numbers as in its picture (`results/plots.py`)."""
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
     frame = data.curves.rename(columns={"round": "x", "accuracy": "value"})
@@ -104,8 +104,10 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
 def by_experiment(
     study: Study, frame: pd.DataFrame, name: str, title: str, below: str, upright: str, *, diagonal: bool = False
 ) -> list[Chart]:
-    """Give a chart for each experiment of a frame (experiment, panel, curve, seed, x, value, run): a panel a cell, a curve a
-    method."""
+    """Return a chart for each experiment of a frame, with a panel for each cell and a curve for each method.
+
+    `frame`: experiment, panel, curve, seed, x, value, run.
+    """
     found = []
     for experiment, own in frame.groupby("experiment", sort=False):
         used = set(own["curve"].unique())
@@ -127,7 +129,7 @@ def by_experiment(
 
 
 def cell_name(study: Study, record: Record) -> str:
-    """Give a cell's name but for method and seed."""
+    """Name a cell without its method and seed."""
     words = [study.stand_ins([record]) or study.labels(record.dataset), study.label(record.model)]
     words += [f"alpha {record.alpha}"] if record.alpha else []
     words += [f"stragglers {record.stragglers}"] if record.stragglers not in ("", "0") else []
@@ -142,7 +144,7 @@ def without_curve(panels: Sequence[tuple[str, str]]) -> str:
 
 
 def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:
-    """Give the curves of these names (and labels), with colours as in the figures; dash and point tell them apart too."""
+    """Return the curves of these names (and labels), in the figures' colours; dash and point tell them apart too."""
     palette = figures.colours(places)
     return [
         Curve(
@@ -164,7 +166,7 @@ def thinned(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def bounds(values: pd.Series, percent: bool) -> Ends:
-    """Give the ends of an axis that shows all of these values with some room; a percentage ends at 0 and 100."""
+    """Compute the ends of an axis that shows all of these values with some room; a percentage ends at 0 and 100."""
     low, high = float(values.min()), float(values.max())
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = (max(low - room, 0.0), min(high + room, 100.0)) if percent else (low - room, high + room)
@@ -172,7 +174,7 @@ def bounds(values: pd.Series, percent: bool) -> Ends:
 
 
 def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
-    """Give the ends of an axis from the first place to the last."""
+    """Return the ends of an axis from the first place to the last."""
     first, last = float(places.min()), float(places.max())
     if first < last:
         return first, last
@@ -180,14 +182,14 @@ def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Give data as text."""
+    """Write data as CSV text."""
     text = io.StringIO()
     frame.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
     return text.getvalue()
 
 
 def csv_of_panels(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, str]:
-    """Give the data of each panel as text, by the panel's values of `sides`."""
+    """Write the data of each panel as CSV text, by the panel's values of `sides`."""
     head, *lines = csv(frame.drop(columns=[*sides])).splitlines(keepends=True)
     found: dict[Any, list[str]] = {}
     for panel, line in zip(zip(*(frame[side].tolist() for side in sides), strict=True), lines, strict=True):
@@ -196,7 +198,7 @@ def csv_of_panels(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, str]:
 
 
 def mean_curves(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, dict[str, list[tuple[float, float]]]]:
-    """Give the mean over seeds along each curve, by the panel's values of `sides`, then by the curve."""
+    """Compute the mean over seeds along each curve, by the panel's values of `sides`, then by the curve."""
     found: dict[Any, dict[str, list[tuple[float, float]]]] = {}
     mean = frame.groupby([*sides, "curve", "x"])["value"].mean()
     for (*panel, curve, at), value in zip(mean.index.tolist(), mean.tolist(), strict=True):
@@ -205,7 +207,7 @@ def mean_curves(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, dict[str
 
 
 def in_words(means: Mapping[str, list[tuple[float, float]]], names: Mapping[str, str], below: str) -> str:
-    """Say what a panel shows: where each curve ends and where it is highest, as means over seeds."""
+    """Describe a panel: where each curve ends and where it is highest, as means over seeds."""
     told = []
     for name, label in names.items():
         if points := means.get(name):

@@ -1,4 +1,4 @@
-"""What a paper's runs say, in words made from the data: its claims one by one, and how close its numbers are."""
+"""Results of a paper in words made from the data: its claims one by one, and how close its numbers are."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Answer:
 
 
 def printed(compared: Iterable[Compared]) -> Printed:
-    """Give the published numbers by what they are of."""
+    """Return the published numbers by metric and records."""
     return {
         (one.cell.metric, place(one.cell.records)): float(one.row["published"])
         for one in compared
@@ -67,12 +67,12 @@ def printed(compared: Iterable[Compared]) -> Printed:
 
 
 def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
-    """Say what records are of. Experiments may share a run of which a paper publishes several numbers."""
+    """Identify what records are of. Experiments may share a run of which a paper publishes several numbers."""
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
 def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
-    """Give a claim in words; `rows` are those of its cells in `claims.csv`."""
+    """Describe a claim; `rows` are those of its cells in `claims.csv`."""
     claim, total = of.claim, of.total
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
@@ -92,14 +92,14 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
 
 
 def where(row: Mapping[str, str]) -> str:
-    """Give a claim's cell in words: `CIFAR10, alpha 0.05, client 3`."""
+    """Name a claim's cell: `CIFAR10, alpha 0.05, client 3`."""
     named = (("", "dataset"), ("alpha ", "alpha"), ("stragglers ", "stragglers"), ("", "axes"), ("", "model"))
     words = [f"{word}{row[key]}" for word, key in (*named, ("client ", "client")) if row[key]]
     return ", ".join(word for word in words if word != "stragglers 0")
 
 
 def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
-    """Say what came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    """Describe the outcome in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
     size = claims.amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
@@ -130,7 +130,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """Say what the paper says of the same difference: `; published: 11.43 points above`. "" where it does not."""
+    """Describe the published difference: `; published: 11.43 points above`; "" if the paper has none."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -146,9 +146,10 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
 
 @dataclass(frozen=True)
 class Closeness:
-    """How the numbers of a paper stand beside the published numbers: how many are published, how many have a run,
-    and of those that may be
-    compared how many are near, above and below; `median`: of the distances in points, rounded up, "" without any."""
+    """Counts of a paper's cells: published, with a run, and of those that may be compared, near, above and below.
+
+    `median`: of the distances in points, rounded up, "" without any.
+    """
 
     printed: int
     run: int
@@ -160,7 +161,7 @@ class Closeness:
 
     @property
     def compared(self) -> int:
-        """How many may be compared."""
+        """The number of cells that may be compared."""
         return self.close + self.higher + self.lower
 
 
@@ -182,8 +183,9 @@ def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
 
 
 def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, planned: int) -> list[str]:
-    """Give the answer in few sentences: the first claim that has been tested, all claims, the numbers, and how much that
-    rests on."""
+    """Summarise in few sentences: the first claim that has been tested, all claims, the numbers, and how many runs they
+    rest on.
+    """
     own = [one for one in found if one.by == "paper"] or found
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:

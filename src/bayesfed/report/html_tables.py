@@ -26,12 +26,12 @@ GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "a
 
 
 def run_id(folder: Path) -> str:
-    """Give a run's name on the page: its folder's, which ends in its key."""
+    """Return a run's name on the page: its folder's, which ends in its key."""
     return folder.name
 
 
 def runs_of(records: Iterable[Record]) -> str:
-    """Give the finished runs behind these records, joined by commas."""
+    """Name the finished runs behind these records, joined by commas."""
     return ",".join(unique(run_id(record.folder) for record in records if record.done))
 
 
@@ -45,7 +45,7 @@ class Files:
 
 
 def download(name: str, title: str, frame: pd.DataFrame, whole: pd.DataFrame | None = None) -> Files:
-    """Give the downloads of a table; the CSV is of `whole`, where that says more."""
+    """Return the downloads of a table; the CSV is of `whole`, if that says more."""
     comment = " ".join(title.split())
     latex = in_latex(frame)
     csv = (frame if whole is None else whole).to_csv(index=False, lineterminator="\n")
@@ -75,7 +75,7 @@ def in_latex(frame: pd.DataFrame) -> str:
 
 
 def as_link(text: str, kind: str) -> str:
-    """Give a text as a link that holds it."""
+    """Return a data URL that holds a text."""
     return f"data:text/{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
@@ -91,7 +91,7 @@ class Plain:
 
 
 def plain(name: str, title: str, frame: pd.DataFrame, runs: Sequence[str] = ()) -> Plain:
-    """Give a data frame of texts as a table of the page."""
+    """Return a data frame of texts as a table of the page."""
     rows = [list(map(str, row)) for row in frame.itertuples(index=False)]
     return Plain(title, list(map(str, frame.columns)), rows, download(name, title, frame), runs)
 
@@ -114,7 +114,7 @@ class Shown:
 
     @property
     def link(self) -> str:
-        """Where the page tells of its runs; "" without any."""
+        """The link to its runs on the page; "" without any."""
         return f"#runs={self.runs}" if self.runs else ""
 
     @property
@@ -145,14 +145,14 @@ class Table:
 
     @property
     def run(self) -> bool:
-        """Whether a finished run stands behind any cell."""
+        """True if any cell has a finished run."""
         return any(cell.kind != "open" for cell in self.cells)
 
 
 def of_paper(
     study: Study, name: str, table: Mapping[str, Any], rows: Sequence[cells.Row], compared: Sequence[Compared]
 ) -> Table:
-    """Give a paper's table beside the published numbers; `compared`: its cells, row by row."""
+    """Return a paper's table beside the published numbers; `compared`: its cells, row by row."""
     footnotes: list[str] = []
     beside = iter(compared)
     shown = [
@@ -190,7 +190,7 @@ def with_best(of_row: Sequence[cells.Cell], shown: list[Shown]) -> list[Shown]:
 
 
 def cell_of(one: Compared, footnotes: list[str]) -> Shown:
-    """Give a cell of a table; what is to be said of it is added to the table's footnotes where it is not among them."""
+    """Return a cell of a table; add its remarks to the table's footnotes if they are not among them."""
     verdict, score, records = one.row["verdict"], one.cell.score, one.cell.records
     kind = "close" if verdict.startswith("within") else COLOURED.get(verdict, "apart")
     kind = "bare" if score.missing and score.mean is None else kind
@@ -202,7 +202,7 @@ def cell_of(one: Compared, footnotes: list[str]) -> Shown:
 
 
 def many(score: cells.Score) -> str:
-    """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
+    """Return how many seeds a cell has; the number alone if the cell itself says why none has a value."""
     if not score.missing or score.seeds:
         return score.count()
     done = sum(score.missing.values())

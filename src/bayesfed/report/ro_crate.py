@@ -28,7 +28,7 @@ FORMATS = {".csv": "text/csv", ".json": "application/json", ".yaml": "applicatio
 
 
 def path(report: Path) -> Path:
-    """Where the crate's metadata of a report lie."""
+    """Return the path of a report's crate metadata."""
     return report.with_name(f"{report.stem}-crate") / NAME
 
 
@@ -75,7 +75,7 @@ def write(made: Path, report: Path, content: Mapping[str, Any], results: Path, s
 
 
 def run_entities(crate: ROCrate, run: RunRecord, results: Path, software: Any) -> None:
-    """Give a run: its record, and the action that made it of its run file."""
+    """Add a run to the crate: its record, and the action that made it of its run file."""
     place = f"results/{run.folder.relative_to(results).as_posix()}"
     used = file(crate, f"{place}/run.yaml")
     made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", run_folder.SUMMARY)]
@@ -92,7 +92,7 @@ def run_entities(crate: ROCrate, run: RunRecord, results: Path, software: Any) -
 
 
 def file(crate: ROCrate, place: str, **properties: Any) -> Any:
-    """Give a file of the crate."""
+    """Add a file to the crate; return its entity."""
     kind = FORMATS.get(Path(place).suffix)
     told = {"name": Path(place).name} | ({"encodingFormat": kind} if kind else {})
     one = crate.add_file(dest_path=place, properties=told)
@@ -102,7 +102,7 @@ def file(crate: ROCrate, place: str, **properties: Any) -> Any:
 
 
 def entity(crate: ROCrate, identifier: str, kind: str, **properties: Any) -> Any:
-    """Give a thing that is no file."""
+    """Add a thing that is no file to the crate; return its entity."""
     one = crate.add(ContextEntity(crate, identifier, properties={"@type": kind}))
     for key, value in properties.items():
         if value:

@@ -1,4 +1,4 @@
-"""What the page tells of one run: where it stands in the papers, how it was made, and all that its record holds."""
+"""The page's account of one run: its place in the papers, how it was made, and all that its record holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def of_study(of: Derived, plan: Mapping[str, Any]) -> dict[str, Json]:
-    """Give the finished runs of a paper, by their names on the page."""
+    """Return the finished runs of a paper, by their names on the page."""
     entries = {run_id(Path(run["folder"])): run for run in plan["runs"]}
     client_rows: dict[str, list[dict[str, str]]] = {}
     for row in of.clients[1]:
@@ -96,7 +96,7 @@ def thin(values: Mapping[int, float], points: int, scale: float = 100) -> list[t
 
 
 def diagnostics(run: RunRecord) -> dict[str, dict[int, float]]:
-    """Say what the method's server has logged, by name and round, where it is finite."""
+    """Return what the method's server has logged, by name and round, as far as it is finite."""
     finite = {
         name: {at: value for at, value in values.items() if math.isfinite(value)}
         for name, values in run.diagnostics.items()
@@ -105,7 +105,8 @@ def diagnostics(run: RunRecord) -> dict[str, dict[int, float]]:
 
 
 def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Give the commands that make a run again, from its own run file, on the same kind of device and in the same precision.
+    """Return the commands that make a run again, from its own run file, on the same kind of device and in the same
+    precision.
 
     `spec`, the paper's, names the folders that its config has: of the user's own plugins, which may hold datasets and which
     the run file names itself, and of pretrained weights.
@@ -120,7 +121,7 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
 
 
 def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Say what is logged by the servers of these runs, with what their methods say that it means, where they do."""
+    """List what the servers of these runs log, with what their methods say that it means."""
     methods = {run_id(Path(run["folder"])): run["method"] for run in plan["runs"]}
     found = []
     for run in runs:
@@ -132,8 +133,9 @@ def terms(runs: Iterable[Json], plan: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def specs() -> dict[str, Json]:
-    """Give the charts of a run: who holds what, clients by size, accuracy over rounds, reliability, and what its server
-    logged."""
+    """Return the specifications of a run's charts: images held, clients by size, accuracy over rounds, reliability, and
+    logged values.
+    """
     return {
         "heat": chart_specs.heat_map(),
         "clients": chart_specs.clients(),

@@ -1,5 +1,6 @@
-"""What a paper's tab shows below its tables: what runs took, calibration, what servers log, who holds what, and every
-run."""
+"""The sections below a paper's tables: cost of runs, calibration, logs of servers, images that clients hold, and every
+run.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def measure(texts: Sequence[str]) -> str:
 
 
 def link_to(names: Collection[str]) -> str:
-    """Where the page tells of these runs."""
+    """Return the link to these runs on the page."""
     return f"#runs={','.join(dict.fromkeys(names))}"
 
 
@@ -79,7 +80,7 @@ def against(study: Study, shown: Sequence[Table]) -> Chart | None:
 
 
 def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
-    """Say what the runs took, by experiment, data, method and hardware."""
+    """Return the table of what runs took, by experiment, data, method and hardware."""
     rows = [
         {
             "experiment": formatting.spoken(one["columns"]["experiment"]),
@@ -142,7 +143,7 @@ def calibration(of: Derived) -> Plain | None:
 
 
 def logged(study: Study) -> tuple[Plain | None, list[Chart]]:
-    """Say what the servers logged of themselves: in the last round as a table, and over rounds as charts."""
+    """Return what the servers logged: a table of the last round, and charts over rounds."""
     last: dict[tuple[str, ...], list[tuple[str, float, str]]] = {}
     over = []
     for record in study.records:
@@ -184,8 +185,10 @@ def reliability(study: Study) -> list[Chart]:
 
 
 def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
-    """How many images of each class each client holds for training, by partition; of those
-    whose table stands, and has the classes."""
+    """Return the number of training images of each class at each client, by partition.
+
+    Of the partitions whose table exists and has the classes.
+    """
     found = {}
     for name in formatting.unique(run["partition"] for run in content["runs"] if run.get("partition")):
         path = results / Path(name).with_suffix(".csv")
@@ -262,7 +265,7 @@ def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
 
 
 def speed(folder: Path) -> list[Plain]:
-    """Give the tables of the benchmarks, as they stand in the results."""
+    """Return the tables of the benchmarks that are among the results."""
     return [
         plain(path.stem, path.stem, pd.read_csv(path, dtype=str).fillna("")) for path in sorted(folder.glob("*.csv"))
     ]

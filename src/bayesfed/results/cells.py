@@ -1,4 +1,4 @@
-"""How a table cell is computed: the records behind it, their mean and spread over seeds, and how the value is shown."""
+"""Cells of tables: the records behind each, their mean and spread over seeds, and the text shown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Score:
         return self.number(self.mean) + (f" ± {self.number(self.sd)}" if self.sd is not None else "")
 
     def number(self, value: float | None) -> str:
-        """Give a mean, or a standard deviation, as shown; "" for none."""
+        """Write a mean, or a standard deviation, as shown; "" for none."""
         if value is None:
             return ""
         places = self.statistic.decimals
@@ -61,7 +61,7 @@ class Score:
         return ", ".join([*words, *self.without()])
 
     def without(self) -> list[str]:
-        """Give the clients that a mean leaves out, and why: `without 1 client: never took part`."""
+        """List the clients that a mean leaves out, and why: `without 1 client: never took part`."""
         return [f"without {count} client{'s' if count > 1 else ''}: {why}" for why, count in self.left_out.items()]
 
 
@@ -115,7 +115,7 @@ class Cell:
 
     @cached_property
     def of_mean_network(self) -> str:
-        """What is to be said of a calibration that is not the predictive's."""
+        """The remark on a calibration that is not the predictive's."""
         return whole_run.of_mean_network(self.statistic, [record.run for record in self.records])
 
     @cached_property
@@ -129,7 +129,7 @@ Row = tuple[dict[str, str], list[Cell]]
 
 
 def rows(study: Study, table: Mapping[str, Any]) -> list[Row]:
-    """Give the rows of a table in the paper's order.
+    """Return the rows of a table in the paper's order; raise InputError for a key that no record has.
 
     A table's YAML: `experiment`, `metric`, `rows` (key -> values, crossed in order), `columns` (a list of
     keys each, with a `title` and a `metric` where a column has its own), `published` (items of the published CSV;
@@ -161,7 +161,7 @@ def rows(study: Study, table: Mapping[str, Any]) -> list[Row]:
 
 
 def title(study: Study, keys: Mapping[str, Any]) -> str:
-    """Give a column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
+    """Return a column's title, given or from its keys: `HBFL`, `client 1: CIFAR10, LeNet5`."""
     if "title" in keys:
         return str(keys["title"])
     words = [study.labelled(key, text(value)) for key, value in keys_of(keys).items() if key != "client"]
@@ -170,15 +170,15 @@ def title(study: Study, keys: Mapping[str, Any]) -> str:
 
 
 def keys_of(column: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the keys that a column asks of its cells."""
+    """Return the keys that a column asks of its cells."""
     return {key: value for key, value in column.items() if key not in ("metric", "title")}
 
 
 def budget(records: Iterable[Record], field: str) -> str:
-    """Give the records' value of a budget field; several are joined by ` or `."""
+    """Return the records' value of a budget field; several are joined by ` or `."""
     return " or ".join(unique(str(getattr(record, field)) for record in records))
 
 
 def used(study: Study, records: Iterable[Record]) -> str:
-    """Give the dataset trained on, in the paper's writing where it is the paper's."""
+    """Name the dataset trained on, in the paper's writing if it is the paper's."""
     return " or ".join(unique(study.labels(record.used) for record in records))

@@ -1,4 +1,4 @@
-"""How a claim is judged: in how many seeds each ordering that a paper claims holds, cell by cell and in all.
+"""Judgement of a claim: in how many seeds each ordering that a paper claims holds, cell by cell and in all.
 
 A claim in the paper's YAML: `claim` (words), `by` (paper or us), `kind` (below), `experiments`, `metric`,
 and what its kind needs; `where` narrows the cells (field -> value or values), `apart` names axes in which cells that are
@@ -58,8 +58,10 @@ class Test:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a claim's tests, in one cell or over all: in how many seeds of cells it holds, ties, could be tested
-    (`of`), and would be with all that is planned.
+    """The outcome of a claim's tests, in one cell or over all.
+
+    `holds`, `ties`, `of`: in how many seeds of cells it holds, ties, and could be tested; `planned`: would be with all
+    that is planned.
 
     `difference` is the mean over the tested seeds, in points of a percentage, or as else the metric is shown, "" without
     any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller
@@ -98,7 +100,7 @@ class Tested:
 def _groups(
     records: Iterable[Record], fields: Sequence[str], apart: Sequence[str] = ()
 ) -> dict[tuple[object, ...], list[Record]]:
-    """Give the records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
+    """Group records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
     found: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         axes = tuple((axis, value) for axis, value in record.axes.items() if axis not in apart)
@@ -108,8 +110,10 @@ def _groups(
 
 
 def _value(records: Sequence[Record], statistic: Statistic, worst: float | None = None) -> float | None:
-    """Give the mean of the records' values; None while one is missing. `worst` stands for a run that never reaches a value,
-    or has diverged."""
+    """Compute the mean of the records' values; None while one is missing.
+
+    `worst`: the value of a run that never reaches a value, or has diverged.
+    """
     values = [record.value(statistic) for record in records]
     for place, record in enumerate(records):
         if values[place] is None and record.done and (record.diverged or statistic.kind == "first"):
@@ -165,7 +169,7 @@ def _pairs(
 
 
 def _sides(records: Sequence[Record], fields: Sequence[str], values: Iterable[tuple[str, ...]]) -> list[list[Record]]:
-    """Give the records that have each of these values of some fields, side by side."""
+    """Return the records that have each of these values of some fields, side by side."""
     found = grouped(records, fields)
     return [found.get(each, []) for each in values]
 
@@ -198,7 +202,7 @@ def _falls(records: Sequence[Record], claim: Claim, statistic: Statistic, sign: 
 
 
 def _values(sides: Iterable[Sequence[Record]], statistic: Statistic) -> list[float]:
-    """Give the value of each side; nothing while one has none."""
+    """Compute the value of each side; none at all while one has none."""
     values = [_value(side, statistic) for side in sides]
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
@@ -283,7 +287,7 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
 
 
 def _apart(records: Iterable[Record]) -> str:
-    """Say why a verdict on these runs is none on the paper; "" where it is."""
+    """Return why a verdict on these runs is none on the paper; "" if it is one."""
     records = list(records)
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
@@ -291,13 +295,13 @@ def _apart(records: Iterable[Record]) -> str:
 
 
 def _without(test: Test) -> list[str]:
-    """Say why finished runs of a test have no value to compare; one that never reaches a value is worse than any."""
+    """List why finished runs of a test have no value to compare; one that never reaches a value is worse than any."""
     records = test.records if test.statistic.kind != "first" else []
     return [why for record in records if record.value(test.statistic) is None and (why := record.why(test.statistic))]
 
 
 def _precision(counted: Iterable[Test]) -> str:
-    """Give the precision of the runs that are compared; `bf16 against fp32` where those of a seed differ."""
+    """Return the precision of the runs that are compared; `bf16 against fp32` if those of a seed differ."""
     found = [
         unique(sorted(record.run.provenance["precision"] for record in of_seed if record.done))
         for test in counted

@@ -54,7 +54,7 @@ def _columns(outcome: Outcome) -> dict[str, str]:
 
 
 def _cell(study: Study, test: Test) -> dict[str, str]:
-    """Give the columns that name a test's cell; what differs within it stays empty."""
+    """Return the columns that name a test's cell; what differs within it stays empty."""
     common = set.intersection(*({(axis, r.field(axis)) for axis in r.axes} for r in test.records))
 
     def axes(record: Record) -> str:
@@ -72,7 +72,9 @@ def _cell(study: Study, test: Test) -> dict[str, str]:
 
 
 def choices(test: Test) -> str:
-    """Say what a search has chosen for a test, and for which of its cells: `FOLA, alpha 0.1: lr 0.01 (best of 5, ...)`."""
+    """Describe what a search has chosen for a test, and for which of its cells: `FOLA, alpha 0.1: lr 0.01 (best of 5,
+    ...)`.
+    """
     chosen = [record for record in test.records if record.chosen]
     named = (f"{r.method}{f', alpha {r.alpha}' if r.alpha else ''}: {r.chosen}" for r in chosen)
     return "; ".join(unique(named))

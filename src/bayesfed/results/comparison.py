@@ -151,7 +151,7 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Publis
 
 
 def printed_of(study: Study, cell: Cell, published: Published) -> list[dict[str, str]]:
-    """Give the published numbers that belong to a cell, by its metric and its keys as labels."""
+    """Return the published numbers that belong to a cell, by its metric and its keys as labels."""
     labels = {key: study.written(key, value) for key, value in cell.keys.items()}
     of_metric = (row for row in published if row["metric"] == cell.metric)
     return [row for row in of_metric if all(row.get(key) == value for key, value in labels.items())]
@@ -192,6 +192,6 @@ def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
 
 
 def axes_of(table: Mapping[str, Any]) -> list[str]:
-    """Give the keys of a table that published numbers have no column for: axes such as `lr`."""
+    """List the keys of a table that published numbers have no column for: axes such as `lr`."""
     asked = [*table["rows"], *(key for column in table["columns"] for key in cells.keys_of(column))]
     return [key for key in unique(asked) if key not in KEYS]

@@ -34,8 +34,10 @@ def numbers(of: Derived) -> Numbers:
 
 
 def curves(of: Derived) -> Iterator[dict[str, str]]:
-    """Give the mean over seeds, in percent, round by round, of each accuracy in the tables that has one curve a run: every
-    curve of several rounds once, though several tables show it, in at most `ROUNDS` rounds, the last among them."""
+    """Yield the mean over seeds, in percent, round by round, of each accuracy in the tables that has one curve a run.
+
+    Every curve of several rounds once, though several tables show it, in at most `ROUNDS` rounds, the last among them.
+    """
     shown: dict[tuple[str, str, str], dict[int, Record]] = {}
     for cell in (cell for rows in of.rows.values() for _, of_row in rows for cell in of_row):
         for record in cell.records:

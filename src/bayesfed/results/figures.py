@@ -1,5 +1,8 @@
-"""What a paper's figures show: accuracy over rounds, along an axis, or over confidence, in panels; one curve a method (or
-value of an axis), its colour, and the words around it. `drawing.py` makes a picture of it, the report a chart."""
+"""Data of a paper's figures: accuracy over rounds, along an axis, or over confidence, in panels.
+
+One curve for each method (or value of an axis), its colour, and the words around it. `plots.py` draws a picture of it,
+the report a chart.
+"""
 
 import itertools
 import statistics
@@ -34,8 +37,9 @@ COLOURS = len(PALETTE)
 
 @dataclass(frozen=True)
 class Content:
-    """What a figure shows: its curves (percent, long form) and their names in order, its panels, its records, run or not.
-    `left_out`: the finished runs that are not drawn, since fewer curves of their panel have their seed than another."""
+    """The content of a figure: its curves (percent, long form) and their names in order, its panels, its records, run
+    or not.
+    """
 
     curves: pd.DataFrame
     names: list[str]
@@ -46,8 +50,8 @@ class Content:
 
 
 def content(study: Study, figure: Mapping[str, Any]) -> Content:
-    """Give the data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the run's
-    folder.
+    """Return the data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the
+    run's folder.
 
     Curves are to be compared, and seeds differ by more than methods: of a panel those seeds are drawn that most of its
     curves have, and others only of a curve that has none of these. Only finished runs give curves; one that diverged
@@ -97,7 +101,7 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
 
 
 def undiverged(study: Study, figure: Mapping[str, Any], records: Iterable[Record]) -> list[tuple[Line, Points]]:
-    """Give the curves of records that have a value; of runs that diverged only where no other run has that curve."""
+    """List the curves of records that have a value; of runs that diverged only if no other run has that curve."""
     found = []
     for record in records:
         row, column = (panel(study, record, figure[side]) for side in ("rows", "columns"))
@@ -129,7 +133,7 @@ def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
 
 
 def mean_of(curves: Sequence[Points]) -> Points:
-    """Give the mean of curves, of several clients of a run, at each place where any has a value."""
+    """Compute the mean of curves, of several clients of a run, at each place where any has a value."""
     if len(curves) == 1:
         return curves[0]
     places = dict.fromkeys(at for curve in curves for at in curve)
@@ -137,12 +141,12 @@ def mean_of(curves: Sequence[Points]) -> Points:
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:
-    """Say what tells a figure's curves apart: an axis of its runs, or the networks of each run."""
+    """Return what tells a figure's curves apart: an axis of its runs, or the networks of each run."""
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
 
 
 def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, Points]]:
-    """Give a record's curve and its name; where networks are told apart, a point each."""
+    """Return a record's curve and its name; if networks are told apart, a point for each."""
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
     found = record.run.errors(figure["shows"]["error"]) if record.done else []
@@ -150,12 +154,12 @@ def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, P
 
 
 def is_scatter(figure: Mapping[str, Any]) -> bool:
-    """Whether a figure has points alone, no lines."""
+    """Return True if a figure has points alone, no lines."""
     return not POINTS.isdisjoint(figure.get("shows", {}))
 
 
 def points(record: Record, figure: Mapping[str, Any]) -> Points:
-    """Give a record's curve: by round, or by the number that stands below in its place."""
+    """Return a record's curve: by round, or by the number on the horizontal axis in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
         return record.run.diagnostics.get(shows["diagnostic"], {}) if record.done else {}
@@ -176,12 +180,12 @@ def points(record: Record, figure: Mapping[str, Any]) -> Points:
 
 
 def why_bare(record: Record, curve: Points) -> str:
-    """Why a record has no reliability diagram: its accuracy is missing, or it is from before there were bins."""
+    """Return why a record has no reliability diagram: its accuracy is missing, or the record is older than bins."""
     return record.missing or (UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
 def panel(study: Study, record: Record, keys: Iterable[str]) -> str:
-    """Give a panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
+    """Return a panel's title from a record's values of `keys`; a stand-in dataset is named as such."""
     words = []
     for key in keys:
         value = record.field(key)
@@ -198,7 +202,7 @@ def footnote(
     study: Study, records: Sequence[Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
     left_out: Set[str] = frozenset(),
 ) -> str:  # fmt: skip
-    """Give the small print: what line and band are, how many runs are behind them, budget, notice."""
+    """Write the small print: what line and band are, how many runs are behind them, budget, notice."""
     drawn = [record for record in records if record.done and record.folder.name not in left_out]
     seeds = len(unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
@@ -238,7 +242,7 @@ def footnote(
 
 
 def unlike(records: Iterable[Record]) -> bool:
-    """Whether methods of one cell have been run on different seeds, by finished records."""
+    """Return True if finished runs of methods of one cell have different seeds."""
     seeds: dict[tuple[object, ...], dict[str, set[str]]] = {}
     for record in records:
         cell = (record.dataset, record.setting, record.alpha, record.stragglers, tuple(record.axes.items()))
@@ -247,7 +251,7 @@ def unlike(records: Iterable[Record]) -> bool:
 
 
 def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
-    """Say what a figure's own YAML says of it, and what its search has chosen, in how many points."""
+    """Write what a figure's own YAML notes, and what its search has chosen, in how many points."""
     note = figure.get("note", "")
     found = [note[0].upper() + note[1:].rstrip(".") + "."] if note else []
     if "search" in figure:
@@ -260,8 +264,9 @@ def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
 def choices(
     study: Study, figure: Mapping[str, Any], records: Iterable[Record]
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Give the table beside a figure with a search: what was chosen in each of the cells that it shows, "" where nothing was
-    run."""
+    """Return the table beside a figure with a search: the choice in each of the cells that it shows, "" if nothing was
+    run.
+    """
     found = {}
     for record in records:
         cell = {field: record.field(field) for field in ("dataset", "model", "method", "alpha")}
@@ -273,7 +278,7 @@ def choices(
 
 
 def without(study: Study, records: Iterable[Record]) -> list[str]:
-    """Give the finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
+    """List the finished records that have no curve, by method, and why: `FedAvg, client 3 (never took part)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if record.missing:
@@ -283,7 +288,7 @@ def without(study: Study, records: Iterable[Record]) -> list[str]:
 
 
 def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
-    """Give the place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
+    """Return the place of each curve among the colours; the paper's own method, or else the first curve, has place 0.
 
     A method has the same in all figures of its paper: one of its own while there are any, then one of a method that is in no
     figure and no experiment beside it. Where that cannot be, a figure counts its own curves.
@@ -305,12 +310,12 @@ def places(study: Study, axis: str, names: Iterable[str]) -> dict[str, int]:
 
 
 def colours(places: Mapping[str, int]) -> dict[str, str]:
-    """Give the colour of each curve by its place."""
+    """Return the colour of each curve by its place."""
     return {name: PALETTE[place % COLOURS] for name, place in places.items()}
 
 
 def reason(study: Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
-    """Why the panel with these titles would be empty."""
+    """Return why the panel with these titles would be empty."""
     sides = figure["rows"], figure["columns"]
     return (
         why([record for record in data.records if {panel(study, record, side) for side in sides} == titles])
@@ -319,12 +324,12 @@ def reason(study: Study, figure: Mapping[str, Any], data: Content, titles: set[s
 
 
 def why(records: Iterable[Record]) -> str:
-    """Why finished records have no accuracy; "" where none of them says so."""
+    """Return why finished records have no accuracy; "" if none of them has a reason."""
     return " or ".join(unique(record.missing for record in records if record.missing))
 
 
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """Say what stands below the panels of a figure, and at their left."""
+    """Return the titles of a figure's horizontal and vertical axes."""
     shows = figure.get("shows", {})
     upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
     return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(
@@ -333,15 +338,15 @@ def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def is_over_rounds(figure: Mapping[str, Any]) -> bool:
-    """Whether rounds stand below the panels of a figure."""
+    """Return True if the horizontal axis of a figure has rounds."""
     return "x" not in figure and figure.get("shows", {}).keys() <= {"diagnostic", "label"}
 
 
 def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:
-    """Whether a curve has so few points that each is marked."""
+    """Return True if a curve has so few points that each is marked."""
     return not {"x", "shows"}.isdisjoint(figure) or bool(places.max() <= 20)
 
 
 def is_logarithmic(figure: Mapping[str, Any], places: pd.Series) -> bool:
-    """Whether the values of an axis span so much that they stand on a logarithmic one."""
+    """Return True if the values of an axis span so much that the axis is logarithmic."""
     return "x" in figure and bool(places.min() > 0 and places.max() >= 100 * places.min())

@@ -1,4 +1,4 @@
-"""How values, names and lists of them are written."""
+"""Values, names and lists of them as text."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def text(value: object) -> str:
-    """Give a value as records and plans write it: numbers by `%g` where that is all of them, nothing as ""."""
+    """Write a value as records and plans do: numbers by `%g` if that keeps every digit, None as ""."""
     if value is None:
         return ""
     if not isinstance(value, int | float):
@@ -16,17 +16,17 @@ def text(value: object) -> str:
 
 
 def spoken(name: object) -> str:
-    """Give a name of the code as people write it."""
+    """Write a name of the code as people do."""
     return str(name).replace("_", " ")
 
 
 def unique(values: Iterable[str]) -> list[str]:
-    """Give the different values, in order of first appearance."""
+    """List the different values, in order of first appearance."""
     return list(dict.fromkeys(values))
 
 
 def duration(seconds: float) -> tuple[str, str]:
-    """Give a time as people say it: the number and its unit."""
+    """Write a time in seconds as people say it: the number and its unit."""
     if seconds < 59.5:
         return f"{seconds:.0f}", "s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""Where runs were computed, in words, from their `provenance.json`."""
+"""The machines of runs, in words, from their `provenance.json`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from bayesfed.results.formatting import unique
 
 
 def machines(provenance: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Where a run was computed, each machine of a resumed one in order with its numbers of threads on a CPU."""
+    """Return the machines of a run, in order if it was resumed, each with its numbers of threads on a CPU."""
     found: dict[str, list[str]] = {}
     for one in provenance.get("sessions", [{"by": provenance}]):
         by = one["by"]
@@ -16,7 +16,7 @@ def machines(provenance: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def place(provenance: Mapping[str, Any]) -> str:
-    """Where a run was computed, and in which precision: `AMD EPYC, 1 then 2 threads, bf16`."""
+    """Describe a run's machines and precision: `AMD EPYC, 1 then 2 threads, bf16`."""
     told = [", ".join([name, *in_threads(unique(of_one), " then ")]) for name, of_one in machines(provenance).items()]
     return f"{' then '.join(told)}, {provenance['precision']}"
 
@@ -27,7 +27,7 @@ def names(provenances: Iterable[Mapping[str, Any]]) -> str:
 
 
 def places(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """Where several runs were computed, each kind of machine once: `AMD EPYC (1 or 2 threads, bf16) and H200 (fp32)`."""
+    """Describe the machines of several runs, each kind once: `AMD EPYC (1 or 2 threads, bf16) and H200 (fp32)`."""
     found: dict[tuple[str, str], list[str]] = {}
     for provenance in provenances:
         for name, threads in machines(provenance).items():

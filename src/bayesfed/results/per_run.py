@@ -78,12 +78,12 @@ def clients(study: Study, runs: Iterable[OfRun]) -> Rows:
 
 
 def on_shard(column: str) -> str:
-    """Give the column of the server's model on a client's shard."""
+    """Return the column of the server's model on a client's shard."""
     return f"global_{column}"
 
 
 def notes(records: Iterable[Record], best: Score) -> list[str]:
-    """Say why clients have no accuracy, or no part in a mean, and of which rounds their last ones are."""
+    """List why clients have no accuracy, or no part in a mean, and of which rounds their last ones are."""
     told = tails.of_rounds(records, *COLUMNS)
     return [*best.missing, *best.without(), *([told] if told else [])]
 

@@ -67,7 +67,7 @@ def write(found: Iterable[Study], out: Path) -> list[Path]:
 
 
 def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
-    """Give a figure as described in the paper's YAML; a placeholder that says so where no run is finished."""
+    """Draw a figure as described in the paper's YAML; a placeholder that says so if no run is finished."""
     data, axis = figures.content(study, figure), figures.axis_of(figure)
     palette = figures.colours(figures.places(study, axis, data.names))
     with matplotlib.rc_context(STYLE):
@@ -115,7 +115,7 @@ def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
 
 
 def _labels(study: Study, axis: str, data: figures.Content) -> list[str]:
-    """Say what the curves are called in the legend, and why one is not drawn."""
+    """List the labels of the curves in the legend, each with the reason if it is not drawn."""
     drawn = set(data.curves["curve"])
     return [
         (name if axis == figures.NETWORK else study.labelled(axis, name))
@@ -134,8 +134,10 @@ def _panels(
     share: Literal["row", "none"],
     scales: Mapping[tuple[str, str], tuple[float, float]],
 ) -> None:
-    """Give the panels of a figure, rows and columns as in its content; `few`: points are marked; `share`: whether those of a
-    row have one scale; `scales`: those that do not show all."""
+    """Draw the panels of a figure, rows and columns as in its content.
+
+    `few`: points are marked; `share`: whether those of a row have one scale; `scales`: those that do not show all.
+    """
     curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
     axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
     log = figures.is_logarithmic(figure, curves["round"])
@@ -171,12 +173,12 @@ def _panels(
 
 
 def undrawn(data: figures.Content, axis: str, name: str) -> str:
-    """Why there is no curve of that name."""
+    """Return why there is no curve of that name."""
     return figures.why([record for record in data.records if record.field(axis) == name]) or "not run"
 
 
 def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Record]) -> Figure:
-    """Give a figure without a finished run."""
+    """Draw a figure without a finished run."""
     made = Figure(figsize=(6.4, 2.4))
     _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)
     nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
@@ -194,7 +196,7 @@ def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Reco
 
 
 def _head(made: Figure, title: str, total: float) -> None:
-    """Give the title, at the left edge, above the legend."""
+    """Write the title at the left edge, above the legend."""
     made.text(
         0.1 / made.get_figwidth(),
         1 - 0.1 / total,
@@ -207,7 +209,7 @@ def _head(made: Figure, title: str, total: float) -> None:
 
 
 def wrapped(title: str, width: float) -> str:
-    """Give a title in lines that fit a figure of so many inches."""
+    """Break a title into lines that fit a figure of so many inches."""
     return textwrap.fill(title, int(width * 11))
 
 
@@ -222,21 +224,24 @@ def fitting(labels: Sequence[str], width: float) -> int:
 
 
 def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D:
-    """Give a curve's entry in the legend."""
+    """Return a curve's entry in the legend."""
     marker = "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
 
 
 def _share(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Literal["row", "none"]:
-    """Whether the panels of a row have one scale: not where datasets stand side by side, nor in a column on its side."""
+    """Return "row" if the panels of a row have one scale: not with datasets side by side, nor in a column on its side."""
     apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figures.is_scatter(figure))
     return "none" if apart else "row"
 
 
 def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Give the scales that are not to show all, by the row and column of their panels: where what curves pass in the first
-    twentieth of the rounds alone would take more than two thirds, only what comes later."""
+    """Compute the scales that are not to show all, by the row and column of their panels.
+
+    If what curves pass in the first twentieth of the rounds alone would take more than two thirds, only what comes
+    later is shown.
+    """
     found: dict[tuple[str, str], tuple[float, float]] = {}
     mean = curves.groupby(["row", "column", "curve", "round"])["accuracy"].mean().reset_index()
     for _, own in mean.groupby(["row"] if share == "row" else ["row", "column"]):
@@ -249,7 +254,9 @@ def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tupl
 
 
 def flattens(curves: pd.DataFrame) -> bool:
-    """Whether a scale common to all panels of a row would press the curves of one into less than a seventh of its height."""
+    """Return True if a scale common to all panels of a row would press the curves of one into less than a seventh of
+    its height.
+    """
     span = curves.groupby(["row", "column"])["accuracy"].agg(lambda values: values.max() - values.min())
     of_row = curves.groupby("row")["accuracy"].agg(lambda values: values.max() - values.min())
     return bool((span < of_row.reindex(span.index, level="row") / 7).any())
@@ -301,7 +308,7 @@ def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
 
 
 def _width(name: str, palette: Mapping[str, Any]) -> float:
-    """Give the paper's own method is drawn a little stronger."""
+    """Return the width of a curve's line: a little more for the paper's own method."""
     return 1.9 if name == next(iter(palette)) else 1.3
 
 

@@ -1,4 +1,4 @@
-"""How far a paper's tables agree with the published numbers, and what its experiments cost, as Markdown."""
+"""Agreement of a paper's tables with the published numbers, and the cost of its experiments, as Markdown."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ Pairs = list[tuple[float, float]]
 
 
 def in_percent(of: Derived, name: str) -> list[Compared]:
-    """Give the cells of a table that are published in percent."""
+    """List the cells of a table that are published in percent."""
     return [one for one in of.compared[name] if one.row["published"] and one.cell.statistic.scale == 100]
 
 
@@ -31,7 +31,7 @@ def as_in_print(printed: Iterable[Compared]) -> list[Compared]:
 
 
 def compared(stand: Iterable[Compared]) -> list[Pairs]:
-    """Give a list for the cells that differ in nothing but the method."""
+    """Group published and measured values of cells that differ in nothing but the method."""
     alike = dict[tuple[object, ...], Pairs]()
     for one in stand:
         rest = (one.cell.metric, *((key, value) for key, value in one.cell.keys.items() if key != "method"))
@@ -48,8 +48,10 @@ def rank_correlation(pairs: Pairs) -> float | None:
 
 
 def order(alike: Sequence[Pairs]) -> str:
-    """How far the order of methods is the published one: the mean rank correlation, and its range and number where there are
-    several; "" where nowhere three methods can be compared."""
+    """Describe how far the order of methods is the published one; "" if nowhere three methods can be compared.
+
+    The mean rank correlation, and its range and number if there are several.
+    """
     ranked = [found for found in map(rank_correlation, alike) if found is not None]
     if not ranked:
         return ""
@@ -58,8 +60,9 @@ def order(alike: Sequence[Pairs]) -> str:
 
 
 def of_tables(of: Derived) -> str:
-    """Give a row for each published table: its cells, those run, how many come near, and whether their order is that of
-    the published numbers."""
+    """Write a row for each published table: its cells, those run, how many come near, and whether their order is the
+    published one.
+    """
     found = []
     for name in of.study.tables:
         printed = in_percent(of, name)
@@ -84,17 +87,17 @@ def of_tables(of: Derived) -> str:
 
 
 def printing(study: Study) -> list[str]:
-    """Give the tables with published cells; one of means over other tables' cells publishes nothing of its own."""
+    """List the tables with published cells; one of means over other tables' cells publishes nothing of its own."""
     return [name for name, spec in study.tables.items() if len(spec.get("published", [name])) == 1]
 
 
 def distance(one: Compared) -> float:
-    """Give the distance of a cell from the published numbers in points."""
+    """Return the distance of a cell from the published number in points."""
     return abs(float(one.row["difference"]))
 
 
 def of_far(of: Derived) -> str:
-    """Give a row for each published percentage that is further from the published numbers than the widest of WITHIN."""
+    """Write a row for each published percentage that is further from the run's than the widest of WITHIN."""
     found = []
     for name in printing(of.study):
         for one in as_in_print(in_percent(of, name)):
@@ -114,8 +117,10 @@ def of_far(of: Derived) -> str:
 
 
 def in_words(of: Derived) -> str:
-    """How many published cells are run and how near they come, and what became of the paper's claims, in a sentence each; ""
-    where it has neither."""
+    """Summarise how many published cells are run and how near they come, and the verdicts on the paper's claims.
+
+    A sentence each; "" if it has neither.
+    """
     printed, away = 0, []
     for name in printing(of.study):
         beside = in_percent(of, name)
@@ -142,7 +147,7 @@ def in_words(of: Derived) -> str:
 
 
 def of_claims(of: Derived) -> str:
-    """Give a row for each claim: in how many cells and seeds it holds."""
+    """Write a row for each claim: in how many cells and seeds it holds."""
     found = [claim_line(one) for one in of.claims]
     return f"{markdown.table(CLAIM_HEAD, found)}\n{RULE}\n\n" if found else ""
 
@@ -157,8 +162,9 @@ CLAIM_HEAD = ["claim", "by", "tests finished (planned)", "mean difference", "ver
 
 
 def claim_line(of: claims.Tested) -> list[str]:
-    """Give a claim in the columns of CLAIM_HEAD: `5, 3 ties (15)`; with the precisions where runs of different ones are
-    compared."""
+    """Write a claim in the columns of CLAIM_HEAD: `5, 3 ties (15)`; with the precisions if runs of different ones are
+    compared.
+    """
     total = of.total
     counted, verdict = "", "not in this plan"
     if total.planned:
@@ -170,8 +176,11 @@ def claim_line(of: claims.Tested) -> list[str]:
 
 
 def of_costs(records: Iterable[Record]) -> str:
-    """Give a row for each experiment: its runs, what one took on a CPU, and what those that are open would take at the mean
-    of their like, runs of the same method, network and data; how many have none that stands."""
+    """Write a row for each experiment: its runs, what one took on a CPU, and what the open ones would take.
+
+    An open run is taken to cost the mean of finished ones of the same method, network and data; the row says how many
+    have none.
+    """
     experiments: dict[str, dict[RunRecord, Record]] = {}
     for record in records:
         experiments.setdefault(record.experiment, {}).setdefault(record.run, record)
@@ -209,18 +218,20 @@ def of_costs(records: Iterable[Record]) -> str:
 
 
 def kind(record: Record) -> tuple[str, str, str]:
-    """Say what a run's time hangs on: its method, network and data."""
+    """Return what decides a run's time: its method, network and data."""
     return record.method, record.model, record.used
 
 
 def text(of: Derived) -> str:
-    """Give the whole of it, under the label of the paper's own method."""
+    """Write the whole page, under the label of the paper's own method."""
     parts = (of_tables(of), of_far(of), of_claims(of), of_costs(of.study.records))
     return f"### {of.study.heading}\n\n{notice(of.study)}" + "".join(parts)
 
 
 def notice(study: Study) -> str:
-    """Say what the config says of all its numbers, and how its finished runs differ from the paper's, a paragraph each."""
+    """Write the config's notice on all its numbers, and how its finished runs differ from the paper's, a paragraph
+    each.
+    """
     changes = study.changes([record for record in study.records if record.done] or list(study.records))
     told = [study.notice, f"Its runs: {changes}." if study.notice and changes else ""]
     return "".join(f"**{words}**\n\n" for words in told if words)

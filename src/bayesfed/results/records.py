@@ -78,7 +78,9 @@ class Record:
         return self.run.folder
 
     def field(self, name: str) -> str:
-        """Give a value that cells are asked by, a field or an axis, as text; "" for an axis that another experiment has."""
+        """Return a value that cells are asked by, a field or an axis, as text; "" for an axis that another experiment
+        has.
+        """
         own = self.__dict__
         value = own[name] if name in own else self.axes.get(name, "")
         return value if type(value) is str else text(value)
@@ -133,7 +135,7 @@ class Record:
         return statistics.stdev(changes) if len(changes) > 1 else None
 
     def why(self, statistic: Statistic) -> str:
-        """Say why a run has no value of a statistic; "" for an unfinished one, and where `diverged` says it."""
+        """Return why a run has no value of a statistic; "" for an unfinished one, and if `diverged` says it."""
         if not self.done or self.diverged:
             return self.missing
         if self.level == RUN:
@@ -155,7 +157,7 @@ class Record:
         return list(range(self.run.together[1][rounds[0]], rounds[-1] + 1))
 
     def at_the_end(self, tail: Sequence[int], statistic: Statistic) -> bool:
-        """Tell whether a `tail` is the last rounds of the run."""
+        """Return True if a `tail` is the last rounds of the run."""
         had = self.run.rounds
         return tail == list(range(max(1, had + 1 - TAILS[statistic.name]), had + 1))
 
@@ -170,7 +172,7 @@ class Record:
         return max((value for at, value in curve if first <= at <= last), default=None)
 
     def at_best(self, best: str, level: str) -> float | None:
-        """Give the accuracy of a level in the first round in which that of the level `best` is best."""
+        """Return the accuracy of a level in the first round in which that of the level `best` is best."""
         leading, other = (replace(self, level=name).curve() for name in (best, level))
         return other.get(max(leading, key=lambda at: (leading[at], -at))) if leading else None
 
@@ -179,13 +181,16 @@ class Record:
         return self.run.measured().get(self.recorded(metric), {}) if self.done else {}
 
     def recorded(self, metric: str) -> str:
-        """Give the name of a metric in the record of the run, which has the names of the datasets used."""
+        """Return the name of a metric in the record of the run, which has the names of the datasets used."""
         return whole_run.recorded(metric, self.foreign)
 
     def reliability(self, model: str = "global") -> dict[float, float]:
-        """Give a server's model's accuracy in [0, 1] in the last round by the middle of each bin of confidence in percent,
-        of bins with at least a thousandth of all images; nothing for an unfinished run, or one whose record is from before
-        there were bins."""
+        """Compute the accuracy of a server's model in [0, 1] in the last round, by the middle of each bin of confidence
+        in percent.
+
+        Of bins with at least a thousandth of all images; nothing for an unfinished run, or for a record older than
+        bins.
+        """
         found = self.run.measured(model) if self.done and not self.diverged else {}
         last = {
             what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]
@@ -233,7 +238,7 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
 
 
 def grouped(records: Iterable[Record], fields: Sequence[str]) -> dict[tuple[str, ...], list[Record]]:
-    """Give records by their values of fields or axes, in order of first appearance."""
+    """Group records by their values of fields or axes, in order of first appearance."""
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         found.setdefault(tuple(map(record.field, fields)), []).append(record)
@@ -241,6 +246,6 @@ def grouped(records: Iterable[Record], fields: Sequence[str]) -> dict[tuple[str,
 
 
 def of_metric(records: Iterable[Record], metric: str, own: Mapping[str, Any]) -> tuple[list[Record], Statistic]:
-    """Give the records and the statistic of a metric, as `statistics.read_metric` reads it."""
+    """Return the records and the statistic of a metric, as `statistics.read_metric` reads it."""
     level, statistic = read_metric(metric, own)
     return [record for record in records if record.level == level], statistic

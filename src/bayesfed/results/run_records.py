@@ -20,7 +20,7 @@ Curve = dict[int, float]
 
 
 class RunRecord:
-    """What a run has left in its folder: its summary, provenance and run file, and every row of `metrics.csv`.
+    """The record of a run in its folder: its summary, provenance and run file, and every row of `metrics.csv`.
 
     The first question reads and verifies all files together. Raises InputError for a record that was altered.
     """
@@ -33,7 +33,7 @@ class RunRecord:
         return run_folder.read_whole(self.folder)
 
     def _text(self, name: str) -> str:
-        """Give the text of a file of a finished run, once; what is made of it is kept in its place."""
+        """Return the text of a file of a finished run, once; what is made of it is kept in its place."""
         assert self._whole is not None
         return self._whole[1].pop(name).decode()
 
@@ -116,12 +116,13 @@ class RunRecord:
 
     @property
     def diagnostics(self) -> Mapping[str, Curve]:
-        """What the method's server has logged, by name."""
+        """The values that the method's server has logged, by name."""
         return self._models.get("server", {})
 
     def along(self, family: str, at: int) -> dict[float, float]:
-        """Give the accuracy in [0, 1] on the full test set, in one round, of the server's predictors `<family> <number>`, by
-        number."""
+        """Return the accuracy in [0, 1] on the full test set in one round of the server's predictors `<family>
+        <number>`, by number.
+        """
         return {
             float(model.removeprefix(f"{family} ")): metrics["test_accuracy"][at]
             for model, metrics in self._models.items()
@@ -129,9 +130,11 @@ class RunRecord:
         }
 
     def errors(self, family: str) -> list[tuple[str, float, float]]:
-        """Give the networks of which the server has logged a value as `<family> <network>`, in the order of the log: the
-        network, that value, and its accuracy in [0, 1] on the full test set in the same round, of clients' networks the
-        mean."""
+        """List the networks of which the server has logged a value as `<family> <network>`, in the order of the log.
+
+        Each with that value, and its accuracy in [0, 1] on the full test set in the same round; of clients' networks
+        the mean.
+        """
         found = []
         for name, values in self.diagnostics.items():
             if name.startswith(f"{family} "):
@@ -142,13 +145,18 @@ class RunRecord:
         return found
 
     def measured(self, model: str = "global") -> dict[str, Curve]:
-        """Say what is measured of a model of the server on the full test set beside accuracy, and the bins of its
-        reliability diagram, by metric, for the rounds in which it was."""
+        """Return the metrics of a server's model on the full test set, and the bins of its reliability diagram, by
+        round.
+
+        Metric -> value by round, for the rounds in which it was measured.
+        """
         return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
 
     def over_clients(self, model: str) -> dict[str, Curve]:
-        """Give what is measured of the clients' models of a name on their own shards: metric -> mean over the clients that
-        were tested in a round, by round."""
+        """Compute the mean over clients of what is measured of their models of a name on their own shards.
+
+        Metric -> mean over the clients that were tested in a round, by round.
+        """
         found: dict[str, list[Curve]] = {}
         for (_, name, metric), values in self._rows.items():
             if name == model and metric.startswith("shard_") and model != "global":
@@ -168,8 +176,10 @@ class RunRecord:
         return mean_of([curve for series, curve in self.curves.items() if series.isdigit()])
 
     def undefined(self, model: str = "global", last: int = 1) -> dict[str, str]:
-        """Why a metric of a model of the server is no number in some of the last rounds in which it was measured, by metric;
-        nothing of those that are."""
+        """Return why metrics of a server's model are no number in some of the last rounds in which they were measured.
+
+        By metric; nothing of those that are.
+        """
         of_model = self.measured(model)
         accuracy, found = of_model.get("accuracy", {}), {}
         for metric, values in of_model.items():
@@ -188,13 +198,13 @@ def numbers(texts: dict[str, str]) -> Curve:
 
 
 def mean_of(curves: Sequence[Curve]) -> Curve:
-    """Give the mean of curves in each round in which any has a value."""
+    """Compute the mean of curves in each round in which any has a value."""
     rounds = sorted(set(itertools.chain(*curves)))
     return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in rounds}
 
 
 def highest_of(curves: list[Curve]) -> Curve:
-    """Give the largest finite value of curves, round by round."""
+    """Return the largest finite value of curves, round by round."""
     first, *others = map(finite, curves)
     for other in others:
         first = first | {at: max(value, first.get(at, value)) for at, value in other.items()}
@@ -202,14 +212,14 @@ def highest_of(curves: list[Curve]) -> Curve:
 
 
 def finite(curve: Curve) -> Curve:
-    """Give what is finite of a curve."""
+    """Return the finite values of a curve."""
     if math.isfinite(sum(curve.values())):
         return curve
     return {at: value for at, value in curve.items() if math.isfinite(value)}
 
 
 def series_of(client: str, model: str, metric: str) -> str:
-    """Give the curve to which a row of `metrics.csv` belongs; "" for none."""
+    """Name the curve to which a row of `metrics.csv` belongs; "" for none."""
     if client == "global":
         return client if (model, metric) == ("global", "test_accuracy") else ""
     if client == "mean":
@@ -220,5 +230,5 @@ def series_of(client: str, model: str, metric: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """Give a finite number, or None: a client without test images has no accuracy (null or NaN)."""
+    """Return a finite number, or None: a client without test images has no accuracy (null or NaN)."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

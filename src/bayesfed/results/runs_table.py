@@ -40,7 +40,7 @@ def lay_out(runs: Iterable[OfRun]) -> Rows:
 
 
 def keys(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Give the key and the run file of a run, flat; lists are joined by `+`."""
+    """Yield the key and the run file of a run, flat; lists are joined by `+`."""
     yield "key", str((run.summary or {}).get("key", ""))
     for name, value in flat(read(run.run_file)).items():
         if name != "method":
@@ -59,7 +59,7 @@ def written(value: object) -> str:
 
 
 def numbers(record: Record) -> Iterator[tuple[str, str]]:
-    """Give every number at the end of a run, by its column."""
+    """Yield every number at the end of a run, by its column."""
     summary = record.run.summary or {}
     if record.diverged:
         yield f"{DIVERGED}_round", str(record.diverged)
@@ -102,7 +102,7 @@ def measured(metric: str, value: object) -> str:
 
 
 def predictors(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Give what is measured in the last round of the server's predictors, and of the clients' models in the mean.
+    """Yield the metrics in the last round of the server's predictors, and of the clients' models in the mean.
 
     Predictors that are numbered are a figure's curve, and left out.
     """
@@ -117,7 +117,7 @@ def predictors(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def of_validation(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Give the metrics of the last round on validation images, the best round there, and its test accuracies."""
+    """Yield the metrics of the last round on validation images, the best round there, and its test accuracies."""
     for side, name in (("global", ""), ("clients", "client_")):
         for model, values in block.get(side, {}).items():
             for metric, value in values.items():

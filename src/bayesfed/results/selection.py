@@ -72,13 +72,13 @@ def listed(over: Sequence[str]) -> str:
 
 
 def place(record: Record, over: Sequence[str]) -> tuple[Group, Group]:
-    """Give the search that a record belongs to, and its choice there."""
+    """Return the search that a record belongs to, and its choice there."""
     axes = [axis for axis in (*FIELDS, *record.axes) if axis not in over]
     return tuple((axis, record.field(axis)) for axis in axes), tuple((axis, record.field(axis)) for axis in over)
 
 
 def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> Group | None:
-    """Give the choice with the best mean over its seeds; one that diverged has none, and is chosen where all did."""
+    """Return the choice with the best mean over its seeds; one that diverged has none, and is chosen if all did."""
     means = {}
     for choice, records in run.items():
         values = [record.value(statistic) for record in records]
@@ -89,7 +89,7 @@ def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> G
 
 
 def printed(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
-    """Give the choices that the paper's own grid has, by the rest of the point."""
+    """Return the choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
     its = study.spec["experiments"][experiment]
     for point in grid.grid(its, {}, experiment):
@@ -100,7 +100,7 @@ def printed(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, s
 
 
 def how(search: Search) -> str:
-    """Say on which images a search has chosen."""
+    """Name the images on which a search has chosen."""
     return "chosen on validation images" if search["by"].startswith(VALIDATION) else "chosen on test accuracy"
 
 
@@ -110,7 +110,7 @@ def words(search: Search) -> str:
 
 
 def chosen(records: Iterable[Record]) -> str:
-    """Say what was chosen for the records of a cell, seeds of one search; "" where nothing was."""
+    """Describe what was chosen for the records of a cell, seeds of one search; "" if nothing was."""
     return "; ".join(unique(record.chosen for record in records if record.chosen))
 
 

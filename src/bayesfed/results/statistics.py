@@ -1,4 +1,4 @@
-"""What can be asked of a run: whose accuracy, or what else is measured, and which statistic of it over the rounds."""
+"""Metrics of a run by name: whose accuracy, or what else is measured, and which statistic of it over the rounds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Statistic:
 
     @property
     def scale(self) -> int:
-        """What its values are multiplied by to be shown: accuracies are percent, a round is a round."""
+        """The factor by which its values are multiplied to be shown: accuracies are percent, a round is a round."""
         if self.kind == "first" or self.of in COSTS or self.of.startswith(FOREIGN):
             return 1
         return MEASURES.get(self.of.removeprefix(VALIDATION), 100)
@@ -88,30 +88,32 @@ class Statistic:
 
     @property
     def unit(self) -> str:
-        """What `close` is one of, as shown."""
+        """The unit of `close`, as shown."""
         return COSTS.get(self.of, "round" if self.kind == "first" else "point")
 
     @property
     def close(self) -> float:
-        """How near to the published number is near, as shown: a round, a point of a percentage, or a hundredth."""
+        """The distance from the published number that counts as near, as shown: a round, a percentage point, or a
+        hundredth.
+        """
         return 0.01 if self.decimals == 3 else 1.0
 
     @property
     def rising(self) -> bool:
-        """Whether more is better: of an accuracy, or of how well wrong and foreign images are told."""
+        """True if more is better: of an accuracy, or of the AUROC of wrong and OOD images."""
         better = self.of.removeprefix(VALIDATION).startswith(("accuracy", "auroc")) or self.of == "worst10"
         return self.kind != "first" and self.name != "round_std" and better
 
     @property
     def chosen(self) -> bool:
-        """Whether its round is chosen by test accuracy, from more than one."""
+        """True if its round is chosen by test accuracy, from more than one."""
         if self.kind == "best_within":
             return bool(self.argument[0] < self.argument[1])
         return self.name == "best" or self.kind == "at_best_of"
 
     @property
     def over_rounds(self) -> bool:
-        """Whether it is of accuracies, or other values, of rounds, of which a mean of the last five can be shown beside."""
+        """True if it is of values of rounds, such as accuracies, of which a mean of the last five can be shown beside."""
         return self.kind != "first" and self.of not in COSTS and not self.of.startswith(VALIDATION)
 
     @property
@@ -128,8 +130,8 @@ BEST = Statistic("best")
 
 
 def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
-    """Whose, and which statistic of what, a metric is: `client_accuracy_best` -> (client, best), `global_ece_last` ->
-    (global, the ECE of the last round).
+    """Read a metric: `client_accuracy_best` -> (client, best), `global_ece_last` -> (global, the ECE of the last
+    round).
 
     `own` are the statistics of the paper's YAML. Raises InputError for an unknown metric.
     """
@@ -168,7 +170,7 @@ def of_whole_run(metric: str) -> Statistic | None:
 
 
 def read_statistic(name: str, value: object) -> Statistic:
-    """Give a statistic of a paper's own; raises InputError that says what is wrong with it."""
+    """Read a statistic of a paper's own; raise InputError that says what is wrong with it."""
     where = f"statistics.{name}"
     if not isinstance(value, Mapping) or len(value) != 1:
         raise InputError(f"{where}: expected one of {', '.join(OF_KIND)} and its value, found {value!r}")
@@ -188,7 +190,7 @@ def read_statistic(name: str, value: object) -> Statistic:
 
 
 def in_words(metric: str) -> str:
-    """Give a metric in words: `global accuracy, mean of the first tenth of the rounds`."""
+    """Write a metric in words: `global accuracy, mean of the first tenth of the rounds`."""
     level, accuracy, name = metric.rpartition("_accuracy_")
     return (
         f"{formatting.spoken(level)} accuracy, {IN_WORDS.get(name, formatting.spoken(name))}"

@@ -44,7 +44,7 @@ class Study:
         return {name: records for (name,), records in grouped(self.records, ["experiment"]).items()}
 
     def of_experiments(self, *names: str) -> list[Record]:
-        """Give the records of these experiments, in the order of the plan."""
+        """Return the records of these experiments, in the order of the plan."""
         return [record for name, records in self._by_experiment.items() if name in names for record in records]
 
     @cached_property
@@ -60,12 +60,14 @@ class Study:
 
     @property
     def heading(self) -> str:
-        """What the paper is called: by the label of the method that bears its name, else by its file's name."""
+        """The title of the paper: the label of the method that bears its name, else its file's name."""
         return self.own_method if self.spec["methods"][self.own_method].get("name") == self.paper else self.paper
 
     @property
     def published(self) -> Path:
-        """Where the published numbers are, if there are any.
+        """The file of the published numbers, if there are any.
+
+        Raises InputError if the paper had some when it was planned, and they are gone.
 
         Raises InputError where the paper had some when it was planned, and they are not there.
         """
@@ -78,25 +80,25 @@ class Study:
 
     @property
     def reproduces(self) -> bool:
-        """Whether it is of a paper that claims or publishes something, and no comparison of one's own."""
+        """True if it is of a paper that claims or publishes something, and no comparison of one's own."""
         return bool(self.spec.get("printed")) or any(claim["by"] == "paper" for claim in self.spec.get("claims", []))
 
     def label(self, name: object) -> str:
-        """How the paper writes a name (`cifar10` -> `CIFAR10`)."""
+        """Return a name as the paper writes it (`cifar10` -> `CIFAR10`)."""
         return str(self.spec.get("labels", {}).get(str(name), name))
 
     def written(self, field: str, value: str) -> str:
-        """How the paper writes the value of a field: a client by its own count, all else by its label."""
+        """Return the value of a field as the paper writes it: a client by its own count, all else by its label."""
         return str(int(value) + self.first_client) if field == "client" and value.isdigit() else self.label(value)
 
     def labelled(self, field: str, value: str) -> str:
-        """Give a value by its label, with the name of its axis before it where it has none: `lr 0.1`."""
+        """Return a value by its label, with the name of its axis before it if it has none: `lr 0.1`."""
         label = self.written(field, value)
         plain = field in FIELDS and field not in BUDGET
         return label if label != value or plain else f"{spoken(field)} {value}"
 
     def axes(self, record: Record) -> str:
-        """Give the axes of a record that have no field of their own, in words: `lr 0.1, participation 0.5`."""
+        """Write the axes of a record that have no field of their own: `lr 0.1, participation 0.5`."""
         return ", ".join(self.labelled(axis, value) for axis, value in record.axes.items())
 
     def labels(self, names: str) -> str:
@@ -115,7 +117,7 @@ class Study:
 
     @property
     def unchanged(self) -> str:
-        """What is said of runs that are as the paper's file asks for."""
+        """The words for runs that are as the paper's file asks for."""
         return AS_PAPER if self.reproduces else AS_ASKED
 
     def changes(self, records: Sequence[Record]) -> str:
@@ -126,7 +128,7 @@ class Study:
         return ", ".join(part for part in (self.stand_ins(records), *changes) if part)
 
     def budget(self, records: Sequence[Record]) -> str:
-        """Give `changes`, or what is said where there are none."""
+        """Return `changes`, or the words for runs without any."""
         return self.changes(records) or self.unchanged
 
 
@@ -167,7 +169,7 @@ def studies(plan: Path) -> list[Study]:
 def study(
     paper: str, spec: Mapping[str, Any], notice: str, planned: Iterable[Mapping[str, Any]], runs_folder: Path
 ) -> Study:
-    """Give a paper with the records of its planned cells, from the run folders below `runs_folder`."""
+    """Return a paper with the records of its planned cells, from the run folders below `runs_folder`."""
     planned = list(planned)
     runs = {folder: RunRecord(runs_folder / folder) for folder in unique(cell["folder"] for cell in planned)}
     return Study(paper, spec, notice, records_of(planned, spec, runs), spec["first_client"])
@@ -176,16 +178,18 @@ def study(
 def records_of(
     planned: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], runs: Mapping[str, RunRecord]
 ) -> list[Record]:
-    """Give the records of a paper's planned cells; `runs` are those of the plan by their folders in it."""
+    """Return the records of a paper's planned cells; `runs` are those of the plan by their folders in it."""
     planned = list(planned)
     levels = {name: levels_of(spec, name) for name in unique(cell["experiment"] for cell in planned)}
     return [record for cell in planned for record in _records(cell, levels[cell["experiment"]], runs[cell["folder"]])]
 
 
 def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[Record]:
-    """Give the records of a cell: the server's model (none in a multi-task run), the clients, the server's model on their
-    shards, the clients' own models together, the run as a whole and, where clients are tested on the full set every round,
-    their mean."""
+    """Return the records of a cell, one for each level that is asked.
+
+    The server's model (none in a multi-task run), the clients, the server's model on their shards, the clients' own
+    models together, the run as a whole and, if clients are tested on the full set every round, their mean.
+    """
     summary = run.summary or {}
     done, diverged = run.summary is not None, (summary.get("diverged") or {}).get("round", 0)
     clients, several = cell["clients"], isinstance(cell["dataset"], list)
@@ -235,7 +239,7 @@ def _records(cell: Mapping[str, Any], levels: Set[str], run: RunRecord) -> list[
 
 
 def levels_of(spec: Mapping[str, Any], experiment: str) -> set[str]:
-    """Give the levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
+    """Return the levels of the accuracies that a paper's tables, figures and claims ask of an experiment."""
     found = {
         column.get("metric", table.get("metric"))
         for table in spec.get("tables", {}).values()
@@ -249,14 +253,14 @@ def levels_of(spec: Mapping[str, Any], experiment: str) -> set[str]:
 
 
 def _why(block: Mapping[str, Any], client: int | None) -> str:
-    """Why a finished run has no accuracy of a model."""
+    """Return why a finished run has no accuracy of a model."""
     if client is None:
         return NO_GLOBAL
     return str(block.get("missing", {}).get(str(client), UNRECORDED))
 
 
 def _why_not_together(summary: Mapping[str, Any] | None) -> str:
-    """Why a run has no accuracy of all clients together; "" for one that has, or is not finished, or diverged."""
+    """Return why a run has no accuracy of all clients together; "" for one that has, or is not finished, or diverged."""
     if summary is None or summary.get("diverged"):
         return ""
     if "test_images" not in summary:
@@ -269,12 +273,12 @@ def _why_not_together(summary: Mapping[str, Any] | None) -> str:
 
 
 def _each(names: str | list[str], clients: int) -> list[str]:
-    """Give the dataset of every client."""
+    """Return the dataset of every client."""
     return [names] * clients if isinstance(names, str) else (names + [names[-1]] * clients)[:clients]
 
 
 def _values(block: Mapping[str, Any], client: int | None) -> dict[str, float]:
-    """Give the statistics of one model in a summary's block, without those that are null."""
+    """Return the statistics of one model in a summary's block, without those that are null."""
     found = {}
     for name in IN_SUMMARY:
         entry = block.get(f"accuracy_{name}")

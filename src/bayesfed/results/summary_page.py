@@ -29,7 +29,7 @@ CLAIMS = "Claims that have been tested"
 
 
 def cost(seconds: Sequence[float]) -> str:
-    """Say what a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
+    """Write what a run took, or from least to most: `4 to 22 min`, `20 min to 2.1 h`."""
     least, most = formatting.duration(min(seconds)), formatting.duration(max(seconds))
     if least == most:
         return " ".join(most)
@@ -37,8 +37,11 @@ def cost(seconds: Sequence[float]) -> str:
 
 
 def number(cell: Cell, records: Sequence[Record]) -> str:
-    """Say what some of a cell's records give, behind a slash the mean of the last five rounds where the round is chosen on
-    the test set, and whether they are not of the paper's run; "" without a finished one."""
+    """Write the value of some of a cell's records; "" without a finished one.
+
+    Behind a slash the mean of the last five rounds, if the round is chosen on the test set; a mark if they are not of
+    the paper's run.
+    """
     whole = len(records) == len(cell.records)
     score = cell.score if whole else cells.score(records, cell.statistic)
     here = score.shown()
@@ -51,8 +54,9 @@ def number(cell: Cell, records: Sequence[Record]) -> str:
 
 
 def cell_text(cell: Cell, row: Mapping[str, str]) -> str:
-    """Say what is found here, the published number in brackets, and whatever else a reader must know; "" without a finished
-    run."""
+    """Write a cell's value, the published number in brackets, and whatever else a reader must know; "" without a
+    finished run.
+    """
     here = number(cell, cell.records)
     if not here:
         return ""
@@ -71,7 +75,7 @@ def of_rounds(cell: Cell) -> str:
 
 
 def beside(study: Study, keys: Mapping[str, str], cell: Cell) -> str:
-    """Say what a cell has in common with those that it is to be compared with, in words: its labels but the method's.
+    """Name what a cell has in common with those that it is to be compared with: its labels but the method's.
 
     `keys`: those of its row.
     """
@@ -151,14 +155,17 @@ def table(of: Derived, name: str) -> str:
 
 
 def legend(shown: str, printed: bool) -> str:
-    """Say what is to be known of the tables shown; `printed`: whether there are published numbers."""
+    """Write the legend of the tables shown; `printed`: whether there are published numbers."""
     last = f"{LAST}{AS_IN_PRINT * printed}." if " / " in shown else ""
     return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
 
 
 def text(of: Derived) -> str:
-    """Give the whole of it, under the label of the paper's own method: tables of the config's own, those named under
-    `summary` in the paper's YAML, then every claim that a finished run touches."""
+    """Write the whole page, under the label of the paper's own method.
+
+    Tables of the config's own, those named under `summary` in the paper's YAML, then every claim that a finished run
+    touches.
+    """
     study = of.study
     asked = unique(str(record.folder) for record in study.records)
     done = unique(str(record.folder) for record in study.records if record.done)

@@ -67,7 +67,7 @@ def numbers(
 
 
 def shortened(header: Sequence[str], rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]], str]:
-    """Give the columns and rows of a table that people read, and a line on what is the same in all rows."""
+    """Return the columns and rows of a table that people read, and a line on what is the same in all rows."""
     same = {
         name: rows[0][name] for name in (*BESIDE, *ALSO) if name in header and len({row[name] for row in rows}) == 1
     }
@@ -81,14 +81,14 @@ def shortened(header: Sequence[str], rows: Sequence[Mapping[str, str]]) -> tuple
 
 
 def _common(values: Mapping[str, str]) -> str:
-    """Give the one value of a row's cells, or each with its column's title behind it."""
+    """Return the one value of a row's cells, or each with its column's title behind it."""
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return "; ".join(f"{value or 'none'} ({column})" for column, value in values.items())
 
 
 def _where(values: Mapping[str, str]) -> str:
-    """Give the one value of a row's cells, or each that is not empty with the titles of its columns behind it."""
+    """Return the one value of a row's cells, or each that is not empty with the titles of its columns behind it."""
     columns: dict[str, list[str]] = {}
     for column, value in values.items():
         columns.setdefault(value, []).append(column)

@@ -8,8 +8,10 @@ from bayesfed.results.statistics import TAILS, Statistic
 
 
 def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
-    """Say of which rounds the records have each statistic that is a `last` or `last5`, where these are not the last of their
-    runs: `last: each client's last tested round, 8 to 40`."""
+    """Describe the rounds of each statistic that is a `last` or `last5`, if these are not the last of their runs.
+
+    `last: each client's last tested round, 8 to 40`.
+    """
     records = list(records)
     told = []
     for statistic in {one.name: one for one in asked if one.name in TAILS}.values():

@@ -38,7 +38,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
 
 
 def recorded(metric: str, foreign: Mapping[str, str]) -> str:
-    """Give the name of a metric in the record of a run, which has the names of the datasets used."""
+    """Return the name of a metric in the record of a run, which has the names of the datasets used."""
     asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
     return metric.replace(asked, foreign.get(asked, asked)) if asked else metric
 
@@ -117,7 +117,7 @@ def spread(summary: Mapping[str, Any], statistic: Statistic) -> Found:
 
 
 def of_mean_network(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
-    """Say that a calibration is of the mean network, and where that of the average over samples is, if there is one."""
+    """Write that a calibration is of the mean network, and the metric of the average over samples, if there is one."""
     if statistic.predictor or statistic.of not in ("nll", "brier", "ece", "mce"):
         return ""
     sampled = any(run.summary and "accuracy" in run.measured("global_sampled") for run in runs)

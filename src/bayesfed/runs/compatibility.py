@@ -178,7 +178,7 @@ def a_way_out(dataset: Source, build: Callable[[Source], object]) -> Iterator[No
 
 
 def remedy(dataset: Source, build: Callable[[Source], object]) -> str:
-    """Say what can be done about a dataset's images that a network does not take."""
+    """Return what can be done about a dataset's images that a network does not take."""
     channels = dataset.seen_channels
     have = f"{channels} channel{'s' if channels > 1 else ''}"
     other = {GREY: COLOUR, COLOUR: GREY}.get(channels)

@@ -1,4 +1,4 @@
-"""What a run file can name, each with a line that says what it is: for `bayesfed list` and for Python."""
+"""Names that a run file can use, each with a line that says what it is: for `bayesfed list` and for Python."""
 
 from __future__ import annotations
 

@@ -193,8 +193,9 @@ def read_weights(value: object, method: type[Method]) -> tuple[tuple[str, str], 
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say what tells two run files with different keys apart, all defaults written: the first value, or what is in
-    none.
+    """Describe what tells two run files with different keys apart, all defaults written: the first value that differs.
+
+    If none does: data, plugins or a revision of the code.
     """
     then, now = options.flat(options.renamed(then)), options.flat(now)
     for key in {**then, **now}:

@@ -71,7 +71,7 @@ def provenance(folder: Path) -> dict[str, Any]:
 
 
 def undefined(metric: str, value: float, accuracy: float) -> str:
-    """Say why a metric of a model on the full test set is no number, from its value and the model's accuracy; "" for
+    """Return why a metric of a model on the full test set is no number, from its value and the model's accuracy; "" for
     one that is.
     """
     if not math.isnan(value):
