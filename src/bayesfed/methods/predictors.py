@@ -20,7 +20,7 @@ class Predictor:
     `sets`: "test" is the full test set, "shard" a client's own test images; for the server's `global`, those of every
     client. Accuracy of clients on their shards, of the server on the full set, and of `global` on the shards of those
     who took part, is taken every round, all else every tenth round and in the last. A predictor whose name ends in
-    `_sampled` averages over many networks and is evaluated in those rounds alone; it is a second reading of a model and
+    `_sampled` averages over many networks and is evaluated in those rounds alone; it is a second evaluation of a model and
     never counts as a client's best.
 
     `model` and `theta`, where they are given, say that it is softmax(model(theta, x)) of one network, as the node has

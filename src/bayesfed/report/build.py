@@ -76,8 +76,8 @@ class Paper:
 def write(plan: Path, out: Path) -> list[Path]:
     """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns both files.
 
-    Reads the plan's results folder: runs, and where they stand, tables of partitions, and of benchmarks where the config
-    asks for them. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
+    Reads the plan's results folder: runs, tables of partitions if they exist, and of benchmarks if the config asks for
+    them. The workflow's own report is linked if it is beside `out`, as `<name>-workflow.html`. Raises
     InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
     """
     if out.is_dir():

@@ -105,7 +105,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
     if (
         came.difference and not equal and not float(came.difference)
-    ):  # too small to be shown, but for a 1 as its last digit
+    ):  # too small to be shown, except as a 1 in its last digit
         size = f"less than {claims.amount(came.difference[:-1] + '1', test.statistic)}"
     if not came.difference:
         never = "both" if came.ties == came.of else "one of them"

@@ -19,10 +19,10 @@ from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.study import Study
 
 COLOURED = {"higher": "higher", "lower": "lower", DIVERGED: "diverged", "not run": "open", "not published": "ours"}
-"""How a cell is coloured, by its verdict; `within ...` is `close`, what cannot be compared with the published
-numbers is `apart`, and where finished runs have no value it is `bare`."""
+"""The colour of a cell by its verdict; `within ...` is `close`, what cannot be compared with the published numbers is
+`apart`, and finished runs without a value are `bare`."""
 GLYPHS = {"close": "≈", "higher": "▲", "lower": "▼", "diverged": "✕", "apart": "†"}
-"""What says the same without colour."""
+"""Signs that say the same without colour."""
 
 
 def run_id(folder: Path) -> str:
@@ -136,7 +136,7 @@ class Table:
     note: str
     files: Files
     counted: bool
-    """Whether each published number stands in one cell, so that cells near the published numbers can be counted."""
+    """True if each published number is in one cell, so that cells near the published numbers can be counted."""
 
     @property
     def cells(self) -> list[Shown]:
@@ -210,6 +210,6 @@ def many(score: cells.Score) -> str:
 
 
 def three(row: Mapping[str, str]) -> tuple[str, str, str]:
-    """Print, here and difference, as a row of the comparison has them."""
+    """Return the published value, the one here and the difference, as a row of the comparison has them."""
     here = f"{row['mean']} ± {row['sd']}" if row["sd"] else row["mean"]
     return row["published"], here, row["difference"]

@@ -19,8 +19,11 @@ from bayesfed.results.study import Study
 
 @dataclass(frozen=True)
 class Score:
-    """A statistic over seeds: mean, sample standard deviation (None for one), the numbers of seeds with a value, diverged,
-    and planned; and of finished runs that have no value, why: of how many seeds, and of how many clients elsewhere."""
+    """A statistic over seeds.
+
+    `mean`; `sd`, the sample standard deviation (None for one seed); numbers of seeds with a value, diverged, and planned.
+    `missing`: why finished runs have no value, and of how many seeds; `left_out`: of how many clients in other seeds.
+    """
 
     mean: float | None
     sd: float | None
@@ -37,8 +40,10 @@ class Score:
         return self.statistic.scale
 
     def shown(self) -> str:
-        """`80.71`, `80.71 ± 0.30`, or what stands in its place: `diverged`, why a finished run has no value, or "" where
-        nothing is finished. Percent with two decimals, fractions with three, rounds with at most one."""
+        """Write the value: `80.71`, `80.71 ± 0.30`, `diverged`, why a finished run has none, or "" if none is finished.
+
+        Percent with two decimals, fractions with three, rounds with at most one.
+        """
         if self.mean is None:
             return DIVERGED if self.diverged else " or ".join(self.missing)
         return self.number(self.mean) + (f" ± {self.number(self.sd)}" if self.sd is not None else "")

@@ -6,14 +6,14 @@ compared may differ (each method with its best number of local epochs); with a `
 compared with best; `most: true` is a claim of most settings: in all it holds where it does in more than half. Kinds:
 
 - `higher`, `lower`, `not higher`: `method` against each of `than`, at equal data, alpha, stragglers, model, client, seed;
-- `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, likewise;
+- `higher at`: each of `methods` where the axis `along` is `at` against where it is each of `than`, at equal data and so on;
 - `falls`, `rises`: the metric of each of `methods` falls (rises) at each step from the largest value of `along` down;
 - `smaller gain`: the gain of `method` over each of `than`, averaged over models, is smaller on `dataset`
   than on each of `than_dataset`.
 
-Two sides that are equal are ties: counted apart, and no holding but for `not higher`. A finished run that never reaches a
-value (`first`), or that has diverged, is worse than any other in a comparison of two sides; where both have diverged,
-nothing is compared.
+Two sides that are equal are ties: counted apart, and the claim does not hold, except for `not higher`. A finished run
+that never reaches a value (`first`), or that has diverged, is worse than any other in a comparison of two sides. If
+both have diverged, nothing is compared.
 """
 
 import itertools
@@ -38,8 +38,8 @@ Claim = Mapping[str, Any]
 class Test:
     """A claim in one cell: what is compared, the records of it, and the difference of each planned seed.
 
-    A difference is one of values of `statistic`, in [-1, 1] but for rounds; None marks a seed of which a run is missing,
-    or both have diverged, an infinite one that a side never gets there or has diverged, NaN that both never get there.
+    A difference is one of values of `statistic`, in [-1, 1] unless it is of rounds. None marks a seed of which a run is
+    missing, or both have diverged. An infinite one: a side never gets there or has diverged. NaN: neither gets there.
     `ties`: in how many seeds the two sides are equal, and the claim does not hold. `than` says what the method, or its
     value at one place, is compared with, and `sides` the parts of that: values of `along`, or a method and a dataset.
     """
@@ -260,7 +260,7 @@ def tested(study: Study, claim: Claim) -> Tested:
 
 
 def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str = "") -> Outcome:
-    """Judge tests together: counts, mean difference and verdict; what limits it, of the runs that stand, where any count."""
+    """Judge tests together: counts, mean difference, verdict, and what limits it, by the finished runs if there are any."""
     counted = [test for test in found if any(value is not None for value in test.differences)]
     planned = [record for test in found for record in test.records]
     records = [record for test in counted for record in test.records if record.done] or planned

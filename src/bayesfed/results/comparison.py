@@ -179,7 +179,7 @@ def verdict(records: Sequence[Record], difference: float | None, statistic: Stat
 
 
 def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
-    """List what is to be said of a cell beside how many seeds it has; `printed`: how many published numbers it has."""
+    """List the remarks on a cell beside how many seeds it has; `printed`: how many published numbers it has."""
     notes = [
         selection.chosen(cell.records),
         cell.of_rounds,

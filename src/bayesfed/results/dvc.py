@@ -54,7 +54,7 @@ def curves(of: Derived) -> Iterator[dict[str, str]]:
 
 
 def named(study: Study, record: Record) -> str:
-    """Name what tells a record's curve from those of other cells of its paper, but for its method."""
+    """Name what tells a record's curve from those of other cells of its paper, except its method."""
     alpha = f"alpha {record.alpha}" if record.alpha else ""
     stragglers = f"stragglers {record.stragglers}" if record.stragglers not in ("", "0") else ""
     model = study.label(record.model)

@@ -25,7 +25,7 @@ COLUMNS = ["row", "column", "curve", "seed", "round", "accuracy", "run"]
 NETWORK = "network"
 """In place of an axis of runs: curves are the networks of a run, each with its own error."""
 Points = Mapping[Any, float]
-"""What is drawn of a curve: accuracy, or the like, by what stands below."""
+"""The points of a curve: place on the horizontal axis -> accuracy, or the like."""
 Line = tuple[str, str, str, str, str]
 """A curve of a run: row and column of its panel, its name, its seed, and its run."""
 PALETTE = (
@@ -58,7 +58,7 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     gives its own, as far as it came, only where no other seed of its line did better, since tables leave it out of their
     means, too. Panels are all those that the plan asks for. A figure's YAML: `experiment`, `accuracy` (one of LEVELS),
     `where`, `rows`, `columns`, `methods`, `curves` (the axis that tells its curves apart; unless given, `method`), `x`
-    (an axis of numbers to stand below, against each run's best accuracy, in place of rounds), `shows`, `search`
+    (an axis of numbers to put below, against each run's best accuracy, in place of rounds), `shows`, `search`
     (results/selection.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's

@@ -14,7 +14,7 @@ def escaped(text: str) -> str:
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], under: str) -> str:
-    """Write a table with its caption, in which the line `under` it stands, columns to the left."""
+    """Write a table with its caption, to which the line `under` it is added, columns to the left."""
     lines = [rf"\caption{{{escaped(f'{title}. {under}')}}}", rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\toprule"]
     body = [" & ".join(map(escaped, row)) + r" \\" for row in (head, *rows)]
     ended = [*lines, body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}"]

@@ -116,9 +116,9 @@ def _percent(record: Record, statistic: Statistic) -> str:
 def uncertainty(study: Study, runs: Iterable[OfRun]) -> Rows:
     """Lay out uncertainty.csv: one row a finished run and predictor.
 
-    NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round, and where the run was asked, AUROC of entropy for mistakes
-    and foreign data, mean and sd over resamplings; with several foreign datasets, joined by `+`. In the place of what is no
-    number stands why.
+    NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round, and where the run was asked, AUROC of entropy for
+    misclassification and OOD detection, mean and sd over resamplings; several OOD datasets are joined by `+`. A value that
+    is no number is replaced with the reason.
     """
     found, tasks = [], False
     for columns, records in runs:

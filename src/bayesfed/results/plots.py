@@ -264,8 +264,10 @@ def flattens(curves: pd.DataFrame) -> bool:
 
 def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
            empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
-    """One panel: the paper's own method on top; points or lines; what to say where it is empty. `whole`: what stands below
-    is rounds, or the like; `percent`: values end at 0 and 100."""
+    """Draw one panel, the paper's own method on top, as points or lines; `empty`: its text if it has none.
+
+    `whole`: the horizontal axis has rounds, or other whole numbers; `percent`: values end at 0 and 100.
+    """
     if data.empty:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
         return

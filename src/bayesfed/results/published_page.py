@@ -26,7 +26,7 @@ def in_percent(of: Derived, name: str) -> list[Compared]:
 
 
 def as_in_print(printed: Iterable[Compared]) -> list[Compared]:
-    """Those of them whose runs stand, and are the paper's in everything."""
+    """Select the cells whose runs are finished, and are the paper's in everything."""
     return [one for one in printed if one.row["verdict"].startswith(("higher", "lower", "within"))]
 
 

@@ -38,7 +38,7 @@ class Record:
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
     own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `foreign`: the paper's foreign datasets, and those used. `asks`: what else its run
+    them; what does not apply is "". `foreign`: the paper's OOD datasets, and those used. `asks`: what else its run
     is asked for, `mistakes` (how well it tells its own), `active` (learning) and `validation`. `personal`: its method is for
     a model a client. `summary` holds accuracies in
     [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
@@ -225,7 +225,7 @@ FIELDS = ("experiment", "dataset", "used", "setting", "alpha", "stragglers", "mo
 def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     """Select the records whose fields or axes equal the values of `where` (a value, or a list of accepted values).
 
-    Raises InputError for a field or axis that no record has, unless what stands before it in `where` already fits none.
+    Raises InputError for a field or axis that no record has, unless an earlier key of `where` already fits none.
     """
     found = records = list(records)
     for field, value in where.items():

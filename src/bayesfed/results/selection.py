@@ -24,9 +24,9 @@ from bayesfed.results.study import Study
 Search = Mapping[str, Any]
 Group = tuple[tuple[str, str], ...]
 LEVELS = ("global", "local", "personal", RUN)
-"""Whose metrics can be searched and chosen by: one value a run."""
+"""The levels by whose metrics a search can choose: one value a run."""
 FIELDS = ("experiment", "dataset", "alpha", "stragglers", "model", "method")
-"""What tells the cells of searches apart, beside axes that have no field of their own."""
+"""Fields that tell the cells of searches apart, beside axes that have no field of their own."""
 
 
 def choose(study: Study, records: Iterable[Record], search: Search | None) -> list[Record]:

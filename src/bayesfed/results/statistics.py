@@ -11,13 +11,15 @@ from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import formatting
 
 LEVELS = ("global", "client", "global_on_shard", "local", "personal")
-"""Whose accuracy it is: the server's model on the full test set, a client's best model on its own test shard, the server's
-model on that shard, the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in
-runs that test clients there every round, and the clients' best models on their own shards together: the images that they
-label right among all of them (pFedBayes' PM)."""
+"""The model and images of an accuracy, in this order.
+
+The server's model on the full test set; a client's best model on its own test shard; the server's model on that shard;
+the mean of the clients' models on the full test set, weighted by their images (FOLA's LA), in runs that test clients there
+every round; the clients' best models on their own shards together: the share of all these images that they label right
+(pFedBayes' PM)."""
 
 STATISTICS = ("best", "last", "last5", "first10pct", "round_std", "labelled")
-"""What can be asked of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
+"""Statistics of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
 
@@ -32,7 +34,7 @@ IN_WORDS = {
     "round_std": "standard deviation of its change from round to round in the second half",
     "labelled": "mean over the numbers of labelled images",
 }
-"""What a statistic of an accuracy is, in words (`cells.Record.value`)."""
+"""Statistics of an accuracy in words (`records.Record.value`)."""
 
 TAILS = {"last": 1, "last5": 5}
 """Statistics of the end of a run, and of how many rounds each is: the run's last ones, or those in which a model was tested
@@ -45,7 +47,7 @@ RUN = "run"
 """The level of whatever has one value a run, beside the accuracies of LEVELS (results/whole_run.py)."""
 
 MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
-"""What is measured of a predictor in detailed rounds, and what it is multiplied by to be shown; also
+"""Metrics of a predictor in detailed rounds, and the factor by which they are shown; also
 `auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
 
 PREDICTIVE = "predictive"
@@ -53,10 +55,10 @@ PREDICTIVE = "predictive"
 
 VALIDATION = "validation_"
 COSTS = {"megabytes": "megabyte", "megabytes_down": "megabyte", "megabytes_up": "megabyte", "train_seconds": "second"}
-"""What a run costs, and its unit. `megabytes_to_<percent>`: sent until an accuracy is reached for the first time."""
+"""Costs of a run, and their units. `megabytes_to_<percent>`: sent until an accuracy is reached for the first time."""
 
 SPREADS = {"sd": "standard deviation over clients", "worst10": "mean of the worst tenth of the clients"}
-"""How accuracies on the clients' own shards differ: `client_accuracy_sd_last5`, `global_on_shard_accuracy_worst10_best`."""
+"""Measures of the spread of accuracies on clients' own shards: `client_accuracy_sd_last5`, and so on."""
 
 FOREIGN = "auroc_foreign_"
 POINTS = {"against", "error"}  # of what a figure shows: a point a run or a network, and no line

@@ -87,7 +87,7 @@ def beside(study: Study, keys: Mapping[str, str], cell: Cell) -> str:
 
 
 def seed_by_seed(study: Study, rows: Iterable[tuple[Mapping[str, str], Sequence[Cell]]]) -> str:
-    """Each seed's numbers where methods that stand beside each other are not run on the same seeds; "" where all are.
+    """Write each seed's numbers if methods beside each other have different seeds; "" if none have.
 
     `rows`: those of `tables.rows`.
     """
