@@ -4,7 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesfed.results import tables
+import pytest
+
+from bayesfed.results import cells, tables
+from bayesfed.results import study as join
+from bayesfed.results.records import of_metric
 
 Rows = Callable[[Path], list[dict[str, str]]]
 STATISTICS = {
@@ -59,3 +63,18 @@ def test_every_column_has_its_metric(lab: Any, stored: Callable[..., None], rows
     assert found["HBFL", "global_accuracy_best"]["verdict"] == "within 1 point"
     assert found["FML", "global_accuracy_to_half"]["verdict"] == "never reached"
     assert found["FML", "global_accuracy_middle"]["verdict"] == "not published"
+
+
+def test_a_seed_is_the_mean_of_its_clients_and_counts_once(lab: Any, stored: Callable[..., None]) -> None:
+    """Seeds of 0.3, 0.9 and 0.3, of two, one and one clients: mean 0.5, and sd sqrt((0.04 + 0.16 + 0.04) / 2)."""
+    for seed, clients in enumerate([[[0.2], [0.4]], [[0.9], []], [[0.3], []]]):
+        folder = lab.cell("heterogeneous", "HBFL", clients=2, seed=seed)
+        stored(folder, [0.5], clients, on_shards=[[0.5], [0.5]])
+    (study,) = join.studies(lab.plan)
+    score = cells.score(*of_metric(study.records, "client_accuracy_best", {}))
+    assert score.mean == pytest.approx(0.5)
+    assert score.sd == pytest.approx(0.12**0.5)
+    assert (score.seeds, score.planned, score.diverged, score.missing) == (3, 3, 0, {})
+    assert score.left_out == {"never took part": 1}  # one client, in two seeds
+    assert score.shown() == "50.00 ± 34.64"
+    assert score.count() == "3, without 1 client: never took part"

@@ -1,5 +1,7 @@
 """Claims worked out by hand, one a kind."""
 
+import pytest
+
 from bayesfed.results import claims, claims_table
 from bayesfed.results import study as join
 
@@ -52,6 +54,39 @@ def test_a_side_that_has_diverged_loses(lab, stored):
         stored(lab.cell("heterogeneous", "FML", seed=seed), [0.6], diverged=theirs)
     total, cell = outcome(lab, HIGHER)
     assert counts(total) == counts(cell) == ("1", "2", "3", "", "mixed")
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("higher", "global_accuracy_best"), ("lower", "global_accuracy_to_half")])
+def test_the_side_that_has_diverged_is_the_worse_one(lab, stored, kind, metric):
+    """Of a metric that is better when it rises, and of one that is better when it falls."""
+    lab.spec["statistics"] = {"to_half": {"first": 0.5}}
+    gone = {"round": 1, "client": "1", "tensor": "mu"}
+    for alpha, ours, theirs in (("100", None, gone), ("0.05", gone, None)):
+        stored(lab.cell("heterogeneous", "HBFL", alpha=alpha), [0.6], diverged=ours)
+        stored(lab.cell("heterogeneous", "FML", alpha=alpha), [0.6], diverged=theirs)
+    _, theirs, ours = outcome(lab, {**HIGHER, "kind": kind, "metric": metric})
+    assert counts(theirs) == ("1", "1", "1", "", "supported")
+    assert counts(ours) == ("0", "1", "1", "", "contradicted")
+
+
+@pytest.mark.parametrize(
+    ("claim", "ties"),
+    [
+        ({"kind": "higher"}, "1"),
+        ({"kind": "lower"}, "1"),
+        ({"kind": "higher at", "methods": ["HBFL"], "along": "alpha", "at": 100, "than": [0.05]}, "1"),
+        ({"kind": "falls", "methods": ["HBFL"], "along": "alpha"}, "0"),
+        ({"kind": "rises", "methods": ["HBFL"], "along": "alpha"}, "0"),
+        ({"kind": "smaller gain", "dataset": "cifar100", "than_dataset": ["cifar10"]}, "0"),
+    ],
+)
+def test_equal_is_neither_more_nor_less(lab, stored, claim, ties):
+    for dataset, alpha in (("cifar10", "100"), ("cifar100", "100"), ("cifar10", "0.05"), ("cifar100", "0.05")):
+        for method in ("HBFL", "FML"):
+            stored(lab.cell("heterogeneous", method, dataset, alpha=alpha), [0.5])
+    total, cell, *_ = outcome(lab, {**HIGHER, **claim})
+    assert (cell["holds"], cell["of"], cell["ties"], cell["difference"]) == ("0", "1", ties, "+0.00")
+    assert total["verdict"] == "contradicted"
 
 
 def test_a_side_that_never_reaches_a_value_is_later_than_any_other(lab, stored):
@@ -206,6 +241,23 @@ def test_smaller_gain_averages_over_models(lab, stored):
     total, cell = outcome(lab, claim)
     assert counts(cell) == counts(total) == ("1", "1", "1", "-1.00", "supported")
     assert cell["dataset"] == "CIFAR100 and CIFAR10"
+
+
+def test_a_mean_over_models_waits_for_all_of_them(lab, stored):
+    for dataset, model in (("cifar100", "cnn2"), ("cifar10", "lenet5"), ("cifar10", "cnn1")):
+        for method, best in (("HBFL", 0.6), ("FML", 0.5)):
+            folder = lab.cell("homogeneous", method, dataset, model=model)
+            if (method, model) != ("HBFL", "cnn1"):
+                stored(folder, [best])
+    claim = {
+        **HIGHER,
+        "kind": "smaller gain",
+        "experiments": ["homogeneous"],
+        "dataset": "cifar100",
+        "than_dataset": ["cifar10"],
+    }
+    total, cell = outcome(lab, claim)
+    assert counts(cell) == counts(total) == ("", "0", "1", "", "not run")
 
 
 def test_budget_and_data_are_in_the_verdict(lab, stored):
