@@ -1,7 +1,6 @@
-"""Data of a paper's figures: accuracy over rounds, along an axis, or over confidence, in panels.
+"""Data of a paper's figures: accuracy over rounds, along an axis, or over confidence, in panels of curves.
 
-One curve for each method (or value of an axis), its colour, and the words around it. `plots.py` draws a picture of it,
-the report a chart.
+`plots.py` draws a picture of it, the report a chart.
 """
 
 import itertools
@@ -37,8 +36,9 @@ COLOURS = len(PALETTE)
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a figure: its curves (percent, long form) and their names in order, its panels, its records, run
-    or not.
+    """The content of a figure: its curves (percent, long form), their names in order, its panels, and all its records.
+
+    `left_out`: the finished runs that are not drawn, since fewer curves of their panel have their seed than another.
     """
 
     curves: pd.DataFrame
@@ -50,8 +50,7 @@ class Content:
 
 
 def content(study: Study, figure: Mapping[str, Any]) -> Content:
-    """Return the data of a figure: columns row, column (panel titles), curve, seed, round, accuracy in percent, and the
-    run's folder.
+    """Return the content of a figure; its curves have a row for each point: panel, curve, seed, round, percent, run.
 
     Curves are to be compared, and seeds differ by more than methods: of a panel those seeds are drawn that most of its
     curves have, and others only of a curve that has none of these. Only finished runs give curves; one that diverged
@@ -264,9 +263,7 @@ def notes(figure: Mapping[str, Any], records: Iterable[Record]) -> str:
 def choices(
     study: Study, figure: Mapping[str, Any], records: Iterable[Record]
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Return the table beside a figure with a search: the choice in each of the cells that it shows, "" if nothing was
-    run.
-    """
+    """Return the table beside a figure with a search: the choice in each cell that it shows, "" if nothing was run."""
     found = {}
     for record in records:
         cell = {field: record.field(field) for field in ("dataset", "model", "method", "alpha")}

@@ -10,7 +10,7 @@ from bayesfed.results.statistics import TAILS, Statistic
 def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
     """Describe the rounds of each statistic that is a `last` or `last5`, if these are not the last of their runs.
 
-    `last: each client's last tested round, 8 to 40`.
+    For example `last: each client's last tested round, 8 to 40`.
     """
     records = list(records)
     told = []
