@@ -152,6 +152,14 @@ def finish(
     run_folder.seal(folder, summary)
 
 
+def measure(folder: Path, rows: list[tuple[int, str, float]]) -> None:
+    """Add rows of the server's model to a stored run, and seal it again."""
+    with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([round, "global", "global", metric, value] for round, metric, value in rows)
+    summary = json.loads((folder / "summary.json").read_text())
+    run_folder.seal(folder, summary)
+
+
 def tell(folder: Path, **more: object) -> None:
     """Tell where a stored run was computed, and seal it again."""
     summary = run_folder.read(folder)

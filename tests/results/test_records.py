@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.lab import measure
 
 from bayesfed.results import cells, records
 from bayesfed.results import study as join
@@ -47,3 +48,27 @@ def test_runs_that_do_not_test_clients_there_have_no_local_accuracy(lab: Any, st
     (record,) = [record for record in study.records if record.level == "local"]
     assert (record.method, record.missing) == ("HBFL", "no local model on the full test set")
     assert record.value(BEST) is None
+
+
+@pytest.mark.parametrize(("rounds", "first"), [(5, [0.1]), (19, [0.1]), (20, [0.1, 0.3]), (29, [0.1, 0.3])])
+def test_the_first_tenth_is_whole_rounds_and_one_at_least(
+    rounds: int, first: list[float], lab: Any, stored: Callable[..., None]
+) -> None:
+    stored(lab.cell("heterogeneous", "HBFL", rounds=rounds), [0.1, 0.3, 0.6, *[0.8] * (rounds - 3)])
+    (study,) = join.studies(lab.plan)
+    (server,) = [record for record in study.records if record.level == "global"]
+    assert server.value(Statistic("first10pct")) == pytest.approx(sum(first) / len(first))
+
+
+def test_a_bin_of_a_reliability_diagram_has_a_thousandth_of_all_images(lab: Any, stored: Callable[..., None]) -> None:
+    """Of 2000 images two: by the middles of four bins, the share of right ones."""
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.5])
+    bins = enumerate([(1, 1), (2, 1), (1000, 700), (997, 997)])
+    measure(folder, [
+        (1, f"reliability_{number}_{what}", value)
+        for number, (images, right) in bins for what, value in (("images", images), ("right", right))
+    ])  # fmt: skip
+    (study,) = join.studies(lab.plan)
+    (server,) = [record for record in study.records if record.level == "global"]
+    assert server.reliability() == {37.5: 0.5, 62.5: 0.7, 87.5: 1.0}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.lab import measure
 
 from bayesfed.core.errors import InputError
 from bayesfed.plan import paper_check
@@ -31,14 +32,6 @@ DIAGRAM = {
     "title": "Reliability", "accuracy": "global", "shows": {"reliability": "global", "label": "confidence (%)"}, "experiment": "heterogeneous", "where": {"alpha": 100},
     "rows": [], "columns": ["dataset"], "methods": ["HBFL", "FML"],
 }  # fmt: skip
-
-
-def measure(folder: Path, rows: list[tuple[int, str, float]]) -> None:
-    """Add rows of the server's model to a stored run, and seal it again."""
-    with (folder / "metrics.csv").open("a", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([round, "global", "global", metric, value] for round, metric, value in rows)
-    summary = json.loads((folder / "summary.json").read_text())
-    run_folder.seal(folder, summary)
 
 
 @pytest.fixture
