@@ -60,6 +60,18 @@ def test_the_first_tenth_is_whole_rounds_and_one_at_least(
     assert server.value(Statistic("first10pct")) == pytest.approx(sum(first) / len(first))
 
 
+@pytest.mark.parametrize(("second_half", "spread"), [([0.5, 0.6, 0.4], 0.3 / 2**0.5), ([0.5, 0.6], None)])
+def test_changes_from_round_to_round_are_two_at_least(
+    second_half: list[float], spread: float | None, lab: Any, stored: Callable[..., None]
+) -> None:
+    """Of changes of 0.1 and -0.2 the sample standard deviation is 0.3 / sqrt(2)."""
+    rounds = 2 * len(second_half)
+    stored(lab.cell("heterogeneous", "HBFL", rounds=rounds), [0.1] * len(second_half) + second_half)
+    (study,) = join.studies(lab.plan)
+    (server,) = [record for record in study.records if record.level == "global"]
+    assert server.value(Statistic("round_std")) == (spread and pytest.approx(spread))
+
+
 def test_a_bin_of_a_reliability_diagram_has_a_thousandth_of_all_images(lab: Any, stored: Callable[..., None]) -> None:
     """Of 2000 images two: by the middles of four bins, the share of right ones."""
     folder = lab.cell("heterogeneous", "HBFL")

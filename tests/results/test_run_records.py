@@ -1,5 +1,6 @@
 """What is read of a run's folder: curves, clients together, and what was measured."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,22 @@ def test_who_sits_a_round_out_counts_as_when_last_tested(lab: Any, stored: Calla
     assert hbfl.curve() == pytest.approx({2: 24 / 40, 3: 23 / 40, 4: 29 / 40})
     assert fml.curve() == {}
     assert (fml.missing, fml.value(BEST)) == ("never took part", None)
+
+
+def test_a_mean_of_curves_is_over_those_with_a_value() -> None:
+    assert run_records.mean_of([{1: 0.25, 2: 0.5}, {2: 1.0, 4: 0.5}]) == {1: 0.25, 2: 0.75, 4: 0.5}
+
+
+def test_the_highest_of_curves_is_of_finite_values() -> None:
+    found = run_records.highest_of([{1: math.nan, 2: 0.5, 3: 0.1}, {1: 0.3, 2: 0.4, 4: math.inf}])
+    assert found == {1: 0.3, 2: 0.5, 3: 0.1}
+    assert run_records.highest_of([{1: math.nan, 2: 0.5}]) == {2: 0.5}
+
+
+@pytest.mark.parametrize(("diverged", "rounds"), [(None, 5), ({"round": 3, "client": "1", "tensor": "mu"}, 3)])
+def test_a_run_that_diverges_ends_there(
+    diverged: dict[str, Any] | None, rounds: int, lab: Any, stored: Callable[..., None]
+) -> None:
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.5] * 5, diverged=diverged)
+    assert run_records.RunRecord(folder).rounds == rounds
