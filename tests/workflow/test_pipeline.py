@@ -29,7 +29,10 @@ def test_runs_whole(finished: Clone) -> None:
     paper = plan["papers"]["hbfl"]
     tables = [f"{table}{end}.csv" for table in paper["tables"] for end in ("", ".compare")]
     assert {*tables, "clients.csv", "claims.csv"} <= {path.name for path in (results / "tables" / "hbfl").iterdir()}
-    figures = {f"{figure}.{kind}" for figure in paper["figures"] for kind in ("svg", "png")}
+    with (results / "figures/figures.csv").open(newline="") as file:
+        listed = {row["figure"]: int(row["panels"]) for row in csv.DictReader(file)}
+    assert list(listed) == list(paper["figures"])
+    figures = {f"{figure}.{kind}" for figure, panels in listed.items() if panels for kind in ("svg", "png")}
     assert figures == {path.name for path in (results / "figures" / "hbfl").iterdir()}
     pictures = [run["partition"].replace(".npz", ".svg") for run in plan["runs"] if run["partition"]]
     assert all((results / picture).exists() for picture in pictures)

@@ -67,6 +67,11 @@ class Paper:
         return [one for one in self.answers if one.by == "paper"]
 
     @property
+    def first(self) -> list[Answer]:
+        """The paper's first claim that has been tested, for the overview; empty without any."""
+        return [one for one in self.own if one.run][:1]
+
+    @property
     def charts(self) -> list[Chart]:
         """All charts of the tab."""
         alone = [self.against] if self.against else []

@@ -14,6 +14,9 @@ from bayesfed.results.comparison import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
 
+FEW = 4
+"""Cells of a claim that the overview lists one by one."""
+
 MARKS = {
     verdicts.SUPPORTED: ("yes", "✓"),
     verdicts.MOSTLY: ("part", "◕"),
@@ -32,12 +35,23 @@ Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
 
 @dataclass(frozen=True)
 class Line:
-    """A claim in one cell that has been run: where, what came out, and the link to its runs."""
+    """A claim in one cell that has been run: where, what came out here and in the paper, how often, and the link to its
+    runs."""
 
     where: str
-    words: str
+    here: str
+    published: str
+    counted: str
+    verdict: str
+    mark: str
+    kind: str
     holds: bool
     link: str
+
+    @property
+    def words(self) -> str:
+        """All of it in one sentence."""
+        return f"{self.here}, as claimed in {self.counted}{f'; published: {self.published}' if self.published else ''}"
 
 
 @dataclass(frozen=True)
@@ -52,9 +66,17 @@ class Answer:
     word: str
     verdict: str
     outcome: str
+    mean: str
     lines: list[Line]
     run: bool
     apart: bool
+
+    @property
+    def headlines(self) -> list[tuple[str, str, str, str, str, str]]:
+        """(where, here, published, class, mark, verdict) of each of few cells, or else of all together."""
+        if len(self.lines) <= FEW:
+            return [(one.where, one.here, one.published, one.kind, one.mark, one.verdict) for one in self.lines]
+        return [(f"{len(self.lines)} cells", self.mean, "", self.kind, self.mark, self.verdict)]
 
 
 def printed(compared: Iterable[Compared]) -> Printed:
@@ -77,18 +99,25 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed)
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
         if came.of:
-            words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
-            lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
+            link, held = f"#runs={html_tables.runs_of(test.records)}", came.holds == came.of
+            said = outcome(claim, came, test), in_print(claim, test, known), counted(came)
+            lines.append(
+                Line(where(row), *said, came.told, *reversed(MARKS.get(came.verdict, ("open", ""))), held, link)
+            )
     kind, mark = MARKS.get(total.verdict, ("open", ""))
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
     told += f", ties in {total.ties}" if total.ties else ""
     told += f" ({total.planned} planned)" if total.of != total.planned else ""
+    mean = ""
     if len(lines) > 1 and total.difference:
-        told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
+        mean = f"mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
+        told += f", {mean}"
     told += f"; measured: {in_words(claim['metric'])}"
     told += f" ({total.of_rounds})" if total.of_rounds else ""
     apart = any(flag.startswith(verdicts.OFF_PROTOCOL) for flag in total.flags)
-    return Answer(claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, lines, bool(lines), apart)
+    return Answer(
+        claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, mean, lines, bool(lines), apart
+    )
 
 
 def where(row: Mapping[str, str]) -> str:
@@ -99,7 +128,7 @@ def where(row: Mapping[str, str]) -> str:
 
 
 def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
-    """Say what came out in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    """Say what came out in a cell: `HBFL 2.90 points above FML`."""
     size = claims.amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
@@ -123,14 +152,18 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
     else:
         than, other = test.sides
         words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} on {claim['dataset']} than on {other}"
+    return words
+
+
+def counted(came: claims.Outcome) -> str:
+    """Say in how many seeds a claim holds in a cell: `3 of 3 seeds`."""
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
     seeds += f", ties in {came.ties}" if came.ties else ""
-    seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
-    return f"{words}, as claimed in {seeds}"
+    return seeds + (f" ({came.planned} planned)" if came.of != came.planned else "")
 
 
 def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """Say what the paper says of the same difference: `; published: 11.43 points above`. "" where it does not."""
+    """Say what the paper says of the same difference: `11.43 points above`. "" where it does not."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -139,9 +172,9 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
         return ""
     difference = (ours - theirs) / test.statistic.scale
     if not difference:
-        return "; published: equal"
+        return "equal"
     size = claims.amount(claims.shown(difference, test.statistic), test.statistic)
-    return f"; published: {size} {'above' if difference > 0 else 'below'}"
+    return f"{size} {'above' if difference > 0 else 'below'}"
 
 
 @dataclass(frozen=True)
@@ -198,7 +231,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
         words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
     rest = f"{done} of {planned} planned runs are finished"
-    verdict = ": a first word, no verdict" if own or numbers.printed else ""
+    verdict = ", so verdicts are preliminary" if run else ""
     words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs are finished.")
     others = sum(one.apart for one in run)
     told = f"{'has' if len(run) == 1 else 'have'} been tested"

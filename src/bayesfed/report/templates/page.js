@@ -114,7 +114,7 @@ function draw(place, spec, csv, values = {}, opens = false) {
 const off = (figure) => all("input", figure).filter((box) => !box.checked).map((box) => box.value);
 function drawPlot(place) {
   const figure = place.closest("[data-chart]"), chart = data.charts[figure.dataset.chart], panel = chart.panels[place.dataset.panel];
-  return draw(place, chart.spec, panel.csv, { left: panel.x[0], right: panel.x[1], low: panel.y[0], high: panel.y[1], hidden: off(figure) }, true);
+  return draw(place, chart.spec, panel.csv, { left: panel.x[0], right: panel.x[1], low: panel.y[0], high: panel.y[1], heights: panel.heights, room: 0.4 * place.clientWidth, hidden: off(figure) }, true);
 }
 const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
   if (!entry.isIntersecting) return;
