@@ -22,7 +22,7 @@ def names() -> str:
     schemes = [[f"`{name}`", sentence(scheme.draw), code(scheme.all_options)] for name, scheme in SCHEMES.items()]
     return (
         table(["`dataset`", "title", "licence"], datasets)
-        + table(["`models`"], [[code(models.registry.ours())]])
+        + table(["`models`", ""], [[f"`{name}`", models.about(one)] for name, one in models.registry.ours().items()])
         + table(["`partition.scheme`", "", "options"], [*schemes, [f"`{WHOLE}`", "Client k holds dataset k.", ""]])
     )
 

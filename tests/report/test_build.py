@@ -243,7 +243,7 @@ OF_RUN = {
     ("spec", "data"),
     [
         *((spec, OF_RUN[name]) for name, spec in run_details.specs().items()),
-        (chart_specs.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
+        (chart_specs.beside_published(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
         *(
             (chart_specs.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", chart_specs.Look(**{kind: True})),
              "curve,seed,x,value,run\na,0,1,50,0\na,1,1,51,1\n")

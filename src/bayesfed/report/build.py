@@ -36,7 +36,7 @@ class Paper:
     title: str
     reference: str
     reproduces: bool
-    printed: bool
+    published: bool
     first_client: int
     lead: list[str]
     done: int
@@ -81,8 +81,8 @@ class Paper:
 def write(plan: Path, out: Path) -> list[Path]:
     """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns both files.
 
-    Reads the plan's results folder: runs, and where they stand, tables of partitions, and of benchmarks where the config
-    asks for them. The workflow's own report is linked where it stands beside `out`, as `<name>-workflow.html`. Raises
+    Reads the plan's results folder: runs, the tables of partitions that are there, and those of benchmarks if the config
+    asks for them. The workflow's own report is linked if it is beside `out`, as `<name>-workflow.html`. Raises
     InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
     """
     if out.is_dir():
@@ -144,7 +144,7 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
     study, spec = of.study, of.study.spec
     tables = [of_paper(study, name, table, of.rows[name], of.compared[name]) for name, table in study.tables.items()]
     compared = [one for of_table in of.compared.values() for one in of_table]
-    known, numbers = claims_text.printed(compared), claims_text.closeness(tables)
+    known, numbers = claims_text.published(compared), claims_text.closeness(tables)
     claim_rows = [claims_table.rows(study, one) for one in of.claims]
     found = [claims_text.answer(one, rows[1:], known) for one, rows in zip(of.claims, claim_rows, strict=True)]
     finished = [record for record in study.records if record.done]
@@ -161,7 +161,7 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
         title=spec.get("title", study.paper),
         reference=spec.get("reference", ""),
         reproduces=study.reproduces,
-        printed=any(one.row["published"] for one in compared),
+        published=any(one.row["published"] for one in compared),
         first_client=study.first_client,
         lead=claims_text.lead(study.heading, found, numbers, done, planned),
         done=done,

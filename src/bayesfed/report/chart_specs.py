@@ -156,8 +156,8 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
 
 
 @unvalidated
-def beside_print() -> Json:
-    """Ours against the published numbers: a point a cell, and the line where they are equal. Data: cell, x (print),
+def beside_published() -> Json:
+    """Ours against the published numbers: a point a cell, and the line where they are equal. Data: cell, x (published),
     value, kind, verdict, run."""
     colours, shapes = zip(*POINT_STYLES.values(), strict=True)
     colour = alt.Color("kind:N").scale(domain=list(POINT_STYLES), range=list(colours)).legend(None)

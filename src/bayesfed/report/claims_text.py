@@ -29,7 +29,7 @@ MARKS = {
 
 COMPARED = ("higher", "lower", "not higher")
 
-Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
+Published = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
 """The published number of what a metric is measured of: records by folder, level and client."""
 
 
@@ -79,7 +79,7 @@ class Answer:
         return [(f"{len(self.lines)} cells", self.mean, "", self.kind, self.mark, self.verdict)]
 
 
-def printed(compared: Iterable[Compared]) -> Printed:
+def published(compared: Iterable[Compared]) -> Published:
     """Give the published numbers by what they are of."""
     return {
         (one.cell.metric, place(one.cell.records)): float(one.row["published"])
@@ -93,14 +93,14 @@ def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
-def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
+def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Published) -> Answer:
     """Give a claim in words; `rows` are those of its cells in `claims.csv`."""
     claim, total = of.claim, of.total
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
         if came.of:
             link, held = f"#runs={html_tables.runs_of(test.records)}", came.holds == came.of
-            said = outcome(claim, came, test), in_print(claim, test, known), counted(came)
+            said = outcome(claim, came, test), as_published(claim, test, known), counted(came)
             lines.append(
                 Line(where(row), *said, came.told, *reversed(MARKS.get(came.verdict, ("open", ""))), held, link)
             )
@@ -162,7 +162,7 @@ def counted(came: claims.Outcome) -> str:
     return seeds + (f" ({came.planned} planned)" if came.of != came.planned else "")
 
 
-def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
+def as_published(claim: Mapping[str, Any], test: claims.Test, known: Published) -> str:
     """Say what the paper says of the same difference: `11.43 points above`. "" where it does not."""
     if claim["kind"] not in COMPARED:
         return ""
@@ -179,11 +179,11 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
 
 @dataclass(frozen=True)
 class Closeness:
-    """How the numbers of a paper stand beside the published numbers: how many are published, how many have a run,
+    """How the numbers of a paper compare with the published ones: how many are published, how many have a run,
     and of those that may be
     compared how many are near, above and below; `median`: of the distances in points, rounded up, "" without any."""
 
-    printed: int
+    published: int
     run: int
     close: int
     higher: int
@@ -204,7 +204,7 @@ def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
     near = (cell for cell in found if cell.percent and cell.kind in ("close", "higher", "lower"))
     points = [abs(float(cell.row["difference"])) for cell in near]
     return Closeness(
-        printed=len(found),
+        published=len(found),
         run=len(kinds) - kinds.count("open"),
         close=kinds.count("close"),
         higher=kinds.count("higher"),
@@ -220,7 +220,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     own = [one for one in found if one.by == "paper"] or found
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:
-        about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
+        about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.published else ""
         return [f"None of the {planned} planned runs is finished yet{about}."]
     counted = {word: sum(one.word == word for one in run) for word in MARKS}
     counts = [f"{count} {word}" for word, count in counted.items() if count]
@@ -243,8 +243,8 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         words.append(f"Of {of} {len(own)} claims {len(run)} {told}: {', '.join(counts)}.")
     elif own:
         words.append(f"None of {of} {len(own)} claims has been tested yet.")
-    if numbers.printed:
-        told = f"{numbers.run} of its {numbers.printed} published numbers have a run beside them"
+    if numbers.published:
+        told = f"{numbers.run} of its {numbers.published} published numbers have a run beside them"
         if numbers.compared:
             told += f": {numbers.close} within a point, {numbers.higher} higher, {numbers.lower} lower"
             told += f"; half of them are within {numbers.median} points" if numbers.median else ""

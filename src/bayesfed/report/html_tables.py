@@ -136,7 +136,7 @@ class Table:
     note: str
     files: Files
     counted: bool
-    """Whether each published number stands in one cell, so that cells near the published numbers can be counted."""
+    """Whether each published number is in one cell, so that cells near the published numbers can be counted."""
 
     @property
     def cells(self) -> list[Shown]:
@@ -145,7 +145,7 @@ class Table:
 
     @property
     def run(self) -> bool:
-        """Whether a finished run stands behind any cell."""
+        """Whether any cell has a finished run."""
         return any(cell.kind != "open" for cell in self.cells)
 
 
@@ -202,7 +202,7 @@ def cell_of(one: Compared, footnotes: list[str]) -> Shown:
 
 
 def many(score: cells.Score) -> str:
-    """How many seeds a cell has; just the number where the reason why none has a value already stands in the cell."""
+    """How many seeds a cell has; just the number where the reason why none has a value is already in the cell."""
     if not score.missing or score.seeds:
         return score.count()
     done = sum(score.missing.values())
@@ -210,6 +210,6 @@ def many(score: cells.Score) -> str:
 
 
 def three(row: Mapping[str, str]) -> tuple[str, str, str]:
-    """Print, here and difference, as a row of the comparison has them."""
+    """Give the published number, ours and the difference, as a row of the comparison has them."""
     here = f"{row['mean']} ± {row['sd']}" if row["sd"] else row["mean"]
     return row["published"], here, row["difference"]

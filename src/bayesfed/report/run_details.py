@@ -1,4 +1,4 @@
-"""What the page tells of one run: where it stands in the papers, how it was made, and all that its record holds."""
+"""What the page tells of one run: which cells of the papers it is in, how it was made, and all that its record holds."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def against(study: Study, shown: Sequence[Table]) -> Chart | None:
     small = "A point: a published percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
     panel = Panel("", charts.csv(frame), words, limits, limits)
     title = "Our numbers against the published ones"
-    return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_print())
+    return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_published())
 
 
 def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
@@ -185,7 +185,7 @@ def reliability(study: Study) -> list[Chart]:
 
 def held(content: Mapping[str, Any], results: Path) -> dict[str, Json]:
     """How many images of each class each client holds for training, by partition; of those
-    whose table stands, and has the classes."""
+    whose table is there, and has the classes."""
     found = {}
     for name in formatting.unique(run["partition"] for run in content["runs"] if run.get("partition")):
         path = results / Path(name).with_suffix(".csv")
@@ -262,7 +262,7 @@ def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
 
 
 def speed(folder: Path) -> list[Plain]:
-    """Give the tables of the benchmarks, as they stand in the results."""
+    """Give the tables of the benchmarks, as the results have them."""
     return [
         plain(path.stem, path.stem, pd.read_csv(path, dtype=str).fillna("")) for path in sorted(folder.glob("*.csv"))
     ]

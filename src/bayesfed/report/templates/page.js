@@ -211,7 +211,7 @@ function story(name) {
     split.append(element("div", {}, element("h4", {}, "Training images by class and client"), heat));
     const points = run.clients.filter((row) => Number(row[0]) >= 0 && Number.isFinite(parseFloat(row[3]))).map((row) => `${row[0]},${quoted(row[1])},${sizes[row[0]]},${row[3]}`);
     if (points.length > 1) {
-      const place = element("div", { class: "plot", role: "img", "aria-label": "Each client's best accuracy over its number of training images; the same numbers stand in the table below" });
+      const place = element("div", { class: "plot", role: "img", "aria-label": "Each client's best accuracy over its number of training images; the same numbers are in the table below" });
       later.push(() => draw(place, data.specs.clients, ["client,model,images,value", ...points].join("\n")));
       split.append(element("div", {}, element("h4", {}, "Accuracy by size of the shard"), place));
     }
