@@ -99,10 +99,19 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Publishe
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
         if came.of:
-            link, held = f"#runs={html_tables.runs_of(test.records)}", came.holds == came.of
-            said = outcome(claim, came, test), as_published(claim, test, known), counted(came)
+            kind, mark = MARKS.get(came.verdict, ("open", ""))
             lines.append(
-                Line(where(row), *said, came.told, *reversed(MARKS.get(came.verdict, ("open", ""))), held, link)
+                Line(
+                    where=where(row),
+                    here=outcome(claim, came, test),
+                    published=as_published(claim, test, known),
+                    counted=counted(came),
+                    verdict=came.told,
+                    mark=mark,
+                    kind=kind,
+                    holds=came.holds == came.of,
+                    link=f"#runs={html_tables.runs_of(test.records)}",
+                )
             )
     kind, mark = MARKS.get(total.verdict, ("open", ""))
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
