@@ -223,9 +223,9 @@ def gpu_found() -> str:
          for r, beside in zip(two, (", apart", ", in one"), strict=True)],
     )  # fmt: skip
     out += pivot("kernels a step", steps)
-    out += "Local training of HBFL by the number of lanes, a fifth of the images, one local epoch, fp32, seconds:\n\n"
+    out += "Local training of HBFL by the number of streams, a fifth of the images, one local epoch, fp32, seconds:\n\n"
     out += pivot(
-        "", ((*r["case"].removeprefix("hbfl mixed ").split(", "), f"{r['seconds']:.3f}") for r in lanes),
+        "", ((*r["case"].removeprefix("hbfl mixed ").replace("lanes", "streams").split(", "), f"{r['seconds']:.3f}") for r in lanes),
     )  # fmt: skip
     out += "Whole rounds, evaluation included, beside an eager one and a floor: a round's multiply-adds at the rate of a large "
     out += "product, or its bytes at that of a large copy, whichever takes longer:\n\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from analyses import benchmark_pages, headline, reference
+from analyses.fola import first_round
 from analyses.hbfl import finished_runs
 from analyses.hbfl import sampled_partitions as measured
 from analyses.markdown import listed, pivot, table
@@ -50,7 +51,7 @@ def readings() -> str:
     the other tables.
     """
     _, first, *others = of_paper("hbfl", "summary", "hbfl-readings").partition(LEGEND)[2].split(TITLE)
-    out = "**One reading changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
+    out = "**One assumption changed, 40 rounds, mean of the last five; what it changes, in points**\n\n"
     cells = []
     for seed, methods in finished_runs.searched().items():
         reached = {name: RunRecord(folder).summary or {} for name, folder in methods.items()}
@@ -173,13 +174,18 @@ def analysis_tables() -> str:
     return text + "".join(f"## {title}\n\n{make()}" for title, make in parts.items())
 
 
+OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"headline": headline.table_of_claims},
     DOCS / "assumptions/hbfl.md": {"shards": shards},
     DOCS / "reference/run-file.md": {"names": reference.names},
     DOCS / "internals/benchmarks.md": {"speed": benchmark_pages.ratios, "gpu": benchmark_pages.gpu_rounds},
     **{
-        DOCS / f"results/{paper}.md": {"first": partial(first_table, paper), "counts": partial(counts, paper)}
+        DOCS / f"results/{paper}.md": {
+            "first": partial(first_table, paper),
+            "counts": partial(counts, paper),
+            **OF_PAPERS.get(paper, {}),
+        }
         for paper in PAPERS
     },
 }

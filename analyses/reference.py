@@ -26,7 +26,7 @@ def names() -> str:
     ]
     return (
         table(["`dataset`", "title", "licence"], datasets)
-        + table(["`models`"], [[code(models.registry.ours())]])
+        + table(["`models`", ""], [[f"`{name}`", models.about(one)] for name, one in models.registry.ours().items()])
         + table(["`partition.scheme`", "", "options"], schemes)
     )
 

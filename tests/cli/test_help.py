@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -81,3 +83,16 @@ def test_a_default_is_the_one_that_is_told(name: str) -> None:
     for action in options(name):
         if action.default not in (None, [], False):
             assert f"default: {action.default}" in (action.help or "")
+
+
+@pytest.mark.parametrize("kind", ["methods", "models"])
+def test_a_reader_that_leaves_ends_it_silently(kind: str) -> None:
+    """As `head` does, whether the pipe is closed before the first line or behind it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bayesfed", "list", kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout
+        assert run.stderr
+        run.stdout.close()
+        assert run.stderr.read() == b""
+        assert run.wait() == 1

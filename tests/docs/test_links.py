@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,15 @@ def test_dead_links_are_found() -> None:
     page = PROJECT / "README.md"
     text = "[a](nowhere.md) [b](#methods) [c](STYLE.md#nothing) ![d](docs/images/report.png) [e](https://example.org)"
     assert dead(page, text) == ["nowhere.md", "STYLE.md#nothing"]
+
+
+def test_the_repository_has_one_address() -> None:
+    """Wherever a file must give it; pyproject.toml decides."""
+    urls = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    for name, url in (
+        ("README.md", urls["Repository"]),
+        ("CITATION.cff", urls["Repository"]),
+        ("mkdocs.yml", urls["Repository"]),
+        ("mkdocs.yml", urls["Documentation"]),
+    ):
+        assert url in (PROJECT / name).read_text(encoding="utf-8"), name

@@ -152,6 +152,10 @@ def test_files_that_results_are_made_from(monkeypatch: pytest.MonkeyPatch) -> No
     flow = Workflow(CONFIG | {"benchmarks": True})
     assert flow.published == ["small.published.csv"]
     assert flow.searched == [("small", "best"), ("other", "best")]
+    Path("results/tiny/figures/small").mkdir(parents=True)
+    Path("results/tiny/figures/small/one.svg").touch()
+    assert flow.drawn(["snakemake", "--report"]) == [("small", "one", "One")]
+    assert flow.drawn(["snakemake"]) == []
     assert flow.benchmarks == {}
     Path("benchmarks").mkdir()
     for name in ("rounds-cpu.csv", "kernels.csv", "data.csv"):

@@ -13,7 +13,7 @@ import vl_convert
 
 from bayesfed.core.errors import InputError
 from bayesfed.report import build, chart_specs, charts, run_details
-from bayesfed.results import claims_table, tables
+from bayesfed.results import claims_table, figure_panels, tables
 
 HOSTILE = "<script>document.title = 'run'</script>{{ 7 * 7 }}"
 
@@ -116,7 +116,7 @@ def test_first_screen_says_what_came_out(some_runs, tmp_path):
         "Table 1, HBFL's global model is above FML's: supported 1/1, preliminary. CIFAR10, alpha 0.05, CNN2: "
         "HBFL 10.00 points above FML, as claimed in 1 of 1 seed (2 planned); published: 11.43 points above."
     ) in told
-    assert "5 of 6 planned runs are finished: a first word, no verdict." in told
+    assert "5 of 6 planned runs are finished, so verdicts are preliminary." in told
     assert "CIFAR10, alpha 0.05, CNN2: HBFL 10.00 points above FML" in told
 
 
@@ -243,11 +243,11 @@ OF_RUN = {
     ("spec", "data"),
     [
         *((spec, OF_RUN[name]) for name, spec in run_details.specs().items()),
-        (chart_specs.beside_print(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
+        (chart_specs.beside_published(), "cell,x,value,kind,verdict,run\none,60,61,close,,0\n"),
         *(
             (chart_specs.lines(charts.styled({"a": "A"}, {"a": 0}), "round", "accuracy (%)", chart_specs.Look(**{kind: True})),
              "curve,seed,x,value,run\na,0,1,50,0\na,1,1,51,1\n")
-            for kind in ("few", "logarithmic", "diagonal", "scatter")
+            for kind in ("few", "logarithmic", "diagonal", "scatter", "named")
         ),
     ],
 )  # fmt: skip
@@ -346,3 +346,32 @@ def test_several_papers_have_an_overview(lab, stored, tmp_path):
     overview = text[text.index('id="overview"') : text.index('id="hbfl"')]
     assert overview.count("supported 1/1</span> Table 1, HBFL&#39;s global model is above FML&#39;s") == 2
     assert '<a href="#hbfl">HBFL</a></th><td>2 of 2</td>' in overview
+    first, headline = "CIFAR10, alpha 100, CNN2", overview[: overview.index("runs finished")]
+    assert headline.count(f"<td>{first}</td>") == headline.count("supported 1/1") == 2
+    assert headline.count("<td>HBFL 10.00 points above FML</td><td>1.39 points above</td>") == 2
+
+
+def test_a_tab_lists_what_it_shows(some_runs, tmp_path):
+    """The tables and figures that have a run, each with a link."""
+    text = build.write(some_runs.plan, tmp_path / "test.html")[0].read_text()
+    contents = text[text.index('class="contents"') : text.index('aria-label="The answer"')]
+    assert '<a href="#hbfl-table1"><span class="item">table1</span>' in contents
+    assert '<a href="#figure-hbfl-figure4"><span class="item">figure4</span>' in contents
+    assert "figure8" not in contents
+
+
+def test_many_curves_have_their_names_at_their_ends(lab, stored, tmp_path):
+    names = [f"method {number}" for number in range(figure_panels.MOST + 1)]
+    lab.spec["methods"] = {name: {"name": "fedavg"} for name in names}
+    lab.spec["figures"]["figure4"]["methods"] = names
+    for number, name in enumerate(names):
+        stored(lab.cell("heterogeneous", name), [0.1, 0.5 + number / 1000], [[0.5]])
+    charts = json.loads(page(lab, tmp_path).scripts[0])["charts"]
+    (panel,) = charts["hbfl-figure4"]["panels"]
+    assert list(panel["heights"]) == names
+    data = {"values": panel["csv"], "format": {"type": "csv", "parse": {"x": "number", "value": "number"}}}
+    spec = charts["hbfl-figure4"]["spec"] | {"width": 500, "data": data}
+    ends = {"left": 1, "right": 2, "low": 0, "high": 100, "heights": panel["heights"]}
+    spec["params"] = [one | ({"value": ends[one["name"]]} if one["name"] in ends else {}) for one in spec["params"]]
+    drawn = re.findall(r">(method \d)</text>", vl_convert.vegalite_to_svg(json.dumps(spec)))
+    assert sorted(drawn) == names

@@ -37,4 +37,15 @@ def test_metrics_in_words(metric: str, told: str) -> None:
 def test_outcomes(kind: str, sides: list[str], difference: str, exact: float | None, holds: int, told: str) -> None:
     came = claims.Outcome(holds, 0, 1, 1, difference, "", flags=[], used="", budget="", precision="", of_rounds="")
     test = claims.Test("HBFL", sides[0], sides, [], [exact if exact else float(difference) / 100], [], BEST)
-    assert claims_text.outcome({"kind": kind, "dataset": "cifar10"}, came, test) == told
+    line = claims_text.Line(
+        "",
+        claims_text.outcome({"kind": kind, "dataset": "cifar10"}, came, test),
+        "",
+        claims_text.counted(came),
+        "",
+        "",
+        "",
+        True,
+        "",
+    )
+    assert line.words == told

@@ -1,7 +1,7 @@
 """Figures: the data behind each, the small print, and files that are not empty."""
 
+import csv
 import itertools
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bayesfed.core.errors import InputError
 from bayesfed.plan import paper_check, plan
-from bayesfed.results import figures, plots
+from bayesfed.results import figure_panels, figures, plots
 from bayesfed.results import study as join
 
 PROJECT = Path(__file__).parents[2]
@@ -19,6 +19,10 @@ PROJECT = Path(__file__).parents[2]
 def study_of(lab):
     (study,) = join.studies(lab.plan)
     return study
+
+
+def drawn(study, figure):
+    return plots.draw(study, figure, figures.content(study, figure))
 
 
 def series(data):
@@ -47,7 +51,7 @@ def test_global_curves_in_panels(lab, stored):
 def test_panels_of_a_row_have_one_scale_unless_that_presses_curves_flat(lab, stored, lowest, common):
     stored(lab.cell("heterogeneous", "HBFL", alpha="100"), [lowest, 0.95])
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [0.2, 0.8])
-    iid, non_iid = plots.draw(study_of(lab), lab.spec["figures"]["figure4"]).axes[:2]
+    iid, non_iid = drawn(study_of(lab), lab.spec["figures"]["figure4"]).axes[:2]
     assert (iid.get_ylim() == non_iid.get_ylim()) == common
 
 
@@ -56,7 +60,7 @@ def test_a_scale_does_without_a_first_rise_that_would_press_the_rest_flat(lab, s
     """For all panels of a row, and the figure says so."""
     stored(lab.cell("heterogeneous", "HBFL", alpha="100"), [first, *np.linspace(0.8, 0.9, 39)])
     stored(lab.cell("heterogeneous", "HBFL", alpha="0.05"), [first, *np.linspace(0.7, 0.8, 39)])
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = drawn(study_of(lab), lab.spec["figures"]["figure4"])
     for panel in made.axes[:2]:
         low, high = panel.get_ylim()
         assert (low > 60) == cut
@@ -99,7 +103,7 @@ def test_the_lines_drawn_are_means_over_seeds(lab, stored):
     for seed, value in enumerate([0.2, 0.4]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [value, 0.5], [[0.5]] * 10)
         stored(lab.cell("heterogeneous", "FML", seed=seed), [0.1, 0.1], [[0.5]] * 10)
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = drawn(study_of(lab), lab.spec["figures"]["figure4"])
     lines = [sorted(map(float, line.get_ydata())) for line in made.axes[0].get_lines() if len(line.get_ydata())]
     assert sorted(lines) == [[10.0, 10.0], [30.0, 50.0]]
     bands = [band.get_paths()[0] for band in made.axes[0].collections]
@@ -114,7 +118,7 @@ def test_curves_of_a_panel_are_of_the_same_seeds(lab, stored):
     for seed, value in enumerate([0.2, 0.4]):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [value, 0.5], [[0.5]] * 10)
     stored(lab.cell("heterogeneous", "FML"), [0.1, 0.1], [[0.5]] * 10)
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = drawn(study_of(lab), lab.spec["figures"]["figure4"])
     lines = [sorted(map(float, line.get_ydata())) for line in made.axes[0].get_lines() if len(line.get_ydata())]
     assert sorted(lines) == [[10.0, 10.0], [20.0, 50.0]]
     assert not made.axes[0].collections  # one seed has no band
@@ -141,7 +145,7 @@ def test_a_logarithmic_axis_has_plain_numbers(lab, stored):
         "x": "alpha",
         "methods": ["HBFL"],
     }
-    made = plots.draw(study_of(lab), figure)
+    made = drawn(study_of(lab), figure)
     made.canvas.draw()
     assert {"0.01", "1", "100"} <= {label.get_text() for label in made.axes[0].get_xticklabels()}
 
@@ -162,7 +166,7 @@ def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):
     small = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "changes": changes, "used": "digits"}
     stored(lab.cell("heterogeneous", "HBFL", **small), [0.1, 0.2], [[0.5]])
     lab.cell("heterogeneous", "FML", **small)
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
+    made = drawn(study_of(lab), lab.spec["figures"]["figure4"])
     small_print = " ".join(" ".join(text.get_text() for text in made.texts).split())
     assert "Digits, not the paper's cells." in small_print
     assert "digits for CIFAR10, rounds 2 (paper 100), lr 0.001 (paper 0.01)" in small_print
@@ -176,8 +180,9 @@ def test_files_are_written_for_every_figure_and_repeat_byte_for_byte(lab, stored
     stored(lab.cell("heterogeneous", "FML", "cifar100"), [0.1, 0.2], [[0.5, 0.6]] * 10)
     lab.spec["figures"] = {name: lab.spec["figures"][name] for name in ("figure4", "figure8")}
     written = plots.write(join.studies(lab.plan), tmp_path / "first")
-    assert {path.name for path in written} == {"figure4.png", "figure4.svg", "figure8.png", "figure8.svg"}
-    assert all(path.stat().st_size > 5000 for path in written)
+    pictures = [path for path in written if path.suffix != ".csv"]
+    assert {path.name for path in pictures} == {"figure4.png", "figure4.svg"}
+    assert all(path.stat().st_size > 5000 for path in pictures)
     assert {path.read_bytes()[:4] for path in written if path.suffix == ".png"} == {b"\x89PNG"}
     for path, again in zip(written, plots.write(join.studies(lab.plan), tmp_path / "second"), strict=True):
         assert path.read_bytes() == again.read_bytes()
@@ -188,18 +193,21 @@ def test_a_dollar_in_a_label_is_a_dollar(lab, stored, tmp_path):
     stored(lab.cell("heterogeneous", "HBFL"), [0.5, 0.6])
     lab.notice = r"it cost $\q$"
     lab.spec["figures"] = {"figure4": lab.spec["figures"]["figure4"] | {"title": r"at $\zz$"}}
-    assert [path.name for path in plots.write(join.studies(lab.plan), tmp_path)] == ["figure4.png", "figure4.svg"]
+    written = [path.name for path in plots.write(join.studies(lab.plan), tmp_path)]
+    assert written == ["figure4.png", "figure4.svg", "figures.csv"]
 
 
-def test_a_figure_without_runs_says_so(lab):
-    lab.notice = "A small plan."
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure3"])
-    assert "Nothing to draw: this configuration runs none of its cells." in [text.get_text() for text in made.texts]
-    lab.cell("homogeneous", "HBFL", model="mlp")
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure3"])
-    words = [text.get_text() for text in made.texts]
-    assert "Nothing to draw: none of its runs is finished." in words
-    assert textwrap.fill(lab.notice) in words
+def test_a_figure_without_a_curve_is_not_drawn(lab, stored, tmp_path):
+    """The list of figures has it, and an earlier picture of it goes."""
+    stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2])
+    lab.spec["figures"] = {name: lab.spec["figures"][name] for name in ("figure3", "figure4")}
+    (tmp_path / "hbfl").mkdir()
+    (tmp_path / "hbfl/figure3.svg").touch()
+    plots.write(join.studies(lab.plan), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "hbfl").iterdir()) == ["figure4.png", "figure4.svg"]
+    with (tmp_path / "figures.csv").open(newline="") as file:
+        listed = [(row["figure"], row["panels"], row["panels_asked"]) for row in csv.DictReader(file)]
+    assert listed == [("figure3", "0", "0"), ("figure4", "1", "1")]
 
 
 @pytest.mark.parametrize("name", ["fola-reduced", "fedppd-reduced", "pfedbayes-reduced", "hbfl-readings"])
@@ -227,15 +235,53 @@ def test_curves_along_any_axis(lab, stored):
         ("", "CIFAR10", "0.1"): {("0", 1): 10.0, ("0", 2): 50.0},
         ("", "CIFAR10", "0.01"): {("0", 1): 10.0, ("0", 2): 70.0},
     }
-    made = plots.draw(study, figure)
+    made = drawn(study, figure)
     assert [text.get_text() for text in made.legends[0].get_texts()] == ["lr 0.1", "lr 0.01"]
 
 
-def test_a_panel_without_runs_says_so(lab, stored):
+def test_panels_without_runs_are_named_and_not_drawn(lab, stored):
+    """A row without any by its own name; the axes of a hole's neighbours have their numbers."""
     stored(lab.cell("heterogeneous", "HBFL"), [0.1, 0.2], [[0.5]])
-    lab.cell("heterogeneous", "HBFL", alpha="0.05")
-    made = plots.draw(study_of(lab), lab.spec["figures"]["figure4"])
-    assert [text.get_text() for axes in made.axes for text in axes.texts] == ["no finished run"]
+    stored(lab.cell("heterogeneous", "HBFL", "cifar100", alpha="0.05"), [0.1, 0.2], [[0.5]])
+    for dataset in ("cifar10", "cifar100", "mnist"):
+        for alpha in ("100", "0.05"):
+            lab.cell("heterogeneous", "HBFL", dataset, alpha=alpha)
+    study, figure = study_of(lab), lab.spec["figures"]["figure4"]
+    made = drawn(study, figure)
+    assert [axes.get_visible() for axes in made.axes] == [True, False, False, True]
+    assert [axes.get_title() for axes in made.axes if axes.get_visible()] == ["IID", "Non-IID"]
+    small_print = " ".join(" ".join(text.get_text() for text in made.texts).split())
+    named = "No finished run: CIFAR10, Non-IID; CIFAR100, IID; MNIST."
+    assert named in small_print
+    assert figure_panels.bare(study, figure, figures.content(study, figure)) == named
+
+
+def test_many_curves_have_their_names_at_their_ends(lab, stored):
+    names = [f"method {number}" for number in range(figure_panels.MOST + 1)]
+    lab.spec["methods"] = {name: {"name": "fedavg"} for name in names}
+    for number, name in enumerate(names):
+        stored(lab.cell("heterogeneous", name), [0.1, 0.5 + number / 1000], [[0.5]])
+    study, figure = study_of(lab), lab.spec["figures"]["figure4"]
+    (panel,) = drawn(study, {**figure, "methods": names}).axes
+    heights = [text.get_position()[1] for text in panel.texts]
+    assert [text.get_text() for text in panel.texts] == names
+    assert all(below + 0.07 < above for below, above in itertools.pairwise(heights))
+    assert not drawn(study, {**figure, "methods": names[1:]}).axes[0].texts
+
+
+@pytest.mark.parametrize(
+    ("places", "spread"),
+    [
+        ([], []),
+        ([5.0, 1.0], [5, 1]),
+        ([5.0, 5.0, 1.0], [4.5, 5.5, 1]),
+        ([2.0, 2.5, 2.1], [1.2, 3.2, 2.2]),
+        ([9.9, 9.8], [10, 9]),
+        ([0.0, 0.1, 0.2], [0, 1, 2]),
+    ],
+)
+def test_names_are_a_line_apart(places: list[float], spread: list[float]) -> None:
+    assert figure_panels.spread(places, 1, 0, 10) == pytest.approx(spread)
 
 
 def test_colours_belong_to_methods(lab):
@@ -322,10 +368,13 @@ def test_what_has_no_curve_says_why(lab, stored, tmp_path):
         "none": {**figure, "methods": ["FML"]},
     }
     plots.write(join.studies(lab.plan), tmp_path)
-    some, none = ((tmp_path / f"hbfl/{name}.svg").read_text() for name in ("some", "none"))
+    some = (tmp_path / "hbfl/some.svg").read_text()
     assert "FML (no client predictors)" in some
-    assert "no client predictors or never took part" in some or "never took part or no client predictors" in some
-    assert "Nothing to draw: no client predictors." in none
+    assert not (tmp_path / "hbfl/none.svg").exists()
+    bare = figure_panels.bare(study, figure, figures.content(study, figure))
+    assert "never took part or no client predictors: CIFAR10, IID, client 1" in bare.casefold().replace(
+        "iid", "IID"
+    ).replace("cifar10", "CIFAR10")
 
 
 def test_one_accuracy_against_another(lab, stored):
@@ -343,7 +392,7 @@ def test_one_accuracy_against_another(lab, stored):
         pytest.approx((10, 80)),
         pytest.approx((20, 80)),
     ]
-    (axes,) = plots.draw(study, figure).axes
+    (axes,) = drawn(study, figure).axes
     assert axes.get_xlabel() == "local accuracy (%)"
     assert sorted(map(tuple, axes.collections[0].get_offsets().tolist())) == [
         pytest.approx((10, 80)),
@@ -370,7 +419,7 @@ def test_no_legend_is_cut_off(lab, stored):
     lab.spec["methods"] = {name: {"name": "fedavg"} for name in names}
     for name in names:
         stored(lab.cell("heterogeneous", name), [0.1, 0.2], [[0.5]])
-    made = plots.draw(study_of(lab), {**lab.spec["figures"]["figure4"], "methods": names})
+    made = drawn(study_of(lab), {**lab.spec["figures"]["figure4"], "methods": names})
     renderer = FigureCanvasAgg(made).get_renderer()
     (legend,) = made.legends
     assert legend.get_window_extent(renderer).x1 < made.bbox.x1

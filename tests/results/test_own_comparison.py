@@ -80,7 +80,8 @@ def test_nothing_of_print_in_files(own: Any, rows: Callable[..., Any], tmp_path:
     )
     assert "† other than its file asks for." in told
     assert PRINT.findall(told) == PRINT.findall((tmp_path / "hbfl/vs-published.md").read_text()) == []
-    words = " ".join(text.get_text() for text in plots.draw(study, own.spec["figures"]["figure4"]).texts)
+    figure = own.spec["figures"]["figure4"]
+    words = " ".join(text.get_text() for text in plots.draw(study, figure, figures.content(study, figure)).texts)
     assert "2 rounds" not in words  # the cells' own: a hundred
     assert "100 rounds, local epochs 5, batch size 128; other than its file asks for: rounds 2 (paper 3)." in words
 
@@ -109,7 +110,8 @@ def test_rounds_have_whole_ticks(rounds: int, ticks: str, lab: Any, stored: Call
     assert labels(run_details.specs()["curve"], rounds) == ticks.split()
     stored(lab.cell("heterogeneous", "HBFL"), [0.01 * round for round in range(1, rounds + 1)])
     (study,) = join.studies(lab.plan)
-    axes = plots.draw(study, study.spec["figures"]["figure4"]).axes[0]
+    figure = study.spec["figures"]["figure4"]
+    axes = plots.draw(study, figure, figures.content(study, figure)).axes[0]
     low, high = axes.get_xlim()
     shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
     assert shown

@@ -98,7 +98,7 @@ def test_a_reliability_diagram(study: Study) -> None:
     assert found == {
         ("HBFL", "0", second): 40, ("HBFL", "0", third): 80, ("HBFL", "1", second): 40, ("HBFL", "1", third): 90
     }  # fmt: skip
-    made = plots.draw(study, DIAGRAM)
+    made = plots.draw(study, DIAGRAM, figures.content(study, DIAGRAM))
     (axes,) = made.axes
     assert axes.get_xlabel() == "confidence (%)"
     assert [0, 100] in [list(line.get_xdata()) for line in axes.lines]
@@ -129,7 +129,7 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
         paper_check.check_figure(study, figure)
         data = figures.content(study, figure)
         points[family] = [(row.curve, row.round, row.accuracy) for row in data.curves.itertuples()]
-        (axes,) = plots.draw(study, figure).axes
+        (axes,) = plots.draw(study, figure, figures.content(study, figure)).axes
         assert axes.get_xlabel() == "how far"
         assert len(axes.collections) == len(data.names)  # points, and no line
         assert not axes.lines
@@ -171,7 +171,7 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     paper_check.check_figure(study, figure)
     data = figures.content(study, figure)
     assert dict(zip(data.curves["round"], data.curves["accuracy"], strict=True)) == {100: 40, 200: 45, 300: 60}
-    (axes,) = plots.draw(study, figure).axes
+    (axes,) = plots.draw(study, figure, figures.content(study, figure)).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("labelled images", "accuracy (%)")
     stored(lab.cell("heterogeneous", "FML"), [0.9])
     (study,) = join.studies(lab.plan)

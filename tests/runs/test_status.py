@@ -55,6 +55,12 @@ def test_nothing_is_estimated_by_nothing(home: Path, capsys: pytest.CaptureFixtu
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[:4]] == ["left", *["unknown"] * 3]
 
 
+def test_nothing_is_left_of_what_is_finished(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plans.write(home, [{"folder": "done", "key": "done"}])
+    assert cli.main(["status", str(home / "plan/plan.json")]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[:3]] == ["left", "0.0", "0.0"]
+
+
 def test_many_failures_are_counted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"broken{number}" for number in range(13)]
     plans.write(home, [{"folder": name, "key": name} for name in names])

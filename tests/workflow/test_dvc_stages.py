@@ -53,7 +53,7 @@ def test_own_plugins_are_dependencies(own: Clone) -> None:
     """A name in dvc.yaml is all: each change in the folder is seen, and undone it is none."""
     told = own.run("dvc", "repro", "tables@own")
     assert "data/digits: DVC takes nothing from behind a link, and leaves it out" in told
-    assert [path.name for path in (own.folder / "results/own/figures").iterdir()] == [".gitkeep"]
+    assert [path.name for path in (own.folder / "results/own/figures").iterdir()] == ["figures.csv"]
     stages = [f"{stage}@own" for stage in ("data", "train", "tables")]
     assert "up to date" in own.run("dvc", "status", *stages)
     assert "Running stage" not in own.run("dvc", "repro", "--dry", "tables@own")

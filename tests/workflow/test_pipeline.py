@@ -29,7 +29,10 @@ def test_runs_whole(finished: Clone) -> None:
     paper = plan["papers"]["hbfl"]
     tables = [f"{table}{end}.csv" for table in paper["tables"] for end in ("", ".compare")]
     assert {*tables, "clients.csv", "claims.csv"} <= {path.name for path in (results / "tables" / "hbfl").iterdir()}
-    figures = {f"{figure}.{kind}" for figure in paper["figures"] for kind in ("svg", "png")}
+    with (results / "figures/figures.csv").open(newline="") as file:
+        listed = {row["figure"]: int(row["panels"]) for row in csv.DictReader(file)}
+    assert list(listed) == list(paper["figures"])
+    figures = {f"{figure}.{kind}" for figure, panels in listed.items() if panels for kind in ("svg", "png")}
     assert figures == {path.name for path in (results / "figures" / "hbfl").iterdir()}
     pictures = [run["partition"].replace(".npz", ".svg") for run in plan["runs"] if run["partition"]]
     assert all((results / picture).exists() for picture in pictures)
@@ -56,8 +59,11 @@ def test_report_says_what_it_is(finished: Clone) -> None:
         text = html.unescape((finished.folder / "reports" / report).read_text())
         assert plan["notice"] in text
         assert f'href="{other}"' in text.replace('\\"', '"')
-        for item in [*plan["papers"]["hbfl"]["tables"].values(), *plan["papers"]["hbfl"]["figures"].values()]:
+        for item in plan["papers"]["hbfl"]["tables"].values():
             assert item["title"] in text
+        for name, item in plan["papers"]["hbfl"]["figures"].items():
+            drawn = (finished.folder / f"results/test/figures/hbfl/{name}.svg").exists()
+            assert (item["title"] in text) == (drawn or report == "test.html")
     table = (finished.folder / "results" / "test" / "tables" / "hbfl" / "table1.csv").read_text()
     assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128)" in table
 

@@ -1,7 +1,7 @@
 """The papers' figures.
 
 Needs   the plan, results/<config>/runs/
-Gives   results/<config>/figures/<paper>/*.{svg,png}
+Gives   results/<config>/figures/figures.csv, and <paper>/*.{svg,png} of each figure that has a curve
 """
 
 
@@ -20,15 +20,10 @@ rule figures:
                     category="Figures",
                     labels={"Paper": paper, "Figure": item, "Shows": shows},
                 )
-                for paper, item, shows in flow.items("figures")
+                for paper, item, shows in flow.drawn(sys.argv)
             ]
         ),
-        update(
-            [
-                f"<results>/figures/{paper}/{item}.png"
-                for paper, item, _ in flow.items("figures")
-            ]
-        ),
+        update("<results>/figures/figures.csv"),
         update(
             [
                 f"<results>/figures/{paper}/{item}.chosen.csv"

@@ -6,6 +6,8 @@ Each command has its arguments beside its handler: `data.py`, `training.py`, `pl
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -43,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()
     except (Exception, SystemExit) as error:
+        if isinstance(error, BrokenPipeError) and nobody_reads():
+            return 1
         if not (known := in_a_line(error)):
             raise
         text, code = known
@@ -53,3 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bayesfed: interrupted", file=sys.stderr)
         return 1
     return 0
+
+
+def nobody_reads() -> bool:
+    """Say if standard output is a pipe that its reader has left, as `head` does; what is still to be written is dropped."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if left := any(event & select.POLLERR for _, event in poll.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return left

@@ -73,10 +73,13 @@ def partition(args: argparse.Namespace) -> None:
 
 def add_list(commands: Commands) -> None:
     """Add `bayesfed list`."""
-    text = "List the methods, datasets, models or partition schemes that a run file can name."
+    text = (
+        "List the methods, datasets, models or partition schemes that a run file can name. "
+        "Of models it may name several, as `models: {global: cnn2, local: [mlp, mlp, cnn1]}`."
+    )
     shown = """
         bayesfed list methods
-        bayesfed list datasets
+        bayesfed list models
         bayesfed list methods --plugins examples/own_plugins
     """
     sub = arguments.command(commands, "list", names, text, shown)

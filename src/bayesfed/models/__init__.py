@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -44,6 +45,16 @@ def vgg(classes: int, channels: int, batch_norm: bool) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, classes))
 
 
+def vgg_plain(classes: int, channels: int, size: int) -> nn.Module:
+    """Build a small VGG: five 3x3 convolutions of 16 to 128 maps, one linear layer."""
+    return vgg(classes, channels, batch_norm=False)
+
+
+def vgg_bn(classes: int, channels: int, size: int) -> nn.Module:
+    """Build a small VGG with batch normalisation: five 3x3 convolutions of 16 to 128 maps, one linear layer."""
+    return vgg(classes, channels, batch_norm=True)
+
+
 # MLP, LeNet5 and CNN2 as in the public code of FML; the widths of CNN1's two
 # fully connected layers are published nowhere, 400-120-C is our assumption.
 NETWORKS: dict[str, Builder] = {
@@ -59,8 +70,8 @@ NETWORKS: dict[str, Builder] = {
     "fola_mlp": lambda classes, channels, size: (Linear(500), Linear(300), Linear(classes)),
     # pFedBayes: one hidden layer, and a small VGG, with batch normalisation or without, whose classifier is our assumption.
     "pfedbayes_mlp": lambda classes, channels, size: (Linear(100), Linear(classes)),
-    "pfedbayes_vgg": lambda classes, channels, size: vgg(classes, channels, batch_norm=False),
-    "pfedbayes_vgg_bn": lambda classes, channels, size: vgg(classes, channels, batch_norm=True),
+    "pfedbayes_vgg": vgg_plain,
+    "pfedbayes_vgg_bn": vgg_bn,
     "softmax": lambda classes, channels, size: (Linear(classes),),
     # FedPPD: of each pair the teacher is the baselines' network, too.
     "fedppd_mnist": fedppd.mnist_teacher,
@@ -73,8 +84,8 @@ NETWORKS: dict[str, Builder] = {
     "fedppd_cifar10_student": lambda classes, channels, size: Chain(
         (Conv(16, 5, 2), Conv(16, 5, 2), Linear(256), Linear(128), Linear(classes)), initial="xavier"
     ),
-    "resnet18": lambda classes, channels, size: fedppd.resnet(18, classes),
-    "resnet34": lambda classes, channels, size: fedppd.resnet(34, classes),
+    "resnet18": fedppd.resnet18,
+    "resnet34": fedppd.resnet34,
     # BayesADMM and FedLap, FedGVI, and pFedVEM, whose last layer is the head.
     "sigmoid_mlp": bayesadmm.sigmoid_mlp,
     "zenke_cnn": bayesadmm.zenke,
@@ -105,6 +116,31 @@ def fault(name: str, builder: Any) -> str:
     if isinstance(builder, nn.Module):
         return "expected a function that builds the network, found one that is built; put `lambda classes, channels, size:` before it"
     return "" if callable(builder) else "expected a function that builds the network"
+
+
+def about(builder: Builder) -> str:
+    """Say in a line what a network is: the start of its docstring, or the layers of a chain; "" for neither."""
+    if text := inspect.getdoc(builder):
+        line = text.splitlines()[0].removeprefix("Build ")
+        return line[:1].upper() + line[1:]
+    if builder not in NETWORKS.values():
+        return ""
+    chain = cast(Chain | tuple[Conv | Linear, ...], builder(10, 3, 32))
+    layers = chain.layers if isinstance(chain, Chain) else chain
+    convolutions = [one for one in layers if isinstance(one, Conv)]
+    told = []
+    if convolutions:
+        sizes = listed(dict.fromkeys(f"{one.kernel}x{one.kernel}" for one in convolutions))
+        told += [f"{sizes} convolutions with {listed(one.out for one in convolutions)} maps"]
+    if hidden := [one.out for one in layers[:-1] if isinstance(one, Linear)]:
+        told += [f"{listed(hidden)} hidden units"]
+    return f"{', '.join(told)}." if told else "One linear layer."
+
+
+def listed(values: Iterable[object]) -> str:
+    """Write values in a row: `32, 64 and 64`."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 registry = plugins.Modules("networks", "model", lambda: NETWORKS, "NETWORKS", fault)

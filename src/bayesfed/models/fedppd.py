@@ -89,3 +89,13 @@ def resnet(layers: int, classes: int) -> nn.Module:
     module = build(weights=None, num_classes=classes)
     xavier(module.fc)
     return module  # type: ignore[no-any-return]  # torchvision has no types
+
+
+def resnet18(classes: int, channels: int, size: int) -> nn.Module:
+    """Build torchvision's ResNet-18, with ImageNet's stem."""
+    return resnet(18, classes)
+
+
+def resnet34(classes: int, channels: int, size: int) -> nn.Module:
+    """Build torchvision's ResNet-34, with ImageNet's stem."""
+    return resnet(34, classes)

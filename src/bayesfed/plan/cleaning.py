@@ -21,7 +21,8 @@ def folders(names: list[str]) -> list[Path]:
     known = sorted(path.name for path in RESULTS.glob("*") if path.is_dir())
     for name in names:
         if name not in known:
-            raise InputError(f"{name}: {RESULTS} has no folder of that name; {nearest(name, known)}")
+            right = nearest(name, known) if known else "run this in the project's folder"
+            raise InputError(f"{name}: {RESULTS} has no folder of that name; {right}")
     return [RESULTS / name for name in names or known]
 
 

@@ -184,6 +184,15 @@ class Workflow:
         """(paper, name, title) of every item of a kind, `tables` or `figures`."""
         return planning.items(self.plan, kind)
 
+    def drawn(self, arguments: Sequence[str]) -> list[tuple[str, str, str]]:
+        """(paper, name, title) of the figures that are there, for Snakemake's report alone.
+
+        Which figures have a curve is known when they are drawn, so the rule declares their list, not their files.
+        """
+        if "--report" not in arguments:
+            return []
+        return [one for one in self.items("figures") if Path(self.results, "figures", one[0], f"{one[1]}.svg").exists()]
+
     @property
     def searched(self) -> list[tuple[str, str]]:
         """(paper, name) of the figures that show the best of a search."""

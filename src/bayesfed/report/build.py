@@ -36,7 +36,7 @@ class Paper:
     title: str
     reference: str
     reproduces: bool
-    printed: bool
+    published: bool
     first_client: int
     lead: list[str]
     done: int
@@ -65,6 +65,11 @@ class Paper:
     def own(self) -> list[Answer]:
         """The claims that the paper itself makes."""
         return [one for one in self.answers if one.by == "paper"]
+
+    @property
+    def first(self) -> list[Answer]:
+        """The paper's first claim that has been tested, for the overview; empty without any."""
+        return [one for one in self.own if one.run][:1]
 
     @property
     def charts(self) -> list[Chart]:
@@ -141,7 +146,7 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
     study, spec = of.study, of.study.spec
     tables = [of_paper(study, name, table, of.rows[name], of.compared[name]) for name, table in study.tables.items()]
     compared = [one for of_table in of.compared.values() for one in of_table]
-    known, numbers = claims_text.printed(compared), claims_text.closeness(tables)
+    known, numbers = claims_text.published(compared), claims_text.closeness(tables)
     claim_rows = [claims_table.rows(study, one) for one in of.claims]
     found = [claims_text.answer(one, rows[1:], known) for one, rows in zip(of.claims, claim_rows, strict=True)]
     finished = [record for record in study.records if record.done]
@@ -158,7 +163,7 @@ def paper(of: Derived, own: Mapping[str, Json], held: Mapping[str, Json], plan: 
         title=spec.get("title", study.paper),
         reference=spec.get("reference", ""),
         reproduces=study.reproduces,
-        printed=any(one.row["published"] for one in compared),
+        published=any(one.row["published"] for one in compared),
         first_client=study.first_client,
         lead=claims_text.lead(study.heading, found, numbers, done, planned),
         done=done,

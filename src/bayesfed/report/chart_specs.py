@@ -16,7 +16,8 @@ POINT_STYLES = {
     "higher": ("#de8f05", "triangle-up"),
     "lower": ("#d55e00", "triangle-down"),
 }
-HEIGHT = 190
+HEIGHT = 190  # of a panel, in pixels
+LINE = 12  # of text, in pixels
 
 Json = dict[str, Any]
 
@@ -42,8 +43,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class Look:
-    """The look of all curves: points marked if there are few, a logarithmic axis, the diagonal, points alone, or over
-    rounds, which are whole numbers.
+    """The look of all curves: points marked if there are few, a logarithmic axis, the diagonal, points alone, over
+    rounds, which are whole numbers, or names at their ends.
     """
 
     few: bool = False
@@ -51,6 +52,7 @@ class Look:
     diagonal: bool = False
     scatter: bool = False
     rounds: bool = False
+    named: bool = False
 
 
 def lines(curves: Sequence[Curve], below: str, upright: str, look: Look) -> Json:
@@ -62,6 +64,7 @@ def lines(curves: Sequence[Curve], below: str, upright: str, look: Look) -> Json
         '["@colours"]': [one.colour for one in curves],
         '["@dashes"]': [one.dash for one in curves],
         '["@shapes"]': [one.shape for one in curves],
+        '"@labels"': {one.name: one.label for one in curves},
     }
     text = frame_of(look, ".2f" if upright.endswith("(%)") else ".4g")
     for place, value in filled.items():
@@ -114,8 +117,23 @@ def frame_of(look: Look, form: str) -> str:
         layers.append(mean.encode(x, y.aggregate("mean"), colour, dash))
     if look.few and not look.scatter:
         layers.append(base.mark_point(filled=True, size=34).encode(x, y.aggregate("mean"), colour, shape))
-    hidden = alt.param("hidden", value=[])
-    return json.dumps(finished(alt.layer(*layers, points.add_params(hover)).add_params(hidden, *ends_of_axes())))
+    params = [alt.param("hidden", value=[]), *ends_of_axes()]
+    if look.named:
+        layers += names_at_ends(base, x, y, colour)
+        params += [alt.param("heights", value={}), alt.param("names", value="@labels"), alt.param("room", value=200)]
+    return json.dumps(finished(alt.layer(*layers, points.add_params(hover)).add_params(*params)))
+
+
+def names_at_ends(base: Any, x: Any, y: Any, colour: Any) -> list[Any]:
+    """Give the curves' names at the right of the panel, each joined to its curve's end; the page says how high each is."""
+    last = base.transform_joinaggregate(last="max(x)", groupby=["curve"]).transform_filter("datum.x == datum.last")
+    last = last.transform_aggregate(x="max(x)", value="mean(value)", groupby=["curve"])
+    last = last.transform_calculate(height="heights[datum.curve]", edge="right", name="names[datum.curve]")
+    edge, height = x.copy(), y.copy()
+    edge.shorthand, height.shorthand = "edge:Q", "height:Q"
+    joint = last.mark_rule(strokeWidth=1, x2Offset=12).encode(x, y, alt.X2("edge:Q"), alt.Y2("height:Q"), colour)
+    name = last.mark_text(align="left", dx=14, fontSize=10, limit=alt.ExprRef("room"))
+    return [joint, name.encode(edge, height, alt.Text("name:N"))]
 
 
 @unvalidated
@@ -139,7 +157,7 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
 
 
 @unvalidated
-def beside_print() -> Json:
+def beside_published() -> Json:
     """Return the specification of ours against the published numbers: a point for each cell, and the line of equality.
 
     Data: cell, x (published), value, kind, verdict, run.

@@ -8,16 +8,15 @@ data and, by parameters, the ends of its axes and the curves that are switched o
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from bayesfed.report.chart_specs import Curve, Json, Look, lines
+from bayesfed.report.chart_specs import HEIGHT, LINE, Curve, Json, Look, lines
 from bayesfed.report.html_tables import as_link
-from bayesfed.results import figures, formatting
+from bayesfed.results import figure_panels, figures, formatting
 from bayesfed.results.records import Record
 from bayesfed.results.study import Study
 
@@ -37,12 +36,15 @@ class Panel:
     words: str
     x: Ends = (0, 1)
     y: Ends = (0, 1)
+    heights: Mapping[str, float] = field(default_factory=dict)
+    """Of the names of its curves, where these are at the curves' ends."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the page: its name there, the paper's name of it, title, small print, curves and panels; `empty` says which
-    panels it lacks, and why, `choices` is a link that holds what a search has chosen."""
+    """A chart of the page: its name there, the paper's name of it, title, small print, curves and panels.
+
+    `choices` is a link that holds what a search has chosen."""
 
     name: str
     item: str
@@ -51,12 +53,18 @@ class Chart:
     curves: list[Curve]
     panels: list[Panel]
     spec: Json
-    empty: str = ""
     choices: str = ""
+
+    @property
+    def named(self) -> bool:
+        """Say if its panels have names at their right."""
+        return any(panel.heights for panel in self.panels)
 
     def data(self) -> Json:
         """Return the chart as the page's script needs it."""
-        panels = [{"title": one.title, "csv": one.csv, "x": one.x, "y": one.y} for one in self.panels]
+        panels = [
+            {"title": one.title, "csv": one.csv, "x": one.x, "y": one.y, "heights": one.heights} for one in self.panels
+        ]
         return {"spec": self.spec, "panels": panels}
 
 
@@ -77,14 +85,14 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     sides = ["row", "column"] if "dataset" in figure["columns"] else ["row"]  # datasets have scales of their own
     limits = {key: bounds(own["value"], percent) for key, own in frame.groupby(sides)}
     means = mean_curves(frame, ["row", "column"])
-    panels, empty = [], []
+    panels, crowded = [], figure_panels.crowded(frame)
     for (row, column), text in csv_of_panels(frame, ["row", "column"]).items():
-        title, words = ", ".join(filter(None, (row, column))), in_words(means[row, column], names, below)
-        panels.append(Panel(title, text, words, across, limits[(row, column) if len(sides) > 1 else (row,)]))
-    for row, column in (side for side in itertools.product(data.rows, data.columns) if side not in means):
-        title = ", ".join(filter(None, (row, column)))
-        empty.append((title, figures.reason(study, figure, data, {row, column})))
+        title, own = ", ".join(filter(None, (row, column))), means[row, column]
+        limit = limits[(row, column) if len(sides) > 1 else (row,)]
+        named = heights(own, limit) if crowded else {}
+        panels.append(Panel(title, text, in_words(own, names, below), across, limit, named))
     small = f"{figures.footnote(study, data.records, shows, data.left_out)}{figures.notes(figure, data.records)}"
+    small = " ".join(filter(None, (small, figure_panels.bare(study, figure, data))))
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figures.has_few(figure, frame["x"])
     kind = Look(
@@ -93,12 +101,13 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
         diagonal="reliability" in shows,
         scatter=figures.is_scatter(figure),
         rounds=figures.is_over_rounds(figure),
+        named=crowded,
     )
     spec, choices = lines(curves, below, upright, kind), ""
     if "search" in figure:
         header, rows = figures.choices(study, figure, data.records)
         choices = as_link(csv(pd.DataFrame(rows, columns=header)), "csv")
-    return Chart(place, name, figure["title"], small, curves, panels, spec, without_curve(empty), choices)
+    return Chart(place, name, figure["title"], small, curves, panels, spec, choices)
 
 
 def by_experiment(
@@ -116,11 +125,13 @@ def by_experiment(
         own, every = thinned(own)
         means, panels, across = mean_curves(own, ["panel"]), [], ends(own["x"])
         span = own.groupby("panel")["value"].agg(["min", "max"])
+        crowded = figure_panels.crowded(own.assign(row="", column=own["panel"]))
         for (cell,), text in csv_of_panels(own.drop(columns="experiment"), ["panel"]).items():
             words = in_words(means[cell,], names, below)
             limits = (0.0, 100.0) if diagonal else bounds(span.loc[cell], False)
-            panels.append(Panel(cell, text, words, limits if diagonal else across, limits))
-        kind = Look(few=bool(own["x"].nunique() <= 20), diagonal=diagonal, rounds=not diagonal)
+            named = heights(means[cell,], limits) if crowded else {}
+            panels.append(Panel(cell, text, words, limits if diagonal else across, limits, named))
+        kind = Look(few=bool(own["x"].nunique() <= 20), diagonal=diagonal, rounds=not diagonal, named=crowded)
         small = f"Every {every}th point is drawn." if every > 1 else ""
         place = f"{study.paper}-{name}-{experiment}"
         spec = lines(curves, below, upright, kind)
@@ -136,11 +147,11 @@ def cell_name(study: Study, record: Record) -> str:
     return ", ".join(filter(None, [*words, study.axes(record)]))
 
 
-def without_curve(panels: Sequence[tuple[str, str]]) -> str:
-    """Panels without a curve, by their titles, and why; of many, how many."""
-    if len(panels) <= 4:
-        return "; ".join(f"{title}: {reason}" for title, reason in panels)
-    return f"{len(panels)} panels: {', '.join(formatting.unique(reason for _, reason in panels))}"
+def heights(means: Mapping[str, list[tuple[float, float]]], limits: Ends) -> dict[str, float]:
+    """Give the height of each curve's name at the right of its panel: beside its end, a line of text apart."""
+    low, high = limits
+    gap = (high - low) * LINE / HEIGHT
+    return dict(zip(means, figure_panels.spread([of[-1][1] for of in means.values()], gap, low, high), strict=True))
 
 
 def styled(names: Mapping[str, str], places: Mapping[str, int]) -> list[Curve]:

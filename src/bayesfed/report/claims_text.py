@@ -14,6 +14,9 @@ from bayesfed.results.comparison import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
 
+FEW = 4
+"""Cells of a claim that the overview lists one by one."""
+
 MARKS = {
     verdicts.SUPPORTED: ("yes", "✓"),
     verdicts.MOSTLY: ("part", "◕"),
@@ -26,18 +29,29 @@ MARKS = {
 
 COMPARED = ("higher", "lower", "not higher")
 
-Printed = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
+Published = dict[tuple[str, frozenset[tuple[str, str, str, str]]], float]
 """The published number of what a metric is measured of: records by folder, level and client."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A claim in one cell that has been run: where, what came out, and the link to its runs."""
+    """A claim in one cell that has been run: where, what came out here and in the paper, how often, and the link to its
+    runs."""
 
     where: str
-    words: str
+    here: str
+    published: str
+    counted: str
+    verdict: str
+    mark: str
+    kind: str
     holds: bool
     link: str
+
+    @property
+    def words(self) -> str:
+        """All of it in one sentence."""
+        return f"{self.here}, as claimed in {self.counted}{f'; published: {self.published}' if self.published else ''}"
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,20 @@ class Answer:
     word: str
     verdict: str
     outcome: str
+    mean: str
     lines: list[Line]
     run: bool
     apart: bool
 
+    @property
+    def headlines(self) -> list[tuple[str, str, str, str, str, str]]:
+        """(where, here, published, class, mark, verdict) of each of few cells, or else of all together."""
+        if len(self.lines) <= FEW:
+            return [(one.where, one.here, one.published, one.kind, one.mark, one.verdict) for one in self.lines]
+        return [(f"{len(self.lines)} cells", self.mean, "", self.kind, self.mark, self.verdict)]
 
-def printed(compared: Iterable[Compared]) -> Printed:
+
+def published(compared: Iterable[Compared]) -> Published:
     """Return the published numbers by metric and records."""
     return {
         (one.cell.metric, place(one.cell.records)): float(one.row["published"])
@@ -71,24 +93,40 @@ def place(records: Iterable[Record]) -> frozenset[tuple[str, str, str, str]]:
     return frozenset((record.experiment, str(record.folder), record.level, record.client) for record in records)
 
 
-def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Printed) -> Answer:
+def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Published) -> Answer:
     """Describe a claim; `rows` are those of its cells in `claims.csv`."""
     claim, total = of.claim, of.total
     lines = []
     for row, test, came in zip(rows, of.tests, of.each, strict=True):
         if came.of:
-            words = f"{outcome(claim, came, test)}{in_print(claim, test, known)}"
-            lines.append(Line(where(row), words, came.holds == came.of, f"#runs={html_tables.runs_of(test.records)}"))
+            kind, mark = MARKS.get(came.verdict, ("open", ""))
+            lines.append(
+                Line(
+                    where=where(row),
+                    here=outcome(claim, came, test),
+                    published=as_published(claim, test, known),
+                    counted=counted(came),
+                    verdict=came.told,
+                    mark=mark,
+                    kind=kind,
+                    holds=came.holds == came.of,
+                    link=f"#runs={html_tables.runs_of(test.records)}",
+                )
+            )
     kind, mark = MARKS.get(total.verdict, ("open", ""))
     told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
     told += f", ties in {total.ties}" if total.ties else ""
     told += f" ({total.planned} planned)" if total.of != total.planned else ""
+    mean = ""
     if len(lines) > 1 and total.difference:
-        told += f", mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
+        mean = f"mean difference {claims.amount(total.difference, of.tests[0].statistic, signed=True)}"
+        told += f", {mean}"
     told += f"; measured: {in_words(claim['metric'])}"
     told += f" ({total.of_rounds})" if total.of_rounds else ""
     apart = any(flag.startswith(verdicts.OFF_PROTOCOL) for flag in total.flags)
-    return Answer(claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, lines, bool(lines), apart)
+    return Answer(
+        claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, mean, lines, bool(lines), apart
+    )
 
 
 def where(row: Mapping[str, str]) -> str:
@@ -99,7 +137,7 @@ def where(row: Mapping[str, str]) -> str:
 
 
 def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -> str:
-    """Describe the outcome in a cell: `HBFL 2.90 points above FML, as claimed in 3 of 3 seeds`."""
+    """Describe the outcome in a cell: `HBFL 2.90 points above FML`."""
     size = claims.amount(came.difference, test.statistic)
     mean = statistics.fmean([one for one in test.differences if one is not None and math.isfinite(one)] or [0.0])
     up, equal = mean > 0, math.isclose(mean, 0, abs_tol=1e-12)
@@ -123,14 +161,18 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
     else:
         than, other = test.sides
         words = f"{test.method}'s gain over {than} {size} {'larger' if up else 'smaller'} on {claim['dataset']} than on {other}"
+    return words
+
+
+def counted(came: claims.Outcome) -> str:
+    """Say in how many seeds a claim holds in a cell: `3 of 3 seeds`."""
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
     seeds += f", ties in {came.ties}" if came.ties else ""
-    seeds += f" ({came.planned} planned)" if came.of != came.planned else ""
-    return f"{words}, as claimed in {seeds}"
+    return seeds + (f" ({came.planned} planned)" if came.of != came.planned else "")
 
 
-def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str:
-    """Describe the published difference: `; published: 11.43 points above`; "" if the paper has none."""
+def as_published(claim: Mapping[str, Any], test: claims.Test, known: Published) -> str:
+    """Describe the published difference: `11.43 points above`; "" if the paper has none."""
     if claim["kind"] not in COMPARED:
         return ""
     sides = [place(record for record in test.records if record.method == name) for name in (test.method, test.than)]
@@ -139,9 +181,9 @@ def in_print(claim: Mapping[str, Any], test: claims.Test, known: Printed) -> str
         return ""
     difference = (ours - theirs) / test.statistic.scale
     if not difference:
-        return "; published: equal"
+        return "equal"
     size = claims.amount(claims.shown(difference, test.statistic), test.statistic)
-    return f"; published: {size} {'above' if difference > 0 else 'below'}"
+    return f"{size} {'above' if difference > 0 else 'below'}"
 
 
 @dataclass(frozen=True)
@@ -151,7 +193,7 @@ class Closeness:
     `median`: of the distances in points, rounded up, "" without any.
     """
 
-    printed: int
+    published: int
     run: int
     close: int
     higher: int
@@ -172,7 +214,7 @@ def closeness(tables: Iterable[html_tables.Table]) -> Closeness:
     near = (cell for cell in found if cell.percent and cell.kind in ("close", "higher", "lower"))
     points = [abs(float(cell.row["difference"])) for cell in near]
     return Closeness(
-        printed=len(found),
+        published=len(found),
         run=len(kinds) - kinds.count("open"),
         close=kinds.count("close"),
         higher=kinds.count("higher"),
@@ -189,7 +231,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
     own = [one for one in found if one.by == "paper"] or found
     run, of = [one for one in own if one.run], "the paper's" if any(one.by == "paper" for one in own) else "our"
     if not done:
-        about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.printed else ""
+        about = f", so nothing is said of {label}'s claims or numbers" if own or numbers.published else ""
         return [f"None of the {planned} planned runs is finished yet{about}."]
     counted = {word: sum(one.word == word for one in run) for word in MARKS}
     counts = [f"{count} {word}" for word, count in counted.items() if count]
@@ -200,7 +242,7 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         said = f"{line.where}: {line.words}" if line else f"{first.outcome[:1].upper()}{first.outcome[1:]}"
         words.append(f"{first.claim[:1].upper()}{first.claim[1:]}: {first.verdict}. {said}.")
     rest = f"{done} of {planned} planned runs are finished"
-    verdict = ": a first word, no verdict" if own or numbers.printed else ""
+    verdict = ", so verdicts are preliminary" if run else ""
     words.append(f"{rest}{verdict}." if done < planned else f"All {planned} planned runs are finished.")
     others = sum(one.apart for one in run)
     told = f"{'has' if len(run) == 1 else 'have'} been tested"
@@ -212,8 +254,8 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         words.append(f"Of {of} {len(own)} claims {len(run)} {told}: {', '.join(counts)}.")
     elif own:
         words.append(f"None of {of} {len(own)} claims has been tested yet.")
-    if numbers.printed:
-        told = f"{numbers.run} of its {numbers.printed} published numbers have a run beside them"
+    if numbers.published:
+        told = f"{numbers.run} of its {numbers.published} published numbers have a run beside them"
         if numbers.compared:
             told += f": {numbers.close} within a point, {numbers.higher} higher, {numbers.lower} lower"
             told += f"; half of them are within {numbers.median} points" if numbers.median else ""

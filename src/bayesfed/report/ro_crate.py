@@ -1,7 +1,7 @@
 """The RO-Crate of a report: what was made from what, by which software, for repositories and tools that read it.
 
 It is a folder beside the report, `<report>-crate`, with `ro-crate-metadata.json` and links to the report and its results: so
-nothing is copied, every path lies in the crate, and `zip -r` makes a package of it that stands alone.
+nothing is copied, every path lies in the crate, and `zip -r` makes a package that is complete in itself.
 """
 
 from __future__ import annotations

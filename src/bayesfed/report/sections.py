@@ -76,7 +76,7 @@ def against(study: Study, shown: Sequence[Table]) -> Chart | None:
     small = "A point: a published percentage with a run beside it, at the paper's budget and data. On the dashed line both are equal."
     panel = Panel("", charts.csv(frame), words, limits, limits)
     title = "Our numbers against the published ones"
-    return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_print())
+    return Chart(f"{study.paper}-against", "", title, small, [], [panel], chart_specs.beside_published())
 
 
 def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:

@@ -311,15 +311,6 @@ def colours(places: Mapping[str, int]) -> dict[str, str]:
     return {name: PALETTE[place % COLOURS] for name, place in places.items()}
 
 
-def reason(study: Study, figure: Mapping[str, Any], data: Content, titles: set[str]) -> str:
-    """Return why the panel with these titles would be empty."""
-    sides = figure["rows"], figure["columns"]
-    return (
-        why([record for record in data.records if {panel(study, record, side) for side in sides} == titles])
-        or "no finished run"
-    )
-
-
 def why(records: Iterable[Record]) -> str:
     """Return why finished records have no accuracy; "" if none of them has a reason."""
     return " or ".join(unique(record.missing for record in records if record.missing))

@@ -1,9 +1,12 @@
 """The machines of runs, in words, from their `provenance.json`."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bayesfed.results.formatting import unique
+
+MARKS = re.compile(r"\((R|TM)\)| Processor| CPU| \d+-Core| @ [\d.]+ ?GHz| \d+GB HBM\d")
 
 
 def machines(provenance: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -22,8 +25,8 @@ def place(provenance: Mapping[str, Any]) -> str:
 
 
 def names(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """Name the machines of several runs in one short line: `AMD EPYC, NVIDIA H200`."""
-    return ", ".join(unique(name.replace("(R)", "") for one in provenances for name in machines(one)))
+    """Name the machines of several runs in one short line, without marks and clocks: `AMD EPYC, Intel Xeon, NVIDIA H200`."""
+    return ", ".join(unique(MARKS.sub("", name) for one in provenances for name in machines(one)))
 
 
 def places(provenances: Iterable[Mapping[str, Any]]) -> str:

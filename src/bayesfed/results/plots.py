@@ -18,13 +18,14 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.core.files import replacing
-from bayesfed.results import csv_file, figures
-from bayesfed.results.records import Record
+from bayesfed.results import csv_file, figure_panels, figures
 from bayesfed.results.study import Study
 
 PANEL = (2.5, 1.85)
 """Width and height of a panel in inches, when there are many; few panels are drawn larger."""
 LEGEND = 8.5  # points
+SUFFIXES = (".png", ".svg")
+LISTED = ["paper", "figure", "title", "panels", "panels_asked"]
 INK, MUTED = "#222222", "#6b6b6b"
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -54,35 +55,52 @@ STYLE: dict[Any, Any] = {
 
 
 def write(found: Iterable[Study], out: Path) -> list[Path]:
-    """Write `<out>/<paper>/<figure>.{svg,png}` for each figure of each paper, and `<figure>.chosen.csv` where it
-    has a search; returns the files."""
-    written = []
+    """Write the figures of each paper, and what became of them; returns the files.
+
+    `<out>/<paper>/<figure>.{svg,png}` for each figure that has a curve, `<figure>.chosen.csv` where it has a search, and
+    `<out>/figures.csv` over all of them. The earlier picture of a figure without a curve is deleted.
+    """
+    written, rows = [], []
     for study in found:
         for name, figure in study.spec.get("figures", {}).items():
-            written += save(draw(study, figure), out / study.paper / name)
+            path, data = out / study.paper / name, figures.content(study, figure)
+            if data.curves.empty:
+                for suffix in SUFFIXES:
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+            else:
+                written += save(draw(study, figure, data), path)
             if "search" in figure:
-                chosen = figures.choices(study, figure, figures.content(study, figure).records)
+                chosen = figures.choices(study, figure, data.records)
                 written.append(csv_file.write(out / study.paper / f"{name}.chosen.csv", *chosen))
-    return written
+            shown, asked = len(figure_panels.drawn(data)), len(data.rows) * len(data.columns)
+            rows.append(dict(zip(LISTED, (study.paper, name, figure["title"], shown, asked), strict=True)))
+    return [*written, csv_file.write(out / "figures.csv", LISTED, rows)]
 
 
-def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
-    """Draw a figure as described in the paper's YAML; a placeholder that says so if no run is finished."""
-    data, axis = figures.content(study, figure), figures.axis_of(figure)
+def draw(study: Study, figure: Mapping[str, Any], data: figures.Content) -> Figure:
+    """Draw a figure as described in the paper's YAML: the panels that have a curve; its small print names the others."""
+    axis, bare = figures.axis_of(figure), figure_panels.bare(study, figure, data)
     palette = figures.colours(figures.places(study, axis, data.names))
+    shown = figure_panels.drawn(data)
+    data = replace(
+        data,
+        rows=[row for row in data.rows if any((row, column) in shown for column in data.columns)],
+        columns=[column for column in data.columns if any((row, column) in shown for row in data.rows)],
+    )
     with matplotlib.rc_context(STYLE):
-        if data.curves.empty:
-            return _placeholder(study, figure, data.records)
         # A single tall column, where a config cuts the other ones, is laid on its side.
         flat = len(data.columns) == 1 and len(data.rows) > 2
         if flat:
             swapped = data.curves.rename(columns={"row": "column", "column": "row"})
             data = replace(data, curves=swapped, rows=data.columns, columns=data.rows)
         rows, columns = len(data.rows), len(data.columns)
+        crowded = figure_panels.crowded(data.curves)
         width = max(min(columns * PANEL[0] + 0.5, 13), 6.4)
         height = rows * (PANEL[1] if columns > 2 else PANEL[1] * 1.35)
+        if crowded:  # room for labels at the right of each panel
+            width, height = max(width, 4.2 * columns), rows * 2.9
         small = figures.footnote(study, data.records, figure.get("shows", {}), data.left_out)
-        small += figures.notes(figure, data.records)
+        small += figures.notes(figure, data.records) + (f" {bare}" if bare else "")
         share = _share(figure, data, flat)
         few = figures.has_few(figure, data.curves["round"])
         scales = {} if few else cut_scales(data.curves, share)
@@ -90,16 +108,16 @@ def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
             small += " A scale begins where its curves are after a twentieth of the rounds; what is below is cut off."
         small, title = textwrap.fill(small, int(width * 21)), wrapped(figure["title"], width)
         labels = _labels(study, axis, data)
-        across = fitting(labels, width)
+        across = fitting([*labels.values()], width)
         head = 0.34 + 0.19 * title.count("\n")
         top, bottom = head + 0.1 + 0.18 * -(-len(labels) // across), 0.14 + 0.14 * (small.count("\n") + 1)
         total = height + top + bottom
         made = Figure(figsize=(width, total))
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
-        _panels(made, study, figure, data, palette, few, share, scales)
+        _panels(made, study, figure, data, palette, few, share, scales, labels if crowded else {})
         _head(made, title, total)
         made.legend(
-            handles=[_key(label, name, palette, few) for label, name in zip(labels, data.names, strict=True)],
+            handles=[_key(label, name, palette, few) for name, label in labels.items()],
             loc="upper left",
             bbox_to_anchor=(0.11 / width, 1 - head / total),
             ncols=across,
@@ -114,14 +132,14 @@ def draw(study: Study, figure: Mapping[str, Any]) -> Figure:
     return made
 
 
-def _labels(study: Study, axis: str, data: figures.Content) -> list[str]:
+def _labels(study: Study, axis: str, data: figures.Content) -> dict[str, str]:
     """List the labels of the curves in the legend, each with the reason if it is not drawn."""
     drawn = set(data.curves["curve"])
-    return [
-        (name if axis == figures.NETWORK else study.labelled(axis, name))
+    return {
+        name: (name if axis == figures.NETWORK else study.labelled(axis, name))
         + ("" if name in drawn else f" ({undrawn(data, axis, name)})")
         for name in data.names
-    ]
+    }
 
 
 def _panels(
@@ -133,66 +151,78 @@ def _panels(
     few: bool,
     share: Literal["row", "none"],
     scales: Mapping[tuple[str, str], tuple[float, float]],
+    labels: Mapping[str, str],
 ) -> None:
     """Draw the panels of a figure, rows and columns as in its content.
 
-    `few`: points are marked; `share`: whether those of a row have one scale; `scales`: those that do not show all.
+    `few`: points are marked; `share`: whether those of a row have one scale; `scales`: those that do not show all;
+    `labels`: those at the ends of curves, if these are many.
     """
     curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
     axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
-    log = figures.is_logarithmic(figure, curves["round"])
+    log, rounds = figures.is_logarithmic(figure, curves["round"]), figures.is_over_rounds(figure)
     below, upright = figures.axis_titles(figure)
+    shown = figure_panels.drawn(data)
+    top = {column: next(row for row in data.rows if (row, column) in shown) for column in data.columns}
+    last = {column: next(row for row in reversed(data.rows) if (row, column) in shown) for column in data.columns}
+    left = {row: next(column for column in data.columns if (row, column) in shown) for row in data.rows}
     for (i, row), (j, column) in itertools.product(enumerate(data.rows), enumerate(data.columns)):
         panel = axes[i, j]
+        if (row, column) not in shown:
+            panel.set_visible(False)
+            continue
         own = curves.query("row == @row and column == @column")
-        _panel(
-            panel,
-            own,
-            palette,
-            few,
-            figures.reason(study, figure, data, {row, column}),
-            whole="predictors" not in shows,
-            percent="diagnostic" not in shows,
-            scatter=scatter,
-        )
-        if i == 0:
+        _panel(panel, own, palette, few, whole=rounds, percent="diagnostic" not in shows, scatter=scatter)
+        if row == top[column]:
             panel.set_title(column, color=INK)
-        if j == 0:
+        if column == left[row]:
             panel.set_ylabel(f"{row}\n{upright}" if row else upright)
-        if "reliability" in shows and not own.empty:
+            panel.tick_params(labelleft=True)
+            panel.yaxis.label.set_visible(True)  # seaborn hides it inside of a grid
+        if "reliability" in shows:
             panel.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
         if log:
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter(lambda at, _: f"{at:g}")  # not as mathematics, which STYLE takes for text
-        if i == len(data.rows) - 1:
+        if row == last[column]:
             panel.set_xlabel(below)
+            panel.tick_params(labelbottom=True)
+            panel.xaxis.label.set_visible(True)
         if (row, column) in scales:
             panel.set_ylim(*scales[row, column])
-        if (curves.query("row == @row") if share == "row" else own).empty:
-            panel.tick_params(labelleft=False)  # a scale of nothing
+        if labels:
+            _label_ends(panel, own, palette, labels)
+
+
+def _label_ends(panel: Axes, own: pd.DataFrame, palette: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+    """Write the curves' names at the right of their panel, each joined to its curve's end."""
+    ends = own.groupby(["curve", "round"])["accuracy"].mean().reset_index("round").groupby("curve").last()
+    low, high = panel.get_ylim()
+    gap = (high - low) * 0.075
+    places = figure_panels.spread(ends["accuracy"].tolist(), gap, low, high)
+    for (name, at, value), place in zip(ends.reset_index().itertuples(index=False), places, strict=True):
+        panel.annotate(
+            labels[name],
+            (at, value),
+            (1.05, (place - low) / (high - low)),
+            textcoords="axes fraction",
+            fontsize=7,
+            va="center",
+            color=INK,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": palette[name],
+                "linewidth": 0.9,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 0,
+            },
+        )
 
 
 def undrawn(data: figures.Content, axis: str, name: str) -> str:
     """Return why there is no curve of that name."""
     return figures.why([record for record in data.records if record.field(axis) == name]) or "not run"
-
-
-def _placeholder(study: Study, figure: Mapping[str, Any], records: Sequence[Record]) -> Figure:
-    """Draw a figure without a finished run."""
-    made = Figure(figsize=(6.4, 2.4))
-    _head(made, wrapped(figure["title"], made.get_figwidth()), 2.4)
-    nothing = "none of its runs is finished" if records else "this configuration runs none of its cells"
-    made.text(
-        0.5,
-        0.5,
-        f"Nothing to draw: {figures.why(records) or nothing}.",
-        ha="center",
-        va="center",
-        fontsize=9,
-        color=MUTED,
-    )
-    made.text(0.1 / 6.4, 0.08 / 2.4, textwrap.fill(study.notice, 108), fontsize=6.5, color=MUTED, va="bottom")
-    return made
 
 
 def _head(made: Figure, title: str, total: float) -> None:
@@ -263,14 +293,11 @@ def flattens(curves: pd.DataFrame) -> bool:
 
 
 def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
-           empty: str, whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
-    """Draw one panel, the paper's own method on top, as points or lines; `empty`: its text if it has none.
+           whole: bool, percent: bool, scatter: bool) -> None:  # fmt: skip
+    """Draw one panel, the paper's own method on top, as points or lines.
 
-    `whole`: the horizontal axis has rounds, or other whole numbers; `percent`: values end at 0 and 100.
+    `whole`: rounds are below, which are whole numbers; `percent`: values end at 0 and 100.
     """
-    if data.empty:
-        axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", va="center", color=MUTED)
-        return
     if scatter:
         for name in (name for name in reversed(palette) if name in set(data["curve"])):
             own = data[data["curve"] == name]
@@ -321,7 +348,7 @@ def save(made: Figure, path: Path) -> list[Path]:
         if engine := made.get_layout_engine():  # arranged once, not twice for each file
             engine.execute(made)
             made.set_layout_engine("none")
-        for suffix in (".png", ".svg"):
+        for suffix in SUFFIXES:
             target = path.with_name(path.name + suffix)
             with replacing(target) as scratch:
                 made.savefig(scratch, format=suffix[1:], dpi=160, metadata={"Date": None} if suffix == ".svg" else None)

@@ -26,8 +26,8 @@ def list_datasets(plugins: AnyPath | None = None) -> dict[str, str]:
 
 
 def list_models(plugins: AnyPath | None = None) -> dict[str, str]:
-    """Return the networks by name; `plugins`: a folder with some of your own."""
-    return {name: first_line(one) for name, one in plugins_of(models.registry, plugins).items()}
+    """Return the networks by name, each with its layers; `plugins`: a folder with some of your own."""
+    return {name: models.about(one) for name, one in plugins_of(models.registry, plugins).items()}
 
 
 def list_partitions(plugins: AnyPath | None = None) -> dict[str, str]:

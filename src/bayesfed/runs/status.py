@@ -40,7 +40,8 @@ def lines(runs: Sequence[PlannedRun]) -> Iterable[str]:
     total = counts.pop(("all", ""), Counter())
     rows = [["paper", "experiment", *STATES, "hours left"]]
     for row, count in [*counts.items(), (("all", ""), total)]:
-        rows.append([*row, *(str(count[state]) for state in STATES), f"{left[row]:.1f}" if hours else "unknown"])
+        known = hours or count.total() == count["finished"]
+        rows.append([*row, *(str(count[state]) for state in STATES), f"{left[row]:.1f}" if known else "unknown"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         names = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]

@@ -114,7 +114,7 @@ function draw(place, spec, csv, values = {}, opens = false) {
 const off = (figure) => all("input", figure).filter((box) => !box.checked).map((box) => box.value);
 function drawPlot(place) {
   const figure = place.closest("[data-chart]"), chart = data.charts[figure.dataset.chart], panel = chart.panels[place.dataset.panel];
-  return draw(place, chart.spec, panel.csv, { left: panel.x[0], right: panel.x[1], low: panel.y[0], high: panel.y[1], hidden: off(figure) }, true);
+  return draw(place, chart.spec, panel.csv, { left: panel.x[0], right: panel.x[1], low: panel.y[0], high: panel.y[1], heights: panel.heights, room: 0.4 * place.clientWidth, hidden: off(figure) }, true);
 }
 const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
   if (!entry.isIntersecting) return;
@@ -211,7 +211,7 @@ function story(name) {
     split.append(element("div", {}, element("h4", {}, "Training images by class and client"), heat));
     const points = run.clients.filter((row) => Number(row[0]) >= 0 && Number.isFinite(parseFloat(row[3]))).map((row) => `${row[0]},${quoted(row[1])},${sizes[row[0]]},${row[3]}`);
     if (points.length > 1) {
-      const place = element("div", { class: "plot", role: "img", "aria-label": "Each client's best accuracy over its number of training images; the same numbers stand in the table below" });
+      const place = element("div", { class: "plot", role: "img", "aria-label": "Each client's best accuracy over its number of training images; the same numbers are in the table below" });
       later.push(() => draw(place, data.specs.clients, ["client,model,images,value", ...points].join("\n")));
       split.append(element("div", {}, element("h4", {}, "Accuracy by size of the shard"), place));
     }
