@@ -146,13 +146,14 @@ class RunRecord:
         reliability diagram, by metric, for the rounds in which it was."""
         return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
 
-    def over_clients(self, model: str) -> dict[str, Curve]:
-        """Give what is measured of the clients' models of a name on their own shards: metric -> mean over the clients that
-        were tested in a round, by round."""
+    def over_clients(self, model: str, *, shards: bool = True) -> dict[str, Curve]:
+        """Give what is measured of the clients' models of a name on their own shards, or on the full test set: metric ->
+        mean over the clients that were tested in a round, by round."""
         found: dict[str, list[Curve]] = {}
-        for (_, name, metric), values in self._rows.items():
-            if name == model and metric.startswith("shard_") and model != "global":
-                found.setdefault(metric.removeprefix("shard_"), []).append(numbers(values))
+        images = "shard_" if shards else "test_"
+        for (who, name, metric), values in self._rows.items():
+            if name == model and metric.startswith(images) and model != "global" and who.isdigit():
+                found.setdefault(metric.removeprefix(images), []).append(numbers(values))
         return {metric: mean_of(curves) for metric, curves in found.items()}
 
     @property
