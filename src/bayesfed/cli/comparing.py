@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     """Add `bayesfed compare`."""
     text = (
         "Train what is missing of some methods on a ground, and set it beside the stored runs of all others. "
-        "The tables are printed, and written to results/compare/ and reports/compare.html."
+        "It shows the tables, and writes them to results/compare/ and reports/compare.html."
     )
     shown = """
         bayesfed compare own_feddyn --plugins examples/own_plugins --ground mnist-harsh
