@@ -8,12 +8,13 @@ For a dataset and a method it is the configuration with the smallest validation 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesfed.core import files
 from bayesfed.results import searches
+from bayesfed.results.grounds import with_twins
 from bayesfed.results.searches import Searched
 from bayesfed.runs import run_folder
 
@@ -23,20 +24,21 @@ BEGIN, END = "  # {}: `python -m analyses.comparison` writes these lines\n", "  
 SEEDS = 5
 
 
-def rules(found: Sequence[Searched]) -> str:
-    """Return the lines of the paper's `given` that say what was chosen."""
+def rules(found: Sequence[Searched], labels: Collection[str]) -> str:
+    """Return the lines of the paper's `given` that say what was chosen, for a method and its plain twin."""
     text = ""
     for one in found:
         if one.finished:
             axes = one.cells[one.best]["axes"]
             options = {axis.removeprefix("method."): value for axis, value in axes.items()}
-            where = json.dumps({"dataset": one.dataset, "method": one.method})
+            both = with_twins([one.method], labels)
+            where = json.dumps({"dataset": one.dataset, "method": both if len(both) > 1 else one.method})
             text += f"  - where: {where}  # validation NLL {one.scores[one.best]:.4f}\n"
-            text += f"    methods: {json.dumps({one.method: options})}\n"
+            text += f"    methods: {json.dumps(dict.fromkeys(both, options))}\n"
     return text
 
 
-def grounds(found: Sequence[Searched], settings: Mapping[str, str]) -> str:
+def grounds(found: Sequence[Searched], settings: Mapping[str, str], labels: Collection[str]) -> str:
     """Return the lines of the paper's `experiments` for the grounds: each dataset at each alpha, with what was chosen."""
     of_dataset: dict[str, list[Searched]] = {}
     for one in found:
@@ -52,7 +54,9 @@ def grounds(found: Sequence[Searched], settings: Mapping[str, str]) -> str:
             axes = {"dataset": [dataset], "models.global": [model], "partition.alpha": [float(alpha)]}
             text += f"  {dataset}-{setting}:\n    seeds: {SEEDS}\n    axes:\n"
             text += "".join(f"      {axis}: {json.dumps(values)}\n" for axis, values in axes.items())
-            text += "      method:\n" + "".join(f"        - {json.dumps(method)}\n" for method in ready)
+            text += "      method:\n" + "".join(
+                f"        - {json.dumps(method)}\n" for method in with_twins(ready, labels)
+            )
     return text
 
 
@@ -67,9 +71,9 @@ def write() -> None:
     """Write what is chosen now, and the grounds it runs on, into the file of the comparison."""
     plan: dict[str, Any] = json.loads((RESULTS / "plan/plan.json").read_text(encoding="utf-8"))
     found = searches.load(plan["cells"], lambda folder: run_folder.read(RESULTS / "runs" / folder))
-    text = between(PAPER.read_text(encoding="utf-8"), "chosen", rules(found))
-    settings = plan["papers"]["comparison"]["settings"]
-    files.write_text(PAPER, between(text, "grounds", grounds(found, settings)))
+    paper = plan["papers"]["comparison"]
+    text = between(PAPER.read_text(encoding="utf-8"), "chosen", rules(found, paper["methods"]))
+    files.write_text(PAPER, between(text, "grounds", grounds(found, paper["settings"], paper["methods"])))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,13 @@ HOSTILE = "<img src=x onerror=\"document.title='run'\">"
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two grounds with four methods, one of which the reader has asked for, and one with a hostile name."""
     root = tmp_path_factory.mktemp("grounds")
-    levels = {"FedAvg": [0.80, 0.82], "Mine": [0.90, 0.91], "Close": [0.91, 0.90], HOSTILE: [0.5, 0.6]}
+    levels = {
+        "FedAvg": [0.80, 0.82],
+        "Mine": [0.90, 0.91],
+        "Close": [0.91, 0.90],
+        "Mine, plain": [0.94, 0.95],
+        HOSTILE: [0.5, 0.6],
+    }
     turned = {**levels, "FedAvg": [0.95, 0.96]}
     sides = [Comparison(grounds(root, {"harsh": levels, "mild": turned}), side) for side in SIDES]
     files.write_text(root / "page.html", grounds_page.page(sides, [], "Compared", ["Mine"]))
@@ -45,6 +51,7 @@ def test_columns_sort_and_switches_change_the_table(browser: Browser, page: Path
     seen = watched(browser, page)
     names = lambda: seen.page.locator("#table tbody th").all_inner_texts()  # noqa: E731
     assert names()[-1] == HOSTILE
+    assert names()[names().index("Mine") + 1] == "Mine, plain"  # below it, though more accurate
     seen.page.locator("#table .sort", has_text="ECE %").click()
     assert names()[-1] == HOSTILE
     assert seen.page.locator("th[aria-sort=ascending]").inner_text() == "ECE %"

@@ -31,7 +31,7 @@ PAPER = {
     "reference": "our own",
     "run": RUN,
     "settings": {"0.1": "harsh"},
-    "methods": {"FedAvg": {"name": "fedavg"}, "FedProx": {"name": "fedprox"}, "BNFed": {"name": "bnfed"}},
+    "methods": {"FedAvg": {"name": "fedavg"}, "FedProx": {"name": "fedprox"}, "FedProx, plain": {"name": "fedprox", "mu": 0}, "BNFed": {"name": "bnfed"}},
     "given": [{"where": {"dataset": "digits", "method": "FedAvg"}, "methods": {"FedAvg": {"lr": 0.02}}}],
     "experiments": {
         "search": {
@@ -110,7 +110,7 @@ def test_a_method_of_ones_own_beside_all_others() -> None:
 def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     request = Request(methods=("fedavg",), seeds=1, dataset="digits", alpha=0.5, clients=4, model="mlp", rounds=3)
     planned = compared.plan(request)
-    assert planned.missing == {"digits-alpha0.5-mlp": ["FedAvg", "FedProx"]}
+    assert planned.missing == {"digits-alpha0.5-mlp": ["FedAvg", "FedProx", "FedProx, plain"]}
     (why,) = request.refused.values()
     assert "BNFed" in why
     shown = [cell for cell in planned.cells if cell["experiment"] == "digits-alpha0.5-mlp"]

@@ -98,3 +98,8 @@ def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> Non
     assert found[0].methods("global") == ground.methods("global") == ["FedAvg"]
     assert [column.name for column in of.shown_columns(found, "global")][-1] == "computation"
     assert found[0].clients == CLIENTS
+
+
+def test_twins_follow_their_methods() -> None:
+    assert of.with_twins(["B", "A, plain", "A"], ["A", "A, plain", "B"]) == ["B", "A", "A, plain"]
+    assert of.with_twins(["A"], ["A"]) == ["A"]

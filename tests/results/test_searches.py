@@ -44,18 +44,27 @@ def test_an_open_run_leaves_a_search_open() -> None:
 def test_choices_and_grounds_are_written_between_their_marks() -> None:
     """A method without a choice is named and left out; a dataset without any has no ground."""
     done, waits = found(summary(0.3), summary(0.2)), found(None, method="HBFL")
-    rules = yaml.safe_load(comparison.rules([done, waits]))
+    rules = yaml.safe_load(comparison.rules([done, waits], ["FedAvg", "HBFL"]))
     assert rules == [
         {"where": {"dataset": "mnist", "method": "FedAvg"}, "methods": {"FedAvg": {"lr": 0.2, "alpha": 0.5}}}
     ]
-    text = comparison.grounds([done, waits], {"1": "mild", "0.1": "harsh"})
+    text = comparison.grounds([done, waits], {"1": "mild", "0.1": "harsh"}, ["FedAvg", "HBFL"])
     assert "# mnist: no choice yet for HBFL\n" in text
     made = yaml.safe_load(text)
     assert list(made) == ["mnist-mild", "mnist-harsh"]
     axes = {"dataset": ["mnist"], "models.global": ["mlp200"], "partition.alpha": [0.1], "method": ["FedAvg"]}
     assert made["mnist-harsh"] == {"seeds": 5, "axes": axes}
-    assert comparison.grounds([waits], {"1": "mild"}) == "  # mnist: no choice yet for any method\n"
+    assert comparison.grounds([waits], {"1": "mild"}, []) == "  # mnist: no choice yet for any method\n"
     begin, end = comparison.BEGIN.format("grounds"), comparison.END.format("grounds")
     once = comparison.between(f"a\n{begin}old\n{end}b\n", "grounds", text)
     assert once == f"a\n{begin}{text}{end}b\n"
     assert comparison.between(once, "grounds", text) == once
+
+
+def test_a_plain_twin_has_the_options_of_its_method() -> None:
+    labels = ["FedAvg", "FedAvg, plain"]
+    (rule,) = yaml.safe_load(comparison.rules([found(summary(0.3), summary(0.2))], labels))
+    assert rule["where"] == {"dataset": "mnist", "method": labels}
+    assert rule["methods"] == {label: {"lr": 0.2, "alpha": 0.5} for label in labels}
+    made = yaml.safe_load(comparison.grounds([found(summary(0.3))], {"1": "mild"}, labels))
+    assert made["mnist-mild"]["axes"]["method"] == labels

@@ -20,7 +20,7 @@ from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.plan import experiments
 from bayesfed.plan import plan as planning
-from bayesfed.results.grounds import SEARCH
+from bayesfed.results.grounds import PLAIN, SEARCH
 
 PAPER, NAME = "comparison", "compare"
 STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
@@ -62,7 +62,7 @@ class Request:
         name, colon, given = text.partition(":")
         method = methods.get(name)
         options = options_of(given, text) if colon else {}
-        labels = {block["name"]: label for label, block in self.paper["methods"].items()}
+        labels = {block["name"]: label for label, block in self.paper["methods"].items() if not label.endswith(PLAIN)}
         if not options and name in labels:
             return labels[name], {}
         label = " ".join([method.label, *(f"{key}={value}" for key, value in options.items())])

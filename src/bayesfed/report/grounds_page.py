@@ -9,7 +9,7 @@ from typing import Any
 from bayesfed import __version__
 from bayesfed.report.templating import templates
 from bayesfed.results import grounds_files, hardware, paired, searches
-from bayesfed.results.grounds import COLUMNS, QUALITY, SHARE, SIDES, Ground, Trial, shown_columns
+from bayesfed.results.grounds import COLUMNS, PLAIN, QUALITY, SHARE, SIDES, Ground, Trial, shown_columns
 from bayesfed.results.paired import Comparison
 from bayesfed.results.run_records import number
 from bayesfed.results.searches import Searched
@@ -52,6 +52,7 @@ def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Se
     return {
         "sides": {side.side: SIDES[side.side] for side in sides if side.methods},
         "baseline": grounds[0].baseline,
+        "plain": PLAIN,
         "asked": list(asked),
         "methods": methods,
         "columns": [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from bayesfed.results.run_records import Curve, RunRecord, number
 from bayesfed.results.statistics import FOREIGN, Statistic
 from bayesfed.results.whole_run import UNRECORDED, Found
 
+PLAIN = ", plain"  # ends the label of a method without its Bayesian part
 SEARCH = "search"  # begins the names of experiments in which configurations are chosen
 SIDES = {"global": "Global model", "personal": "Personal models"}
 SHARE = 0.95  # of the baseline's accuracy: bytes are counted until that is reached, too
@@ -235,6 +236,12 @@ def load(
         first = of_ground[0]
         grounds.append(Ground(experiment, dataset, alpha, model, first["clients"], first["rounds"], baseline, trials))
     return grounds
+
+
+def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
+    """Give methods in their order, each followed by its twin without the Bayesian part where that is among the known."""
+    wholes = [method for method in methods if not method.endswith(PLAIN)]
+    return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
 
 
 def baseline_of(methods: Mapping[str, Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bayesfed.core import files
 from bayesfed.results import csv_file, latex, markdown
-from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, Column, Ground, shown_columns
+from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, Column, Ground, shown_columns, with_twins
 from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
 
 BEST, NEAR = "★", "≈"
@@ -50,9 +50,9 @@ def cell(compared: Compared, method: str) -> Cell:
 
 
 def ordered(comparison: Comparison, place: int) -> list[str]:
-    """List the methods of a ground, the most accurate first."""
-    means = comparison.compared["accuracy"][place].means
-    return sorted(comparison.grounds[place].methods(comparison.side), key=lambda method: -means.get(method, -1.0))
+    """List the methods of a ground, the most accurate first, each with its plain twin below it."""
+    means, methods = comparison.compared["accuracy"][place].means, comparison.grounds[place].methods(comparison.side)
+    return with_twins(sorted(methods, key=lambda method: -means.get(method, -1.0)), methods)
 
 
 def title(ground: Ground) -> str:

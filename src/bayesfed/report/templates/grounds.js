@@ -75,16 +75,18 @@ function draw() {
     const [i, j] = [x[at][2], y[at][2]];
     return i === null || j === null ? (i === null) - (j === null) : (i - j) * (sorted.up ? 1 : -1);
   });
+  const twins = new Map(rows.filter(([method]) => method.endsWith(data.plain)).map((row) => [row[0].slice(0, -data.plain.length), row]));
+  const ordered = rows.filter(([method]) => !method.endsWith(data.plain)).flatMap((row) => (twins.has(row[0]) ? [row, twins.get(row[0])] : [row]));
   const head = (name, title, words) => {
     const own = sorted.column === name, state = own ? (sorted.up ? "ascending" : "descending") : "none";
     const press = () => { sorted = { column: name, up: own ? !sorted.up : name === "" || over || !data.columns.find((one) => one.name === name).rising }; draw(); };
     return element("th", { scope: "col", "aria-sort": state, title: words }, element("button", { class: "sort", type: "button", onclick: press }, title));
   };
   const heads = [head("", "Method", "method"), ...shown.map((one) => head(one.name, one.title, one.words))];
-  const line = ([method, cells]) => element("tr", data.asked.includes(method) ? { class: "asked" } : {},
+  const line = ([method, cells]) => element("tr", { class: data.asked.includes(method) ? "asked" : method.endsWith(data.plain) ? "twin" : "" },
     element("th", { scope: "row" }, element("button", { class: "open", type: "button", onclick: () => tell(method) }, method)),
     ...cells.map(([text, kind]) => element("td", { class: kind }, ...halves(text))));
-  find("table").replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows.map(line)));
+  find("table").replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...ordered.map(line)));
   find("about").textContent = over ? `Mean rank over ${data.grounds.length} grounds · wins/ties/losses against ${against}, by the interval of each ground.` : data.grounds[ground].title + (data.target[side][ground] ? `; target: ${data.target[side][ground]}` : "");
   find("key").textContent = over ? "A number in brackets: on so many grounds." : other ? `Differences to ${other} are paired by seed, with 95 % bootstrap intervals; coloured where the interval is on one side of zero.` : data.key;
   charts(side, over ? 0 : Number(ground));
