@@ -37,12 +37,12 @@ class Cell:
 
 
 def cell(compared: Compared, method: str) -> Cell:
-    """Give the cell of a method; marked are qualities in which methods differ, not costs."""
+    """Give the cell of a method; qualities have a spread and, where methods differ, a mark; costs have neither."""
     found = compared.values.get(method)
     if not found:
         return Cell("", "", None, compared.ground.values(compared.column, compared.side, method)[1])
     places, mean = compared.column.decimals, compared.means[method]
-    sd = f" ± {statistics.stdev(found.values()):.{places}f}" if len(found) > 1 and places else ""
+    sd = f" ± {statistics.stdev(found.values()):.{places}f}" if len(found) > 1 and compared.column in QUALITY else ""
     telling = compared.column in QUALITY and len(set(compared.means.values())) > 1
     best = compared.means[method] == compared.means[compared.best]
     mark = (BEST if best else NEAR if compared.is_near(method) else "") if telling else ""

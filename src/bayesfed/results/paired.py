@@ -170,7 +170,7 @@ class Comparison:
         return leader, where, [method for method, count in near.items() if count == len(shown) and method != leader]
 
     def price(self, method: str) -> str:
-        """Say what a method sends, takes and computes beside the baseline."""
+        """Say what a method sends and computes beside the baseline."""
         baseline, told = self.grounds[0].baseline, []
         for name, words in PRICES.items():
             both = [one.means for one in self.compared[name] if {method, baseline} <= one.means.keys()]
@@ -199,7 +199,8 @@ LEADS = {
     "ood": "best at OOD detection",
     "worst": "best for the worst tenth of the clients",
 }
-PRICES = {"megabytes": "bytes", "seconds": "training time", "passes": "passes per prediction"}
+PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
+"""What is said of a leader's cost; not its time, which depends on what else the machine did."""
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
