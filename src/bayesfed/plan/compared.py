@@ -7,7 +7,6 @@ results/compare/runs, where the next call finds it.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +23,7 @@ from bayesfed.results.grounds import PLAIN, SEARCH
 
 PAPER, NAME = "comparison", "compare"
 STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
+WORKFLOW = Path("workflow/Snakefile")
 SEARCHED = [100]  # seeds of the searches, as config/comparison.yaml has them
 FIRST = "mnist-harsh"  # the ground of a call that names none: its runs take half a minute
 
@@ -168,8 +168,8 @@ def options_of(text: str, whole: str) -> Block:
 
 def check(request: Request) -> None:
     """Raise InputError for a call that cannot be: its grounds, numbers, plugins or folder."""
-    if not (shutil.which("snakemake") or Path("workflow/Snakefile").is_file()) or not planning.PAPERS.is_dir():
-        raise InputError(f"{planning.PAPERS}: there is no such folder here; run this in the project's folder")
+    if not WORKFLOW.is_file():
+        raise InputError(f"{WORKFLOW}: there is no such file here; run this in the project's folder")
     if request.seeds < 1:
         raise InputError(f"--seeds {request.seeds}: it is too small; give 1 or more")
     if request.dataset and request.grounds:
