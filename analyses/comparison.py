@@ -1,77 +1,79 @@
-"""Each method's configuration of the comparison, chosen from the searches that are finished, written into its file.
+"""Each method's configuration of the comparison, chosen from the searches that are finished, and the grounds they run on.
 
     python -m analyses.comparison
 
-For a dataset and a method it is the configuration with the smallest validation NLL in the last round, of the clients'
-models if the method is for personal models, else of the server's; an average over weight samples stands for its model.
+For a dataset and a method it is the configuration with the smallest validation NLL (`results/searches.py`).
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed import methods
 from bayesfed.core import files
-from bayesfed.methods.node import SAMPLED
+from bayesfed.results import searches
+from bayesfed.results.grounds import with_twins
+from bayesfed.results.searches import Searched
 from bayesfed.runs import run_folder
 
 PAPER = Path("config/papers/comparison.yaml")
 RESULTS = Path("results/comparison")
-BEGIN, END = "  # chosen: `python -m analyses.comparison` writes these lines\n", "  # chosen: end\n"
-
-Cell = Mapping[str, Any]
-
-
-def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
-    """Return the validation NLL of what a method predicts with; infinity for a run that diverged."""
-    block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
-    sampled = [values["nll"] for name, values in block.items() if name.endswith(SAMPLED)]
-    found = sampled or [values["nll"] for values in block.values()]
-    return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
+BEGIN, END = "  # {}: `python -m analyses.comparison` writes these lines\n", "  # {}: end\n"
+SEEDS = 5
 
 
-def searches(plan: Mapping[str, Any]) -> dict[tuple[str, str], list[Cell]]:
-    """Return the cells of each search, by dataset and method."""
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for cell in plan["cells"]:
-        if cell["experiment"].startswith("search"):
-            found.setdefault((cell["dataset"], cell["method"]), []).append(cell)
-    return found
-
-
-def chosen(plan: Mapping[str, Any], runs: Path) -> Iterator[tuple[str, str, Cell, float]]:
-    """Yield dataset, method, chosen cell and its validation NLL of each search whose runs are all finished."""
-    for (dataset, method), cells in searches(plan).items():
-        summaries = [run_folder.read(runs / cell["folder"]) for cell in cells]
-        if all(summaries):
-            block = plan["papers"]["comparison"]["methods"][method]
-            personal = methods.get(block["name"]).personal
-            scores = [predictive_nll(summary or {}, personal) for summary in summaries]
-            best = min(range(len(cells)), key=lambda place: scores[place])
-            yield dataset, method, cells[best], scores[best]
-
-
-def rules(plan: Mapping[str, Any], runs: Path) -> str:
-    """Return the lines of the paper's `given` that say what was chosen."""
+def rules(found: Sequence[Searched], labels: Collection[str]) -> str:
+    """Return the lines of the paper's `given` that say what was chosen, for a method and its plain twin."""
     text = ""
-    for dataset, method, cell, score in chosen(plan, runs):
-        options = {axis.removeprefix("method."): value for axis, value in cell["axes"].items()}
-        where = json.dumps({"dataset": dataset, "method": method})
-        text += f"  - where: {where}  # validation NLL {score:.4f}\n"
-        text += f"    methods: {json.dumps({method: options})}\n"
+    for one in found:
+        if one.finished:
+            axes = one.cells[one.best]["axes"]
+            options = {axis.removeprefix("method."): value for axis, value in axes.items()}
+            both = with_twins([one.method], labels)
+            where = json.dumps({"dataset": one.dataset, "method": both if len(both) > 1 else one.method})
+            text += f"  - where: {where}  # validation NLL {one.scores[one.best]:.4f}\n"
+            text += f"    methods: {json.dumps(dict.fromkeys(both, options))}\n"
     return text
 
 
+def grounds(found: Sequence[Searched], settings: Mapping[str, str], labels: Collection[str]) -> str:
+    """Return the lines of the paper's `experiments` for the grounds: each dataset at each alpha, with what was chosen."""
+    of_dataset: dict[str, list[Searched]] = {}
+    for one in found:
+        of_dataset.setdefault(one.dataset, []).append(one)
+    text = ""
+    for dataset, of_method in of_dataset.items():
+        ready = [one.method for one in of_method if one.finished]
+        waiting = [one.method for one in of_method if not one.finished]
+        if waiting:
+            text += f"  # {dataset}: no choice yet for {', '.join(waiting) if ready else 'any method'}\n"
+        for alpha, setting in settings.items() if ready else ():
+            model = of_method[0].cells[0]["model"]
+            axes = {"dataset": [dataset], "models.global": [model], "partition.alpha": [float(alpha)]}
+            text += f"  {dataset}-{setting}:\n    seeds: {SEEDS}\n    axes:\n"
+            text += "".join(f"      {axis}: {json.dumps(values)}\n" for axis, values in axes.items())
+            text += "      method:\n" + "".join(
+                f"        - {json.dumps(method)}\n" for method in with_twins(ready, labels)
+            )
+    return text
+
+
+def between(text: str, name: str, lines: str) -> str:
+    """Return a text with other lines between the marks of a name."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, _, rest = text.partition(begin)
+    return before + begin + lines + end + rest.partition(end)[2]
+
+
 def write() -> None:
-    """Write what is chosen now into the file of the comparison."""
-    plan = json.loads((RESULTS / "plan/plan.json").read_text(encoding="utf-8"))
-    before, _, rest = PAPER.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    files.write_text(PAPER, before + BEGIN + rules(plan, RESULTS / "runs") + END + after)
+    """Write what is chosen now, and the grounds it runs on, into the file of the comparison."""
+    plan: dict[str, Any] = json.loads((RESULTS / "plan/plan.json").read_text(encoding="utf-8"))
+    found = searches.load(plan["cells"], lambda folder: run_folder.read(RESULTS / "runs" / folder))
+    paper = plan["papers"]["comparison"]
+    text = between(PAPER.read_text(encoding="utf-8"), "chosen", rules(found, paper["methods"]))
+    files.write_text(PAPER, between(text, "grounds", grounds(found, paper["settings"], paper["methods"])))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from bayesfed.methods.steps import cross_entropy as cross_entropy
     from bayesfed.methods.steps import grad as grad
     from bayesfed.methods.steps import leaves as leaves
+    from bayesfed.report.compare import compare as compare
     from bayesfed.results.paper import Paper as Paper
     from bayesfed.results.paper import paper as paper
     from bayesfed.runs.described import Run as Run
@@ -70,6 +71,7 @@ PLACES = {
     ),
     "methods.registered": ("register",),
     "methods.steps": ("SGD", "Adam", "ce_gradient", "cross_entropy", "grad", "leaves"),
+    "report.compare": ("compare",),
     "results.paper": ("Paper", "paper"),
     "runs.described": ("Run",),
     "runs.names": ("list_datasets", "list_methods", "list_models", "list_partitions"),

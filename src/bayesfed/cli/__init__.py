@@ -1,6 +1,7 @@
 """The command `bayesfed`: each step of the pipeline by hand. Exit codes: 0 done, 2 refused input, 1 anything else.
 
-Each command has its arguments beside its handler: `data.py`, `training.py`, `plans.py` and `cleaning.py`.
+Each command has its arguments beside its handler: `data.py`, `training.py`, `plans.py`,
+`comparing.py` and `cleaning.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import bayesfed
-from bayesfed.cli import cleaning, data, plans, training
+from bayesfed.cli import cleaning, comparing, data, plans, training
 from bayesfed.cli.arguments import Help, examples
 from bayesfed.core.errors import in_a_line
 
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"%(prog)s {bayesfed.__version__}", help="version of bayesfed"
     )
     commands = main.add_subparsers(required=True, metavar="COMMAND")
-    for group in (data, training, plans, cleaning):
+    for group in (data, training, plans, comparing, cleaning):
         group.add(commands)
     return main
 

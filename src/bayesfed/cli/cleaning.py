@@ -1,14 +1,21 @@
-"""The command that deletes what results can do without."""
+"""The commands that make results smaller: what they can do without is deleted, and records are packed."""
 
 from __future__ import annotations
 
 import argparse
 
 from bayesfed.cli import arguments
-from bayesfed.cli.arguments import Commands
+from bayesfed.cli.arguments import Commands, path
+from bayesfed.core.errors import InputError
 
 
 def add(commands: Commands) -> None:
+    """Add the commands `clean` and `pack`."""
+    add_clean(commands)
+    add_pack(commands)
+
+
+def add_clean(commands: Commands) -> None:
     """Add `bayesfed clean`."""
     text = (
         "Delete checkpoints and logs of finished runs, and old plans. It says what that frees, and asks first. "
@@ -50,3 +57,33 @@ def agreed(question: str) -> bool:
     except EOFError:
         print()
         return False
+
+
+def add_pack(commands: Commands) -> None:
+    """Add `bayesfed pack`."""
+    text = (
+        "Pack the metrics of finished runs, for records that come into git. "
+        "Nothing is lost, their seals stay, and every command reads packed records as it reads others."
+    )
+    shown = """
+        bayesfed pack results/comparison/runs
+        bayesfed pack results/demo/runs/digits/*/hbfl
+        bayesfed pack runs/one
+    """
+    sub = arguments.command(commands, "pack", pack, text, shown)
+    sub.add_argument("folders", type=path, nargs="+", metavar="FOLDER", help="run folder, or a folder of run folders")
+
+
+def pack(args: argparse.Namespace) -> None:
+    """Run `bayesfed pack`."""
+    from bayesfed.plan import cleaning
+    from bayesfed.runs import run_folder
+
+    for folder in args.folders:
+        records = [summary.parent for summary in sorted(folder.rglob(run_folder.SUMMARY))]
+        if not records:
+            raise InputError(f"{folder}: there is no finished run in it; give a run folder, or a folder of them")
+        before = cleaning.in_words(cleaning.size(sorted(folder.rglob(run_folder.METRICS))))
+        packed = sum(map(run_folder.pack_record, records))
+        after = cleaning.in_words(cleaning.size(sorted(folder.rglob(run_folder.PACKED))))
+        print(f"{folder}: {packed} of {len(records)} records packed; metrics had {before}, and have {after} packed")

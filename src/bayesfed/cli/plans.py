@@ -95,9 +95,13 @@ def collect_seldom() -> None:
 def tables(args: argparse.Namespace) -> None:
     """Run `bayesfed tables`."""
     collect_seldom()
-    from bayesfed.results import derived, tables
+    from bayesfed.results import derived, grounds_files, paired, tables
 
-    tables.write(derived.load(args.plan), args.out)
+    found = derived.load(args.plan)
+    tables.write(found, args.out)
+    plan = json.loads(args.plan.read_text(encoding="utf-8"))
+    if sides := paired.of_plan(plan, [one.study for one in found]):
+        grounds_files.write(sides, args.out / found[0].study.paper)
     tell_of_runs(args.plan)
 
 

@@ -108,8 +108,13 @@ def write_yaml(path: Path, value: Any, *, flow: bool | None = False) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write text whole."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes whole."""
     with replacing(path) as scratch:
-        scratch.write_text(text, encoding="utf-8")
+        scratch.write_bytes(content)
 
 
 def json_text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -165,10 +166,10 @@ class LoadedRun:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """`metrics.csv`: columns round, client (a number as text, `global` or `mean`), model, metric, value."""
+        """The metric history: columns round, client (a number as text, `global` or `mean`), model, metric, value."""
         import pandas as pd
 
-        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str})
+        return pd.read_csv(io.StringIO(runfolder.metrics(self.folder)), dtype={"client": str})
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

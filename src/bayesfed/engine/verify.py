@@ -174,7 +174,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     differs = tuple(name for name, value in now.items() if value != then.get(name))
     last = max((int(number) for number, *_ in values), default=0)
     words = f"round{'s 1 to' if last > 1 else ''} {last} of {run.budget.rounds}"
-    verdict = replace(compare(words, recorded(folder / "metrics.csv", last), values, differs), resumed=resumed)
+    verdict = replace(compare(words, recorded(folder, last), values, differs), resumed=resumed)
     if verdict.rounded and not verdict.close:
         unit = max(torch.finfo(device.PRECISIONS[name]).eps for name in (precision, then["precision"]))
         runs = [values, *(again(functools.partial(moved, unit, twin))[0] for twin in range(TWINS))]
@@ -206,10 +206,10 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
     raise InputError(f"{folder}: this is run {summary['key']}, and its run file gives {run.key} now: {why}")
 
 
-def recorded(path: Path, rounds: int) -> Values:
-    """Read the values of the first rounds in metrics.csv."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return {tuple(row[:4]): row[4] for row in list(csv.reader(file))[1:] if int(row[0]) <= rounds}
+def recorded(folder: Path, rounds: int) -> Values:
+    """Read the values of the first rounds of a run's metrics."""
+    rows = list(csv.reader(run_folder.metrics(folder).splitlines()))[1:]
+    return {tuple(row[:4]): row[4] for row in rows if int(row[0]) <= rounds}
 
 
 def apart(then: Values, now: Values) -> dict[AccuracyKind, Apart]:

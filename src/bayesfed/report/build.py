@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import altair
-import jinja2
 import vl_convert
 
 from bayesfed import __version__
 from bayesfed.core import files
 from bayesfed.core.errors import InputError
-from bayesfed.report import claims_text, ro_crate, run_details, sections
+from bayesfed.report import claims_text, grounds_page, ro_crate, run_details, sections
 from bayesfed.report.charts import Chart, of_figure
 from bayesfed.report.claims_text import Answer, Closeness
 from bayesfed.report.html_tables import Plain, Table, of_paper
+from bayesfed.report.templating import templates
 from bayesfed.results import claims_table, derived, formatting, hardware, verdicts
 from bayesfed.results.derived import Derived
 from bayesfed.results.records import Record
@@ -89,11 +89,19 @@ def write(plan: Path, out: Path) -> list[Path]:
         raise InputError(f"--out {out}: this is a folder; expected the page to write, like {out / 'report.html'}")
     found = derived.load(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
+    studies, metadata = [one.study for one in found], ro_crate.path(out)
+    files.write_text(out, grounds_page.of_plan(content, studies) or of_papers(found, content, results, out))
+    ro_crate.write(metadata, out, content, results, studies)
+    return [out, metadata]
+
+
+def of_papers(found: Sequence[Derived], content: Mapping[str, Any], results: Path, out: Path) -> str:
+    """Give the page of papers, a tab each."""
     held = sections.held(content, results)
     runs = [run_details.of_study(one, content) for one in found]
     shown = [paper(one, own, held, content) for one, own in zip(found, runs, strict=True)]
     workflow, metadata = out.with_name(f"{out.stem}-workflow.html"), ro_crate.path(out)
-    page = (
+    return (
         templates()
         .get_template("page.html")
         .render(
@@ -115,20 +123,6 @@ def write(plan: Path, out: Path) -> list[Path]:
             workflow=workflow.name if workflow.exists() else "",
             crate=metadata.relative_to(out.parent).as_posix(),
         )
-    )
-    files.write_text(out, page)
-    ro_crate.write(metadata, out, content, results, [one.study for one in found])
-    return [out, metadata]
-
-
-def templates() -> jinja2.Environment:
-    """Return the environment of the page's templates; whatever a value holds is shown as text."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("bayesfed.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
     )
 
 

@@ -19,12 +19,13 @@ from bayesfed.core.errors import InputError
 from bayesfed.results import hardware
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
-from bayesfed.runs import run_folder
+from bayesfed.runs import packing, run_folder
 
 NAME = "ro-crate-metadata.json"
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 FORMATS = {".csv": "text/csv", ".json": "application/json", ".yaml": "application/yaml", ".html": "text/html", ".md": "text/markdown",
-         ".svg": "image/svg+xml", ".png": "image/png", ".log": "text/plain"}  # fmt: skip
+         ".svg": "image/svg+xml", ".png": "image/png", ".log": "text/plain",
+         ".xz": "application/x-xz"}  # fmt: skip
 
 
 def path(report: Path) -> Path:
@@ -78,7 +79,8 @@ def run_entities(crate: ROCrate, run: RunRecord, results: Path, software: Any) -
     """Add a run to the crate: its record, and the action that made it of its run file."""
     place = f"results/{run.folder.relative_to(results).as_posix()}"
     used = file(crate, f"{place}/run.yaml")
-    made = [file(crate, f"{place}/{name}") for name in ("metrics.csv", "provenance.json", run_folder.SUMMARY)]
+    metrics = packing.PACKED if run_folder.is_packed(run.folder) else run_folder.METRICS
+    made = [file(crate, f"{place}/{name}") for name in (metrics, "provenance.json", run_folder.SUMMARY)]
     entity(
         crate,
         f"#{run.folder.name}",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 SPECIAL = {one: rf"\{one}" for one in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
-    "α": r"$\alpha$", "<": "$<$", ">": "$>$", "−": "$-$",
+    "α": r"$\alpha$", "<": "$<$", ">": "$>$", "−": "$-$", "★": r"$\star$", "≈": r"$\approx$",
 }  # fmt: skip
 
 

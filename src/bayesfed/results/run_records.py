@@ -152,15 +152,16 @@ class RunRecord:
         """
         return {metric.removeprefix("test_"): values for metric, values in self._models.get(model, {}).items()}
 
-    def over_clients(self, model: str) -> dict[str, Curve]:
-        """Compute the mean over clients of what is measured of their models of a name on their own shards.
+    def over_clients(self, model: str, *, shards: bool = True) -> dict[str, Curve]:
+        """Compute the mean over clients of what is measured of their models of a name.
 
-        Metric -> mean over the clients that were tested in a round, by round.
+        On their own shards, or on the full test set. Metric -> mean over the clients that were tested in a round, by round.
         """
         found: dict[str, list[Curve]] = {}
-        for (_, name, metric), values in self._rows.items():
-            if name == model and metric.startswith("shard_") and model != "global":
-                found.setdefault(metric.removeprefix("shard_"), []).append(numbers(values))
+        images = "shard_" if shards else "test_"
+        for (who, name, metric), values in self._rows.items():
+            if name == model and metric.startswith(images) and model != "global" and who.isdigit():
+                found.setdefault(metric.removeprefix(images), []).append(numbers(values))
         return {metric: mean_of(curves) for metric, curves in found.items()}
 
     @property

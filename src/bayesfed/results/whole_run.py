@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayesfed.results.run_records import RunRecord, number
+from bayesfed.results.run_records import Curve, RunRecord, number
 from bayesfed.results.statistics import COSTS, FOREIGN, PREDICTIVE, SPREADS, TAILS, VALIDATION, Statistic
 from bayesfed.runs.run_folder import NO_GLOBAL
 
@@ -79,10 +79,14 @@ def reached(run: RunRecord, accuracy: float) -> Found:
 
     It is that of the server's model on the full test set, or without one the mean of the clients' on their shards.
     """
+    return sent_until(run, run.curves.get("global") or run.mean_of_clients, accuracy)
+
+
+def sent_until(run: RunRecord, curve: Curve, accuracy: float) -> Found:
+    """Find the megabytes sent, both ways, until a curve of accuracies in [0, 1] reaches one first."""
     sent = run.measured("communication")
     if not sent:
         return UNRECORDED
-    curve = run.curves.get("global") or run.mean_of_clients
     first = next((at for at, value in sorted(curve.items()) if value >= accuracy), None)
     if first is None:
         return NEVER

@@ -16,14 +16,16 @@ from typing import Any
 
 from bayesfed.core import files, options
 from bayesfed.core.errors import InputError
+from bayesfed.runs.packing import PACKED, pack, unpack
 
+METRICS = "metrics.csv"
 SUMMARY = "summary.json"
 # Why there is no accuracy of a global model: the server has no whole network, or its model is not tested there.
 NO_GLOBAL, NOT_ON_SHARDS = "no global model", "not tested on shards"
 # Why a metric that was measured is no number.
 INFINITE, NO_NUMBER, NO_FOREIGN = "infinite", "not a number", "no OOD images"
 ONE_KIND = {1.0: "no mistakes", 0.0: "only mistakes"}  # by accuracy: where mistakes cannot be told from the rest
-SEALED = ("run.yaml", "metrics.csv", "provenance.json")  # not the log, which a later call may go on with
+SEALED = ("run.yaml", METRICS, "provenance.json")  # not the log, which a later call may go on with
 
 
 def seal(folder: Path, summary: Mapping[str, Any]) -> None:
@@ -47,7 +49,7 @@ def read_whole(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
         return None
     try:
         content = files.read_sealed_json(path)
-        stored = {name: (folder / name).read_bytes() for name in SEALED}
+        stored = {name: content_of(folder, name) for name in SEALED}
         wrong = [name for name in SEALED if content["files"][name] != hashlib.sha256(stored[name]).hexdigest()]
     except (ValueError, KeyError, TypeError):
         raise refused(path, "not as the run wrote it") from None
@@ -56,6 +58,38 @@ def read_whole(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]] | None:
     if wrong:
         raise refused(folder / wrong[0], "not as the run wrote it (its sha256 is not the one in summary.json)")
     return content, stored
+
+
+def content_of(folder: Path, name: str) -> bytes:
+    """Read a SEALED file; of a packed record, the `metrics.csv` that was packed.
+
+    Raises FileNotFoundError for one that is missing, ValueError for what was not packed here.
+    """
+    if name == METRICS and is_packed(folder):
+        return unpack((folder / PACKED).read_bytes()).encode()
+    return (folder / name).read_bytes()
+
+
+def is_packed(folder: Path) -> bool:
+    """Return whether a record has its metrics in the packed form alone."""
+    return (folder / PACKED).exists() and not (folder / METRICS).exists()
+
+
+def metrics(folder: Path) -> str:
+    """Read the text of `metrics.csv` of a finished run, packed or not."""
+    return content_of(folder, METRICS).decode()
+
+
+def pack_record(folder: Path) -> bool:
+    """Pack the metrics of a finished run, whose seal stays; false if they are packed, or the run is not finished.
+
+    Raises InputError as `read` does.
+    """
+    if is_packed(folder) or (found := read_whole(folder)) is None:
+        return False
+    files.write_bytes(folder / PACKED, pack(found[1][METRICS].decode()))
+    (folder / METRICS).unlink()
+    return True
 
 
 def finished(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""The command that compares methods on common grounds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bayesfed.cli import arguments
+from bayesfed.cli.arguments import Commands, path
+
+
+def add(commands: Commands) -> None:
+    """Add `bayesfed compare`."""
+    text = (
+        "Train what is missing of some methods on a ground, and set it beside the stored runs of all others. "
+        "It shows the tables, and writes them to results/compare/ and reports/compare.html."
+    )
+    shown = """
+        bayesfed compare own_feddyn --plugins examples/own_plugins --ground mnist-harsh
+        bayesfed compare fedprox:mu=1,lr=0.01 fedavg:lr=0.1 --seeds 2
+        bayesfed compare fola --dataset digits --model mlp --alpha 0.5 --rounds 20
+    """
+    sub = arguments.command(commands, "compare", compare, text, shown)
+    sub.add_argument(
+        "methods", nargs="+", metavar="METHOD", help="method, or `name:key=value,...` for options of your choice"
+    )
+    sub.add_argument(
+        "--ground", nargs="+", default=[], metavar="NAME", help="ground of the comparison; default: mnist-harsh"
+    )
+    sub.add_argument("--seeds", type=int, default=5, metavar="N", help="number of seeds, from 0; default: 5")
+    arguments.plugins(sub)
+    own = "of a ground of your own, on which all methods are trained"
+    sub.add_argument("--dataset", metavar="NAME", help=f"dataset {own}; default: none")
+    sub.add_argument("--alpha", type=float, default=0.1, metavar="A", help="its Dirichlet alpha; default: 0.1")
+    sub.add_argument("--clients", type=int, default=10, metavar="N", help="its number of clients; default: 10")
+    sub.add_argument("--model", metavar="NAME", help="its network; default: that of the dataset's ground")
+    sub.add_argument("--rounds", type=int, default=50, metavar="N", help="its number of rounds; default: 50")
+    sub.add_argument("--cores", default="all", metavar="N", help="number of cores; default: all")
+    sub.add_argument("--gpus", type=int, metavar="N", help="number of runs on GPUs at once; default: by the cores")
+    sub.add_argument("--profile", type=path, metavar="DIR", help="profile of Snakemake, as for Slurm; default: none")
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Run `bayesfed compare`."""
+    from bayesfed.report.compare import compare
+
+    keys = ("ground", "seeds", "plugins", "dataset", "alpha", "clients", "model", "rounds", "cores", "gpus", "profile")
+    try:
+        found = compare(*args.methods, **{key: getattr(args, key) for key in keys})
+    except RuntimeError as error:
+        sys.exit(f"bayesfed: {error}")
+    print(found)
+    print("\n" + "\n".join(map(str, found.files)))

@@ -1,0 +1,239 @@
+"""What `bayesfed compare` asks for: methods and grounds as a config over the comparison's file, and what is left to train.
+
+The comparison's own runs stay where they are, in results/comparison/runs. What is trained for one call goes to
+results/compare/runs, where the next call finds it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bayesfed.core import files, plugins
+from bayesfed.core.errors import InputError, nearest
+from bayesfed.plan import experiments
+from bayesfed.plan import plan as planning
+from bayesfed.results.grounds import PLAIN, SEARCH
+
+PAPER, NAME = "comparison", "compare"
+STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
+WORKFLOW = Path("workflow/Snakefile")
+SEARCHED = [100]  # seeds of the searches, as config/comparison.yaml has them
+FIRST = "mnist-harsh"  # the ground of a call that names none: its runs take half a minute
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A call: methods as `name` or `name:key=value,...`, and grounds by name, or a ground of one's own by its dataset."""
+
+    methods: tuple[str, ...]
+    grounds: tuple[str, ...] = ()
+    seeds: int = 5
+    plugins: str | None = None
+    dataset: str | None = None
+    alpha: float = 0.1
+    clients: int = 10
+    model: str | None = None
+    rounds: int = 50
+    paper: Mapping[str, Any] = field(default_factory=lambda: planning.read_paper(PAPER, {}))
+
+    @property
+    def known(self) -> list[str]:
+        """The grounds of the comparison."""
+        return [name for name in self.paper["experiments"] if not name.startswith(SEARCH)]
+
+    @cached_property
+    def asked(self) -> dict[str, Block]:
+        """The methods of the call: label -> block of the config; an empty one for a method as the comparison has it."""
+        return dict(self.method(text) for text in self.methods)
+
+    def method(self, text: str) -> tuple[str, Block]:
+        """Read a method of the call."""
+        from bayesfed import methods
+
+        name, colon, given = text.partition(":")
+        method = methods.get(name)
+        options = options_of(given, text) if colon else {}
+        labels = {block["name"]: label for label, block in self.paper["methods"].items() if not label.endswith(PLAIN)}
+        if not options and name in labels:
+            return labels[name], {}
+        label = " ".join([method.label, *(f"{key}={value}" for key, value in options.items())])
+        return name if label in self.paper["methods"] else label, {"name": name, **options}
+
+    @cached_property
+    def own_ground(self) -> tuple[str, Block]:
+        """The name and the experiment of a ground of one's own."""
+        assert self.dataset is not None
+        every = [one["axes"] for one in self.paper["experiments"].values()]
+        models = {dataset: axes["models.global"][0] for axes in every for dataset in axes["dataset"]}
+        model = self.model or models.get(self.dataset)
+        if model is None:
+            raise InputError(f"--model: give the network for {self.dataset}; `bayesfed list models` names them")
+        name = f"{self.dataset}-alpha{self.alpha:g}-{model}".lower()
+        axes = {"dataset": [self.dataset], "models.global": [model], "partition.alpha": [self.alpha]}
+        return name, {
+            "axes": axes,
+            "partition": {"clients": self.clients},
+            "rounds": self.rounds,
+        }
+
+    def networks(self, labels: Sequence[str]) -> Block:
+        """Give the further networks of methods on a ground of one's own: each is that ground's."""
+        from bayesfed import methods
+
+        if not self.dataset:
+            return {}
+        (model,) = self.own_ground[1]["axes"]["models.global"]
+        blocks = [self.asked.get(label) or self.paper["methods"][label] for label in labels]
+        return {name: model for block in blocks for name in methods.get(block["name"]).networks}
+
+    def axes(self, ground: str) -> Mapping[str, Any]:
+        """Give the axes of one of the comparison's grounds."""
+        return self.paper["experiments"][ground]["axes"]  # type: ignore[no-any-return]
+
+    def config(self, methods: Mapping[str, Sequence[str]], *, searches: bool = False) -> Block:
+        """Give the config that runs these methods on each ground, and beside that the searches, or nothing."""
+        kept = [name for name in self.paper["experiments"] if searches and name.startswith(SEARCH)]
+        changes: Block = {name: {"skip": True} for name in self.paper["experiments"] if name not in kept}
+        for ground, labels in methods.items():
+            own = self.own_ground[1] if self.dataset else {"axes": {}}
+            if networks := self.networks(labels):
+                own = {**own, "models": networks}
+            changes[ground] = {
+                **own,
+                "axes": {**own["axes"], "method": list(labels)},
+                "seeds": list(range(self.seeds)),
+            }
+        used = {label for labels in methods.values() for label in labels}
+        blocks = {label: block for label, block in self.asked.items() if block and label in used}
+        config: Block = {"name": NAME, "title": "Methods compared", "papers": [PAPER], "methods": blocks}
+        config |= {"seeds": SEARCHED} if kept else {}
+        return config | {"experiments": changes} | ({"plugins": self.plugins} if self.plugins else {})
+
+    @cached_property
+    def every(self) -> dict[str, list[str]]:
+        """Ground -> the methods that it shows: the comparison's that can run there, and those of the call."""
+        if self.dataset:
+            name, _ = self.own_ground
+            return {name: [label for label in self.labels(self.paper["methods"]) if label not in self.refused]}
+        return {ground: self.labels(self.axes(ground)["method"]) for ground in self.grounds or (FIRST,)}
+
+    def labels(self, stored: Sequence[str] | Mapping[str, Any]) -> list[str]:
+        """Give the comparison's methods and those of the call, each once."""
+        return list(dict.fromkeys([*stored, *self.asked]))
+
+    @cached_property
+    def refused(self) -> dict[str, str]:
+        """The comparison's methods that cannot run on a ground of one's own, and why.
+
+        Raises InputError for one of the call.
+        """
+        name, _ = self.own_ground
+        found = {}
+        for label in self.labels(self.paper["methods"]):
+            config = self.config({name: [label]})
+            paper, changes = planning.with_additions({PAPER: self.paper_with_plugins}, config)
+            try:
+                list(experiments.cells(PAPER, paper[PAPER], {**changes, "seeds": [0]}))
+            except InputError as error:
+                if label in self.asked:
+                    raise
+                found[label] = str(error)
+        return found
+
+    @property
+    def paper_with_plugins(self) -> dict[str, Any]:
+        """The comparison's file, as a config with the call's plugins reads it."""
+        return {**self.paper, **({"plugins": self.plugins} if self.plugins else {})}
+
+
+def options_of(text: str, whole: str) -> Block:
+    """Read `key=value,...`; a value is what it would be in YAML."""
+    found = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not (key and equals):
+            raise InputError(f"{whole}: expected options like `name:lr=0.1,momentum=0`, found '{part}'")
+        found[key] = yaml.safe_load(value)
+    return found
+
+
+def check(request: Request) -> None:
+    """Raise InputError for a call that cannot be: its grounds, numbers, plugins or folder."""
+    if not WORKFLOW.is_file():
+        raise InputError(f"{WORKFLOW}: there is no such file here; run this in the project's folder")
+    if request.seeds < 1:
+        raise InputError(f"--seeds {request.seeds}: it is too small; give 1 or more")
+    if request.dataset and request.grounds:
+        raise InputError("--dataset: it is of a ground of your own; give that, or --ground")
+    for name in () if request.dataset else request.grounds or (FIRST,):
+        if name not in request.known:
+            hint = nearest(name, request.known) if request.known else "the comparison has none yet"
+            raise InputError(f"--ground {name}: there is no such ground; {hint}")
+    plugins.use(request.plugins)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan of a call: all cells that it shows, the cost of each run by its folder, and the runs that are the call's."""
+
+    request: Request
+    cells: Sequence[Mapping[str, Any]]
+    costs: Mapping[str, int]
+
+    @property
+    def own(self) -> list[str]:
+        """The folders of the runs that the call trains where they are missing: its methods, or all of its own ground."""
+        shown = [cell for cell in self.cells if cell["experiment"] in self.request.every]
+        asked = [cell for cell in shown if self.request.dataset or cell["method"] in self.request.asked]
+        return list(dict.fromkeys(cell["folder"] for cell in asked))
+
+    @property
+    def missing(self) -> dict[str, list[str]]:
+        """Ground -> the call's methods that lack a run there."""
+        own = set(self.own)
+        lacking = [cell for cell in self.cells if cell["folder"] in own and not finished(cell["folder"])]
+        found: dict[str, list[str]] = {}
+        for cell in lacking:
+            found.setdefault(cell["experiment"], []).append(cell["method"])
+        return {ground: list(dict.fromkeys(labels)) for ground, labels in found.items()}
+
+    def check_stored(self) -> None:
+        """Raise InputError for a ground of the comparison on which none of its methods has a finished run."""
+        for ground in () if self.request.dataset else self.request.every:
+            stored = self.request.axes(ground)["method"]
+            of_ground = [cell for cell in self.cells if cell["experiment"] == ground and cell["method"] in stored]
+            if not any(finished(cell["folder"]) for cell in of_ground):
+                raise InputError(
+                    f"{STORED}: no finished run of {ground}; restore the records (git checkout), or train them: "
+                    "snakemake --cores all --configfile config/comparison.yaml"
+                )
+
+    def write_config(self) -> Path:
+        """Write the config of what is missing; returns its file."""
+        path = OWN.parent / "config.yaml"
+        files.write_yaml(path, json.loads(json.dumps(self.request.config(self.missing))))
+        return path
+
+
+def finished(folder: str) -> Path | None:
+    """Return the folder of a finished run, of the comparison or of an earlier call; None where neither is."""
+    places = (STORED / folder, OWN / folder)
+    return next((place for place in places if (place / "summary.json").exists()), None)
+
+
+def plan(request: Request) -> Planned:
+    """Return the plan of a call. Raises InputError for a wrong one, and for a method that cannot run on its ground."""
+    check(request)
+    made, _ = planning.make(request.config(request.every, searches=True))
+    planned = Planned(request, made["cells"], {run["folder"]: run["cost"] for run in made["runs"]})
+    planned.check_stored()
+    return planned

@@ -1,0 +1,125 @@
+"""`bayesfed compare`: train what is missing of some methods on a ground, and set it beside the records of all others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayesfed.core import files
+from bayesfed.plan import compared
+from bayesfed.plan.compared import NAME, OWN, Planned, Request
+from bayesfed.report import grounds_page
+from bayesfed.results import grounds, grounds_files, paired, searches
+from bayesfed.results.run_records import RunRecord
+from bayesfed.runs import run_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bayesfed.results.paired import Comparison
+
+
+PAGE = Path("reports", f"{NAME}.html")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison of methods: its sides, the methods asked for, and the files that were written."""
+
+    sides: Sequence[Comparison]
+    asked: Sequence[str]
+    files: Sequence[Path]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a ground, side and method, with each column's mean, sd and difference to the baseline: `comparison.csv`."""
+        import pandas as pd
+
+        return pd.read_csv(next(path for path in self.files if path.suffix == ".csv"))
+
+    @property
+    def statements(self) -> list[str]:
+        """What follows in words, by rule."""
+        return [line for side in self.sides for line in side.statements]
+
+    def __str__(self) -> str:
+        parts = grounds_files.tables(self.sides)
+        for side in self.sides:
+            baseline = side.grounds[0].baseline
+            for method in self.asked:
+                head, rows = grounds_files.differences(side, method, baseline)
+                parts += [(f"{grounds.SIDES[side.side]}, {method} − {baseline}", head, rows)] if rows else []
+        texts = [f"{title}\n{grounds_files.as_text(head, rows)}" for title, head, rows in parts]
+        return "\n\n".join([*texts, grounds_files.MARKS, "\n".join(self.statements)])
+
+
+def compare(
+    *methods: str,
+    ground: str | Sequence[str] = (),
+    seeds: int = 5,
+    plugins: str | os.PathLike[str] | None = None,
+    dataset: str | None = None,
+    alpha: float = 0.1,
+    clients: int = 10,
+    model: str | None = None,
+    rounds: int = 50,
+    cores: int | str = "all",
+    gpus: int | None = None,
+    profile: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Train what is missing of methods on grounds, through the workflow, and compare it with all stored records.
+
+    A method is `name`, or `name:key=value,...`. With `dataset` it is a ground of one's own, on which all methods are
+    trained that can run there. Files go to results/compare/, the page to reports/compare.html. Raises InputError for
+    a wrong call, RuntimeError where training failed.
+    """
+    request = Request(
+        methods=methods,
+        grounds=(ground,) if isinstance(ground, str) else tuple(ground),
+        seeds=seeds,
+        plugins=None if plugins is None else os.fspath(plugins),
+        dataset=dataset,
+        alpha=alpha,
+        clients=clients,
+        model=model,
+        rounds=rounds,
+    )
+    planned = compared.plan(request)
+    for label, why in request.refused.items() if dataset else ():
+        print(f"{label} is left out: {why}", file=sys.stderr)
+    if planned.missing:
+        train(planned, cores, gpus, profile)
+    return result(planned)
+
+
+def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | os.PathLike[str] | None) -> None:
+    """Train what is missing, by the workflow, and pack its records."""
+    command = [sys.executable, "-m", "snakemake", "runs", "--cores", str(cores), "--quiet", "rules", "progress", "host"]
+    command += ["--configfile", planned.write_config().as_posix()]
+    command += ["--resources", f"gpu={gpus}"] if gpus is not None else []
+    command += ["--workflow-profile", os.fspath(profile)] if profile is not None else []
+    if subprocess.run(command).returncode:
+        raise RuntimeError("compare: training failed, see above; the same command goes on from there")
+    for folder in planned.own:
+        run_folder.pack_record(OWN / folder)
+
+
+def result(planned: Planned) -> Result:
+    """Give the comparison of what is finished, and write its files."""
+    records: dict[str, RunRecord] = {}
+
+    def run_of(folder: str) -> RunRecord:
+        place = compared.finished(folder) or OWN / folder
+        return records.setdefault(folder, RunRecord(place))
+
+    baseline, asked = grounds.baseline_of(planned.request.paper["methods"]), list(planned.request.asked)
+    found = grounds.load(planned.cells, planned.costs, baseline, run_of)
+    searched = searches.load(planned.cells, lambda folder: run_of(folder).summary)
+    sides = [paired.Comparison(found, side) for side in grounds.SIDES]
+    files.write_text(PAGE, grounds_page.page(sides, searched, "Methods compared", asked))
+    return Result(sides, asked, [*grounds_files.write(sides, OWN.parent), PAGE])

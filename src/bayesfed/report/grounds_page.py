@@ -1,0 +1,135 @@
+"""The page of a comparison: methods on grounds in one HTML file, without a request to anywhere."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayesfed import __version__
+from bayesfed.report.templating import templates
+from bayesfed.results import grounds_files, hardware, paired, searches
+from bayesfed.results.grounds import COLUMNS, PLAIN, QUALITY, SHARE, SIDES, Ground, Trial, shown_columns
+from bayesfed.results.paired import Comparison
+from bayesfed.results.run_records import number
+from bayesfed.results.searches import Searched
+from bayesfed.results.study import Study
+
+Json = dict[str, Any]
+
+
+def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> str:
+    """Give the page of a plan; "" for one of papers, whose tables, figures or claims are shown."""
+    sides = paired.of_plan(plan, studies)
+    if not sides:
+        return ""
+    records = {record.folder: record.run for study in studies for record in study.records}
+    of_folder = {folder.as_posix().rpartition("/runs/")[2]: run for folder, run in records.items()}
+    searched = searches.load(plan["cells"], lambda folder: of_folder[folder].summary)
+    return page(sides, searched, plan["title"], [])
+
+
+def page(sides: Sequence[Comparison], searched: Sequence[Searched], title: str, asked: Sequence[str]) -> str:
+    """Give the page of a comparison; asked: the methods that the reader compares with all others."""
+    grounds = sides[0].grounds
+    return (
+        templates()
+        .get_template("grounds.html")
+        .render(
+            title=title,
+            version=__version__,
+            runs=sum(bool(one.summary) for ground in grounds for of in ground.trials.values() for one in of.values()),
+            statements=[line for side in sides for line in side.statements],
+            data=content(sides, searched, asked),
+        )
+    )
+
+
+def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Sequence[str]) -> Json:
+    """Give what the page's script shows."""
+    grounds = sides[0].grounds
+    methods = list(dict.fromkeys(method for side in sides for method in side.methods))
+    return {
+        "sides": {side.side: SIDES[side.side] for side in sides if side.methods},
+        "baseline": grounds[0].baseline,
+        "plain": PLAIN,
+        "asked": list(asked),
+        "methods": methods,
+        "columns": [
+            {"name": one.name, "title": one.title, "words": one.words, "rising": one.rising, "decimals": one.decimals,
+             "quality": one in QUALITY}
+            for one in COLUMNS
+        ],
+        "shown": {side.side: [one.name for one in shown_columns(grounds, side.side)] for side in sides},
+        "grounds": [{"name": one.name, "title": grounds_files.title(one)} for one in grounds],
+        "target": {side.side: [target(one, side.side) for one in grounds] for side in sides},
+        "cells": {side.side: [cells(side, place) for place in range(len(grounds))] for side in sides},
+        "differences": {side.side: [differences(side, place, methods) for place in range(len(grounds))] for side in sides},
+        "ranks": {side.side: ranks(side) for side in sides},
+        "pairs": grounds_files.PAIRS,
+        "key": grounds_files.MARKS,
+        "runs": {one.name: {method: runs(trials) for method, trials in one.trials.items()} for one in grounds},
+        "searches": {method: tried(method, searched) for method in methods},
+    }  # fmt: skip
+
+
+def target(ground: Ground, side: str) -> str:
+    """Say which accuracy megabytes are counted to."""
+    found = ground.target.get(side)
+    return f"{100 * found:.1f} % ({SHARE:.0%} of {ground.baseline})" if found else ""
+
+
+def cells(side: Comparison, place: int) -> Json:
+    """Give the cells of a ground: method -> column -> text, mark, mean, and why there is none."""
+    found = {}
+    for method in grounds_files.ordered(side, place):
+        each = {name: grounds_files.cell(of[place], method) for name, of in side.compared.items()}
+        found[method] = {
+            name: [one.text, one.mark, None if one.mean is None else rounded(one.mean), one.why]
+            for name, one in each.items()
+        }
+    return found
+
+
+def differences(side: Comparison, place: int, methods: Sequence[str]) -> Json:
+    """Give the differences of a ground: column -> places of a pair's methods -> mean and ends of its interval."""
+    at = {method: number for number, method in enumerate(methods)}
+    return {
+        column.name: {
+            f"{at[a]},{at[b]}": [rounded(end) for end in (one.mean, one.low, one.high)]
+            for (a, b), one in side.compared[column.name][place].differences.items()
+        }
+        for column in QUALITY
+    }
+
+
+def ranks(side: Comparison) -> Json:
+    """Give mean ranks, and over how many grounds: method -> column -> both."""
+    found: Json = {}
+    for method in side.methods:
+        found[method] = {one.name: rank for one in QUALITY if (rank := side.mean_rank(one.name, method))}
+    return found
+
+
+def rounded(value: float | None) -> float | None:
+    """Give a number with five digits, so that the page stays small."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def runs(trials: Mapping[str, Trial]) -> list[Json]:
+    """Give the finished runs of a method on a ground."""
+    return [run(one) for one in trials.values() if one.summary]
+
+
+def run(trial: Trial) -> Json:
+    """Give a run: its row, its run file, and the command that checks it."""
+    summary, folder = trial.summary, trial.run.folder.as_posix()
+    found = [summary.get("global") or {}, (summary.get("clients") or {}).get("mean") or {}]
+    accuracies = ["" if (value := number(one.get("accuracy_last5"))) is None else f"{100 * value:.2f}" for one in found]
+    row = [trial.seed, *accuracies, f"{summary['train_seconds']:.0f}", hardware.place(trial.run.provenance)]
+    return {"row": row, "file": trial.run.run_file, "command": f"bayesfed verify {shlex.quote(folder)} --rounds 1"}
+
+
+def tried(method: str, searched: Sequence[Searched]) -> list[tuple[str, list[list[str]]]]:
+    """Give the searches of a method: dataset, and a row a configuration."""
+    return [(one.dataset, one.rows) for one in searched if one.method == method]

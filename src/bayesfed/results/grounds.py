@@ -1,0 +1,258 @@
+"""Methods side by side on grounds: every value of every run that a comparison shows, from the records of its plan.
+
+A ground is a dataset, a partition and a network, on which several methods ran with the same seeds. It has two sides: the
+server's model on the full test set (`global`), and the clients' models on their own test images (`personal`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bayesfed.results import whole_run
+from bayesfed.results.formatting import text, unique
+from bayesfed.results.records import DIVERGED
+from bayesfed.results.run_records import Curve, RunRecord, number
+from bayesfed.results.statistics import FOREIGN, Statistic
+from bayesfed.results.whole_run import UNRECORDED, Found
+
+PLAIN = ", plain"  # ends the label of a method without its Bayesian part
+SEARCH = "search"  # begins the names of experiments in which configurations are chosen
+SIDES = {"global": "Global model", "personal": "Personal models"}
+SHARE = 0.95  # of the baseline's accuracy: bytes are counted until that is reached, too
+OTHER_HARDWARE, NO_BASELINE = "on other hardware", "no run of the baseline"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run on a ground. personal: its method is for a model a client. cost: multiply-adds, by the plan's estimate."""
+
+    method: str
+    seed: str
+    run: RunRecord
+    personal: bool
+    foreign: tuple[str, ...]
+    cost: int
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The summary of its run, empty while that is not finished."""
+        return self.run.summary or {}
+
+    def predictor(self, side: str) -> str:
+        """Name the predictor that the method is for: the average over weight samples where there is one.
+
+        Of several models of the clients it is the one with the best validation accuracy; "" where a side has none.
+        """
+        if side == "global":
+            return whole_run.predictive(self.run) if self.summary.get("global") else ""
+        models = self.run.client_models
+        plain = [model for model in models if not model.endswith("_sampled")]
+        tested: Mapping[str, Mapping[str, float]] = (self.summary.get("validation") or {}).get("clients") or {}
+        best = max(plain, key=lambda model: number(tested.get(model, {}).get("accuracy")) or 0.0, default="")
+        return f"{best}_sampled" if f"{best}_sampled" in models else best
+
+    def accuracies(self, side: str) -> Curve:
+        """Give the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
+        return self.run.curves.get("global", {}) if side == "global" else self.run.mean_of_clients
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A ground with its runs, method -> seed -> run, and the label of the method that others are measured against."""
+
+    name: str
+    dataset: str
+    alpha: str
+    model: str
+    clients: int
+    rounds: int
+    baseline: str
+    trials: Mapping[str, Mapping[str, Trial]]
+
+    def value(self, column: Column, side: str, trial: Trial) -> Found:
+        """Find a run's value of a column, or why there is none."""
+        if trial.summary.get("diverged"):
+            return DIVERGED
+        found = column.find(self, side, trial)
+        return found if isinstance(found, str) or math.isfinite(found) else "not a number"
+
+    def values(self, column: Column, side: str, method: str) -> tuple[dict[str, float], str]:
+        """Give a method's values by seed, and why finished runs have none."""
+        finished = {seed: trial for seed, trial in self.trials.get(method, {}).items() if trial.summary}
+        found = {seed: self.value(column, side, trial) for seed, trial in finished.items()}
+        why = unique(one for one in found.values() if isinstance(one, str))
+        return {seed: one for seed, one in found.items() if isinstance(one, float)}, " or ".join(why)
+
+    def methods(self, side: str) -> list[str]:
+        """List the methods with a finished run that have this side."""
+        block = "global" if side == "global" else "clients"
+        return [
+            method
+            for method, trials in self.trials.items()
+            if any(
+                (one.summary.get(block) or {}).get("accuracy_last5") or _whole(one, block) for one in trials.values()
+            )
+        ]
+
+    @cached_property
+    def target(self) -> Mapping[str, float]:
+        """The accuracy in [0, 1] that `megabytes_to` counts to, by side: SHARE of the baseline's mean; none without it."""
+        means = {side: self.values(ACCURACY, side, self.baseline)[0].values() for side in SIDES}
+        return {side: SHARE * statistics.fmean(found) / 100 for side, found in means.items() if found}
+
+    def beside(self, trial: Trial) -> Trial | str:
+        """Find the baseline's run of the same seed on the same hardware, or say why there is none."""
+        other = self.trials.get(self.baseline, {}).get(trial.seed)
+        if other is None or not other.summary:
+            return NO_BASELINE
+        by = ("device", "hardware", "threads", "precision")
+        same = all(trial.run.provenance.get(name) == other.run.provenance.get(name) for name in by)
+        return other if same else OTHER_HARDWARE
+
+
+def _whole(trial: Trial, block: str) -> bool:
+    """Tell whether a run that diverged would have had a side: it has tested models of it."""
+    if not trial.summary.get("diverged"):
+        return False
+    return bool(trial.accuracies("global" if block == "global" else "personal"))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, the way to find its value in a run, and how it is shown. words: what it is, in full."""
+
+    name: str
+    title: str
+    words: str
+    find: Callable[[Ground, str, Trial], Found]
+    rising: bool = False
+    decimals: int = 3
+
+
+def accuracy(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the accuracy of the last five rounds in percent: the server's, or the mean over the clients."""
+    block = trial.summary.get("global" if side == "global" else "clients") or {}
+    value = number((block if side == "global" else block.get("mean") or {}).get("accuracy_last5"))
+    return UNRECORDED if value is None else 100 * value
+
+
+def measured(metric: str, scale: float = 1) -> Callable[[Ground, str, Trial], Found]:
+    """Give the way to find a metric of what a method predicts with, in the last round; `foreign`: the OOD images."""
+
+    def find(ground: Ground, side: str, trial: Trial) -> Found:
+        model = trial.predictor(side)
+        name = f"{FOREIGN}{trial.foreign[0]}" if metric == "foreign" and trial.foreign else metric
+        if not model:
+            return UNRECORDED
+        of_shards = not name.startswith("auroc")  # these are of clients on the full test set alone
+        curves = trial.run.measured(model) if side == "global" else trial.run.over_clients(model, shards=of_shards)
+        return scale * curves[name][max(curves[name])] if curves.get(name) else UNRECORDED
+
+    return find
+
+
+def worst_tenth(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the accuracy in percent of the worst tenth of the clients on their own test images, last five rounds."""
+    of = "global_on_shard" if side == "global" else "client"
+    found = whole_run.spread(trial.summary, Statistic("last5", "spread", of, of="worst10"))
+    return found if isinstance(found, str) else 100 * found
+
+
+def megabytes(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the megabytes sent both ways in all rounds."""
+    return sum(trial.summary["bytes"].values()) / 1e6 if "bytes" in trial.summary else UNRECORDED
+
+
+def megabytes_to(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the megabytes sent both ways until the ground's target is reached."""
+    if side not in ground.target:
+        return NO_BASELINE
+    return whole_run.sent_until(trial.run, trial.accuracies(side), ground.target[side])
+
+
+def seconds(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the seconds of training in those of the baseline's run of the same seed on the same hardware."""
+    other = ground.beside(trial)
+    return other if isinstance(other, str) else trial.summary["train_seconds"] / other.summary["train_seconds"]
+
+
+def computation(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the multiply-adds of training in those of the baseline: counted where both records have them, else planned."""
+    other = ground.trials.get(ground.baseline, {}).get(trial.seed)
+    if other is None:
+        return NO_BASELINE
+    counted = [one.summary.get("multiply_adds") for one in (trial, other)]
+    own, theirs = (sum((one or {}).values()) for one in counted)
+    return own / theirs if own and theirs else trial.cost / other.cost
+
+
+def passes(ground: Ground, side: str, trial: Trial) -> Found:
+    """Find the passes through networks for one prediction."""
+    counted = (trial.summary.get("passes") or {}).get("global" if side == "global" else "clients") or {}
+    value = number(counted.get(trial.predictor(side)))
+    return UNRECORDED if value is None else value
+
+
+ACCURACY = Column("accuracy", "Accuracy %", "accuracy in percent, mean of the last five rounds", accuracy, True, 2)
+COLUMNS = (
+    ACCURACY,
+    Column("nll", "NLL", "negative log-likelihood in nats of what the method predicts with, last round", measured("nll")),
+    Column("ece", "ECE %", "expected calibration error in percent, 15 bins, last round", measured("ece", 100), decimals=2),
+    Column("brier", "Brier", "Brier score, last round", measured("brier")),
+    Column("ood", "OOD", "AUROC of entropy for OOD images, last round", measured("foreign"), True),
+    Column("mistakes", "Mistakes", "AUROC of entropy for its own mistakes, last round", measured("auroc_mistakes"), True),
+    Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients, last five rounds", worst_tenth, True, 2),
+    Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
+    Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
+    Column("seconds", "Time", "seconds of training, baseline = 1, same seed and hardware", seconds, decimals=2),
+    Column("computation", "Compute", "multiply-adds of training, baseline = 1", computation, decimals=2),
+    Column("passes", "Passes", "passes through networks for one prediction", passes, decimals=0),
+)  # fmt: skip
+QUALITY = COLUMNS[:7]
+"""Columns that say how good a method is; the others say what it costs."""
+
+
+def load(
+    cells: Iterable[Mapping[str, Any]], costs: Mapping[str, int], baseline: str, run_of: Callable[[str], RunRecord]
+) -> list[Ground]:
+    """Give the grounds of a plan's cells, without searches. costs: of each run's folder; run_of: the record of one."""
+    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        if not cell["experiment"].startswith(SEARCH):
+            place = (cell["experiment"], text(cell["dataset"]), cell["alpha"] or "", text(cell["model"]))
+            found.setdefault(place, []).append(cell)
+    grounds = []
+    for (experiment, dataset, alpha, model), of_ground in found.items():
+        trials: dict[str, dict[str, Trial]] = {}
+        for cell in of_ground:
+            folder, seed, foreign = cell["folder"], text(cell["seed"]), tuple(cell.get("foreign", {}).values())
+            trial = Trial(cell["method"], seed, run_of(folder), cell["personal"], foreign, costs[folder])
+            trials.setdefault(cell["method"], {})[seed] = trial
+        first = of_ground[0]
+        grounds.append(Ground(experiment, dataset, alpha, model, first["clients"], first["rounds"], baseline, trials))
+    return grounds
+
+
+def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
+    """Give methods in their order, each followed by its twin without the Bayesian part where that is among the known."""
+    wholes = [method for method in methods if not method.endswith(PLAIN)]
+    return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
+
+
+def baseline_of(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """Name the method that others are measured against: FedAvg by its label, else the first."""
+    return next((label for label, block in methods.items() if block["name"] == "fedavg"), next(iter(methods)))
+
+
+def shown_columns(grounds: Sequence[Ground], side: str) -> list[Column]:
+    """List the columns of which any run on this side has a value."""
+    return [
+        column
+        for column in COLUMNS
+        if any(ground.values(column, side, method)[0] for ground in grounds for method in ground.methods(side))
+    ]

@@ -1,0 +1,177 @@
+"""A comparison as files: its tables as text, CSV, Markdown and LaTeX, and its scatter plots as a picture."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesfed.core import files
+from bayesfed.results import csv_file, latex, markdown
+from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, Column, Ground, shown_columns, with_twins
+from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
+
+BEST, NEAR = "★", "≈"
+MARKS = (
+    f"{BEST}: best mean. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} bootstrap interval of the difference, "
+    "paired by seed. Cells are mean ± sd over seeds."
+)
+PAIRS = (("megabytes", "accuracy"), ("accuracy", "ece"), ("ece", "ood"))
+"""Columns of each scatter plot: across and upright."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as shown: its text, its mark, its mean, or why there is none."""
+
+    text: str
+    mark: str
+    mean: float | None
+    why: str
+
+    @property
+    def whole(self) -> str:
+        """Mark and text, or why there is none."""
+        return f"{self.mark} {self.text}".strip() or self.why
+
+
+def cell(compared: Compared, method: str) -> Cell:
+    """Give the cell of a method; qualities have a spread and, where methods differ, a mark; costs have neither."""
+    found = compared.values.get(method)
+    if not found:
+        return Cell("", "", None, compared.ground.values(compared.column, compared.side, method)[1])
+    places, mean = compared.column.decimals, compared.means[method]
+    sd = f" ± {statistics.stdev(found.values()):.{places}f}" if len(found) > 1 and compared.column in QUALITY else ""
+    telling = compared.column in QUALITY and len(set(compared.means.values())) > 1
+    best = compared.means[method] == compared.means[compared.best]
+    mark = (BEST if best else NEAR if compared.is_near(method) else "") if telling else ""
+    return Cell(f"{mean:.{places}f}{sd}", mark, mean, "")
+
+
+def ordered(comparison: Comparison, place: int) -> list[str]:
+    """List the methods of a ground, the most accurate first, each with its plain twin below it."""
+    means, methods = comparison.compared["accuracy"][place].means, comparison.grounds[place].methods(comparison.side)
+    return with_twins(sorted(methods, key=lambda method: -means.get(method, -1.0)), methods)
+
+
+def title(ground: Ground) -> str:
+    """Say what a ground is."""
+    alpha = f", Dirichlet α {ground.alpha}" if ground.alpha else ""
+    return f"{ground.name}: {ground.dataset}{alpha}, {ground.model}, {ground.clients} clients, {ground.rounds} rounds"
+
+
+def seeds(ground: Ground, method: str) -> str:
+    """Count a method's finished runs: `5`, or `3 of 5`."""
+    trials = ground.trials[method].values()
+    done = sum(bool(one.summary) for one in trials)
+    return str(done) if done == len(trials) else f"{done} of {len(trials)}"
+
+
+def table(comparison: Comparison, place: int, columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
+    """Give the head and rows of a ground's table."""
+    head = ["Method", "Seeds", *(column.title for column in columns)]
+    ground = comparison.grounds[place]
+    rows = [
+        [
+            method,
+            seeds(ground, method),
+            *(cell(comparison.compared[one.name][place], method).whole for one in columns),
+        ]
+        for method in ordered(comparison, place)
+    ]
+    return head, rows
+
+
+def differences(comparison: Comparison, method: str, other: str) -> tuple[list[str], list[list[str]]]:
+    """Give a method's differences to another: a row a ground, with their intervals and the number of seeds."""
+    columns = [one for one in QUALITY if any(each.means for each in comparison.compared[one.name])]
+    rows = []
+    for place, ground in enumerate(comparison.grounds):
+        found = [comparison.compared[one.name][place].difference(method, other) for one in columns]
+        if any(found):
+            told = [shown(apart, one) if apart else "" for apart, one in zip(found, columns, strict=True)]
+            rows.append([ground.name, str(max(one.seeds for one in found if one)), *told])
+    return ["Ground", "Seeds", *(one.title for one in columns)], rows
+
+
+def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Give a table for a terminal, columns under each other."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    )
+
+
+def numbers(comparison: Comparison) -> list[dict[str, str]]:
+    """Give a row a ground and method: each column's mean, sd and number of seeds, and its difference to the baseline."""
+    found = []
+    for place, ground in enumerate(comparison.grounds):
+        for method in ordered(comparison, place):
+            row = {"ground": ground.name, "models": comparison.side, "method": method}
+            for column in COLUMNS:
+                one = comparison.compared[column.name][place]
+                values, apart = one.values.get(method, {}), one.difference(method, ground.baseline)
+                told: dict[str, float | None] = {
+                    "": one.means.get(method),
+                    "_sd": statistics.stdev(values.values()) if len(values) > 1 else None,
+                    "_difference": apart.mean if apart else None,
+                    "_low": apart.low if apart else None,
+                    "_high": apart.high if apart else None,
+                }
+                row |= {f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in told.items()}
+                row[f"{column.name}_seeds"] = str(len(values))
+            found.append(row)
+    return found
+
+
+def tables(comparisons: Sequence[Comparison]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Give title, head and rows of the table of each ground and side."""
+    return [
+        (f"{SIDES[one.side]}, {title(ground)}", *table(one, place, shown_columns(one.grounds, one.side)))
+        for one in comparisons
+        for place, ground in enumerate(one.grounds)
+        if ground.methods(one.side)
+    ]
+
+
+def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
+    """Write `comparison.csv`, `.md`, `.tex`, `.png` and `.svg` into a folder; returns the files."""
+    rows = [row for one in comparisons for row in numbers(one)]
+    found = tables(comparisons)
+    under = f"{MARKS} Differences are to {comparisons[0].grounds[0].baseline}."
+    told = [line for one in comparisons for line in one.statements]
+    text = "\n".join([*(markdown.page(*one, MARKS) for one in found), *(f"- {line}" for line in told)])
+    files.write_text(out / "comparison.md", f"{text}\n")
+    files.write_text(out / "comparison.tex", "\n".join(latex.table(*one, under) for one in found))
+    written = [
+        csv_file.write(out / "comparison.csv", list(rows[0]), rows),
+        out / "comparison.md",
+        out / "comparison.tex",
+    ]
+    return [*written, *picture(comparisons[0], out / "comparison")]
+
+
+def picture(comparison: Comparison, path: Path) -> list[Path]:
+    """Draw the scatter plots of each ground, a point a method."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from bayesfed.results import plots
+
+    methods, columns = comparison.methods, {column.name: column for column in COLUMNS}
+    with matplotlib.rc_context(plots.STYLE):
+        made = Figure(figsize=(9, 2.6 * len(comparison.grounds) + 0.22 * (len(methods) // 4 + 1)), layout="constrained")
+        axes = made.subplots(len(comparison.grounds), len(PAIRS), squeeze=False)
+        for place, ground in enumerate(comparison.grounds):
+            for at, (across, upright) in zip(axes[place], PAIRS, strict=True):
+                x, y = (comparison.compared[name][place].means for name in (across, upright))
+                for number, method in enumerate(methods):
+                    if method in x and method in y:
+                        style = {"color": f"C{number % 10}", "marker": "os^Dvp*X"[number % 8], "s": 26, "label": method}
+                        at.scatter(x[method], y[method], **style)
+                at.set(xlabel=columns[across].title, ylabel=columns[upright].title, title=ground.name)
+        marks = {label: mark for at in axes.flat for mark, label in zip(*at.get_legend_handles_labels(), strict=True)}
+        made.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=4, frameon=False)
+        return plots.save(made, path)

@@ -1,0 +1,222 @@
+"""Differences between methods, paired by seed: bootstrap intervals, wins, ranks, and statements made of these by rule."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bayesfed.results.grounds import COLUMNS, SIDES, Column, Ground, baseline_of, load
+from bayesfed.results.study import Study
+
+LEVEL, RESAMPLES = 0.95, 2000  # of the intervals
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method's mean difference to another over the seeds that both have, and its interval; none of one seed."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    def sign(self, rising: bool) -> int:
+        """Tell better (1) and worse (-1) from what the interval leaves open (0)."""
+        if self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return 0
+        return 1 if (self.mean > 0) is rising else -1
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A column of a ground's side: the values of its methods by seed, and all their differences."""
+
+    ground: Ground
+    side: str
+    column: Column
+
+    @cached_property
+    def values(self) -> dict[str, dict[str, float]]:
+        """Method -> seed -> value, of methods with a value."""
+        every = {one: self.ground.values(self.column, self.side, one)[0] for one in self.ground.methods(self.side)}
+        return {method: found for method, found in every.items() if found}
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """Method -> mean over its seeds."""
+        return {method: statistics.fmean(found.values()) for method, found in self.values.items()}
+
+    @cached_property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """(method, other) -> difference, of all pairs with a seed in common, each pair once in the order of methods."""
+        methods = list(self.values)
+        pairs: dict[tuple[str, str], Difference] = {}
+        by_seeds: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+        for place, method in enumerate(methods):
+            for other in methods[place + 1 :]:
+                seeds = tuple(seed for seed in self.values[method] if seed in self.values[other])
+                by_seeds.setdefault(seeds, []).append((method, other))
+        for seeds, of_seeds in by_seeds.items():
+            if not seeds:
+                continue
+            apart = [[self.values[a][seed] - self.values[b][seed] for seed in seeds] for a, b in of_seeds]
+            pairs |= dict(zip(of_seeds, intervals(np.array(apart)), strict=True))
+        return pairs
+
+    def difference(self, method: str, other: str) -> Difference | None:
+        """Give the difference of a method to another; None for a method to itself, and without a common seed."""
+        if found := self.differences.get((method, other)):
+            return found
+        turned = self.differences.get((other, method))
+        if turned is None:
+            return None
+        low, high = (None if end is None else -end for end in (turned.high, turned.low))
+        return Difference(-turned.mean, low, high, turned.seeds)
+
+    @cached_property
+    def best(self) -> str:
+        """The method with the best mean; "" without any."""
+        choose: Callable[..., str] = max if self.column.rising else min
+        return choose(self.means, key=self.means.__getitem__, default="")
+
+    def is_near(self, method: str) -> bool:
+        """Tell whether the interval of a method's difference to the best has zero in it."""
+        apart = self.difference(method, self.best)
+        return apart is not None and apart.low is not None and apart.sign(self.column.rising) == 0
+
+    @cached_property
+    def ranks(self) -> dict[str, float]:
+        """Method -> rank by its mean, from 1; equal means share theirs."""
+        from scipy.stats import rankdata
+
+        means = np.array(list(self.means.values()))
+        return dict(zip(self.means, rankdata(-means if self.column.rising else means).tolist(), strict=True))
+
+
+def intervals(apart: np.ndarray) -> list[Difference]:
+    """Return the mean of each row of differences (pairs, seeds) with its percentile bootstrap interval over seeds."""
+    from scipy.stats import bootstrap
+
+    means, seeds = apart.mean(-1).tolist(), apart.shape[-1]
+    if seeds < 2:
+        return [Difference(mean, None, None, seeds) for mean in means]
+    found = bootstrap(
+        (apart,), np.mean, n_resamples=RESAMPLES, batch=200, axis=-1, confidence_level=LEVEL, method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    ends = zip(means, found.low.tolist(), found.high.tolist(), strict=True)
+    return [Difference(mean, low, high, seeds) for mean, low, high in ends]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All columns of all grounds on one side."""
+
+    grounds: Sequence[Ground]
+    side: str
+
+    @cached_property
+    def compared(self) -> Mapping[str, Sequence[Compared]]:
+        """Column -> its ground by ground."""
+        return {column.name: [Compared(one, self.side, column) for one in self.grounds] for column in COLUMNS}
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that have this side on any ground."""
+        return list(dict.fromkeys(method for one in self.grounds for method in one.methods(self.side)))
+
+    def record(self, column: str, method: str, other: str) -> tuple[int, int, int]:
+        """Count the grounds on which a method wins, ties and loses against another: by the sign of the interval."""
+        apart = [(one.difference(method, other), one.column.rising) for one in self.compared[column]]
+        signs = [found.sign(rising) for found, rising in apart if found and found.low is not None]
+        return signs.count(1), signs.count(0), signs.count(-1)
+
+    def mean_rank(self, column: str, method: str) -> tuple[float, int] | None:
+        """Give a method's mean rank, and over how many grounds; None without any."""
+        ranks = [one.ranks[method] for one in self.compared[column] if method in one.ranks]
+        return (statistics.fmean(ranks), len(ranks)) if ranks else None
+
+    @property
+    def statements(self) -> list[str]:
+        """Say which method leads in which qualities, on how many grounds, and what it costs."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for column, words in LEADS.items():
+            if led := self.leader(column):
+                leader, where, near = led
+                close = f" ({listed(near)} not distinguishable)" if near else ""
+                found.setdefault((leader, where), []).append(f"{words}{close}")
+        return [
+            f"{SIDES[self.side]}: {leader} is {listed(words, len(words))} on {where}{self.price(leader)}."
+            for (leader, where), words in found.items()
+        ]
+
+    def leader(self, column: str) -> tuple[str, str, list[str]] | None:
+        """Find the method that is best in a column on most grounds, where that is, and the methods near the best on all.
+
+        Of several it is the one that is near the best most often. None where no two methods have values.
+        """
+        shown = [one for one in self.compared[column] if len(one.means) > 1]
+        if not shown:
+            return None
+        best = {method: sum(one.best == method for one in shown) for method in self.methods}
+        near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in self.methods}
+        leader = max(best, key=lambda method: (best[method], near[method]))
+        where = shown[0].ground.name if len(shown) == 1 else f"{best[leader]} of {len(shown)} grounds"
+        return leader, where, [method for method, count in near.items() if count == len(shown) and method != leader]
+
+    def price(self, method: str) -> str:
+        """Say what a method sends and computes beside the baseline."""
+        baseline, told = self.grounds[0].baseline, []
+        for name, words in PRICES.items():
+            both = [one.means for one in self.compared[name] if {method, baseline} <= one.means.keys()]
+            ratios = [means[method] / means[baseline] for means in both if means[baseline]]
+            if ratios and method != baseline:
+                told.append(f"{statistics.fmean(ratios):.1f} times the {words}")
+        return f", with {listed(told)} of {baseline}" if told else ""
+
+
+def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> list[Comparison]:
+    """Give both sides of the grounds of a plan; none for papers, and where nothing but searches is finished."""
+    if any(study.spec.get(kind) for study in studies for kind in ("tables", "figures", "claims")):
+        return []
+    runs = {record.folder.as_posix(): record.run for study in studies for record in study.records}
+    of_folder = {folder.rpartition("/runs/")[2]: run for folder, run in runs.items()}
+    costs = {run["folder"]: run["cost"] for run in plan["runs"]}
+    methods = {label: block for study in studies for label, block in study.spec["methods"].items()}
+    found = load(plan["cells"], costs, baseline_of(methods), of_folder.__getitem__)
+    shown = [ground for ground in found if any(ground.methods(side) for side in SIDES)]
+    return [Comparison(shown, side) for side in SIDES] if shown else []
+
+
+LEADS = {
+    "accuracy": "most accurate",
+    "ece": "best calibrated (ECE)",
+    "ood": "best at OOD detection",
+    "worst": "best for the worst tenth of the clients",
+}
+PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
+"""What is said of a leader's cost; not its time, which depends on what else the machine did."""
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Join names as people do, and count those beyond so many."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def shown(apart: Difference, column: Column) -> str:
+    """Write a difference with its sign and interval: `+1.20 [+0.30, +2.10]`."""
+    places = column.decimals
+    between = "" if apart.low is None else f" [{signed(apart.low, places)}, {signed(apart.high or 0.0, places)}]"
+    return f"{signed(apart.mean, places)}{between}"
+
+
+def signed(value: float, places: int) -> str:
+    """Write a number with its sign, a minus as typographers set it."""
+    return f"{value:+.{places}f}".replace("-", "−")

@@ -1,0 +1,75 @@
+"""Searches of the comparison: the configurations of each method on a dataset, scored on validation images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bayesfed.methods.node import SAMPLED
+from bayesfed.results.formatting import text
+from bayesfed.results.grounds import SEARCH
+
+Cell = Mapping[str, Any]
+
+
+def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
+    """Return the validation NLL of what a method predicts with; infinity for a run that diverged.
+
+    It is that of the last round, of the clients' models if the method is for personal models, else of the server's; an
+    average over weight samples stands for its model.
+    """
+    block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
+    sampled = [values["nll"] for name, values in block.items() if name.endswith(SAMPLED)]
+    found = sampled or [values["nll"] for values in block.values()]
+    return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A method's search on a dataset: its cells, and the summary of each, None for an open run."""
+
+    dataset: str
+    method: str
+    cells: Sequence[Cell]
+    summaries: Sequence[Mapping[str, Any] | None]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its runs are finished."""
+        return all(summary is not None for summary in self.summaries)
+
+    @cached_property
+    def scores(self) -> list[float]:
+        """The validation NLL of each configuration; infinity for an open run."""
+        pairs = zip(self.cells, self.summaries, strict=True)
+        return [predictive_nll(summary or {}, cell["personal"]) for cell, summary in pairs]
+
+    @property
+    def best(self) -> int:
+        """The place of the configuration with the smallest score, the first of several."""
+        return min(range(len(self.cells)), key=lambda place: self.scores[place])
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """A row a configuration: its options, its score, and whether it is chosen."""
+        found = []
+        for place, (cell, score) in enumerate(zip(self.cells, self.scores, strict=True)):
+            options = ", ".join(f"{axis.removeprefix('method.')} {text(value)}" for axis, value in cell["axes"].items())
+            said = "open" if self.summaries[place] is None else f"{score:.4f}" if math.isfinite(score) else "diverged"
+            found.append([options, said, "yes" if self.finished and place == self.best else ""])
+        return found
+
+
+def load(cells: Iterable[Cell], summary_of: Callable[[str], Mapping[str, Any] | None]) -> list[Searched]:
+    """Give the searches among a plan's cells; summary_of: that of a run's folder, None for an open run."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell["experiment"].startswith(SEARCH):
+            found.setdefault((cell["dataset"], cell["method"]), []).append(cell)
+    return [
+        Searched(dataset, method, of_search, [summary_of(cell["folder"]) for cell in of_search])
+        for (dataset, method), of_search in found.items()
+    ]

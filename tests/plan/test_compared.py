@@ -1,0 +1,156 @@
+"""What a call of `bayesfed compare` plans: its methods and grounds, what is missing, and what is refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.comparing import finish, history
+
+from bayesfed import cli
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError
+from bayesfed.plan import compared
+from bayesfed.plan.compared import Request
+
+PROJECT = Path(__file__).parents[2]
+RUN = {
+    "partition": {"clients": 3},
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 50,
+    "validation": 0.1,
+    "images": {"prepare": "none"},
+}
+PAPER = {
+    "paper": "comparison",
+    "title": "Ours",
+    "reference": "our own",
+    "run": RUN,
+    "settings": {"0.1": "harsh"},
+    "methods": {"FedAvg": {"name": "fedavg"}, "FedProx": {"name": "fedprox"}, "FedProx, plain": {"name": "fedprox", "mu": 0}, "BNFed": {"name": "bnfed"}},
+    "given": [{"where": {"dataset": "digits", "method": "FedAvg"}, "methods": {"FedAvg": {"lr": 0.02}}}],
+    "experiments": {
+        "search": {
+            "axes": {"dataset": ["digits"], "models.global": ["mlp200"]},
+            "cases": [{"partition.alpha": 0.1, "method": "FedAvg", "method.lr": lr} for lr in (0.01, 0.02)],
+        },
+        "digits-harsh": {
+            "seeds": 2,
+            "axes": {
+                "dataset": ["digits"], "models.global": ["mlp200"], "partition.alpha": [0.1], "method": ["FedAvg", "FedProx"],
+            },
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a small comparison, whose records of digits-harsh are FedAvg's alone."""
+    (tmp_path / "config/papers").mkdir(parents=True)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/Snakefile").touch()
+    (tmp_path / "config/papers/comparison.yaml").write_text(yaml.safe_dump(PAPER, sort_keys=False))
+    monkeypatch.chdir(tmp_path)
+    for cell in cells(Request(methods=("fedprox",), seeds=2)):
+        if cell["experiment"] == "digits-harsh" and cell["method"] == "FedAvg":
+            finish(compared.STORED / cell["folder"], history(0.8))
+    yield tmp_path
+    plugins.use(None)
+
+
+def cells(request: Request) -> list[Any]:
+    made, _ = compared.planning.make(request.config({"digits-harsh": ["FedAvg", *request.asked]}, searches=True))
+    return list(made["cells"])
+
+
+def test_what_is_stored_is_not_trained_again() -> None:
+    planned = compared.plan(Request(methods=("fedprox",), seeds=2, grounds=("digits-harsh",)))
+    assert planned.missing == {"digits-harsh": ["FedProx"]}
+    assert len(planned.own) == 2
+    config = yaml.safe_load(planned.write_config().read_text())
+    assert config["experiments"] == {
+        "search": {"skip": True},
+        "digits-harsh": {"axes": {"method": ["FedProx"]}, "seeds": [0, 1]},
+    }
+    assert "methods" not in config or config["methods"] == {}
+    for folder in planned.own:
+        finish(compared.OWN / folder, history(0.7))
+    assert planned.missing == {}
+    assert compared.plan(Request(methods=("fedavg",), seeds=2, grounds=("digits-harsh",))).missing == {}
+
+
+def test_a_method_is_as_the_comparison_has_it_unless_options_are_given() -> None:
+    asked = Request(methods=("fedavg", "fedavg:lr=0.5,momentum=0", "fedlap")).asked
+    assert asked == {
+        "FedAvg": {},
+        "FedAvg lr=0.5 momentum=0": {"name": "fedavg", "lr": 0.5, "momentum": 0},
+        "FedLap": {"name": "fedlap"},
+    }
+    planned = compared.plan(Request(methods=("fedavg:lr=0.5",), seeds=1, grounds=("digits-harsh",)))
+    assert planned.missing == {"digits-harsh": ["FedAvg lr=0.5"]}
+    folders = {cell["method"]: cell["folder"] for cell in planned.cells if cell["experiment"] == "digits-harsh"}
+    assert folders["FedAvg lr=0.5"] != folders["FedAvg"]
+
+
+def test_a_method_of_ones_own_beside_all_others() -> None:
+    request = Request(
+        methods=("own_feddyn",), seeds=1, grounds=("digits-harsh",), plugins=str(PROJECT / "examples/own_plugins")
+    )
+    planned = compared.plan(request)
+    assert planned.missing == {"digits-harsh": ["FedDyn"]}
+    stored = [cell for cell in planned.cells if cell["method"] == "FedAvg" and cell["experiment"] == "digits-harsh"]
+    assert all(compared.finished(cell["folder"]) for cell in stored)  # plugins change no key of other methods
+
+
+def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
+    request = Request(methods=("fedavg",), seeds=1, dataset="digits", alpha=0.5, clients=4, model="mlp", rounds=3)
+    planned = compared.plan(request)
+    assert planned.missing == {"digits-alpha0.5-mlp": ["FedAvg", "FedProx", "FedProx, plain"]}
+    (why,) = request.refused.values()
+    assert "BNFed" in why
+    shown = [cell for cell in planned.cells if cell["experiment"] == "digits-alpha0.5-mlp"]
+    assert {(cell["rounds"], cell["clients"], cell["alpha"], cell["model"]) for cell in shown} == {(3, 4, "0.5", "mlp")}
+    assert Request(methods=(), dataset="digits").own_ground[0] == "digits-alpha0.1-mlp200"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fedavg", "--ground", "digits-hash"], "--ground digits-hash: there is no such ground; did you mean 'digits-harsh'?"),
+        (["fedavg"], "--ground mnist-harsh: there is no such ground"),
+        (["fedawg", "--ground", "digits-harsh"], "method.name: no method is named 'fedawg'; did you mean 'fedavg'?"),
+        (["fedavg:lr", "--ground", "digits-harsh"], "fedavg:lr: expected options like `name:lr=0.1,momentum=0`, found 'lr'"),
+        (["fedavg:lf=1", "--ground", "digits-harsh"], "method.lf: unknown key"),
+        (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "--seeds 0: it is too small; give 1 or more"),
+        (["fedavg", "--ground", "digits-harsh", "--dataset", "digits"], "--dataset: it is of a ground of your own"),
+        (["fedavg", "--dataset", "mnist"], "--model: give the network for mnist"),
+        (["bnfed", "--dataset", "digits", "--model", "mlp"], "BNFed matches the neurons of one hidden layer"),
+        (["fedavg", "--ground", "digits-harsh", "--plugins", "nowhere"], "plugins: there is no folder 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_gets_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert told in said
+    assert "\n" not in said
+
+
+def test_a_ground_without_records_is_refused(project: Path) -> None:
+    for path in (project / compared.STORED).rglob("summary.json"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"no finished run of digits-harsh; restore the records"):
+        compared.plan(Request(methods=("fedprox",), grounds=("digits-harsh",)))
+
+
+def test_it_runs_in_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli.main(["compare", "fedavg"]) == 2
+    assert "config/papers" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""`bf.compare`: what it trains, how it calls the workflow, and what it gives back. The workflow itself: tests/workflow."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.comparing import finish, history
+
+import bayesfed as bf
+from bayesfed import cli
+from bayesfed.plan import compared
+from bayesfed.runs import run_folder
+from bayesfed.runs.packing import PACKED
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A project with the records of FedAvg on a ground; a workflow that makes up what it is asked to train."""
+    (tmp_path / "config/papers").mkdir(parents=True)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/Snakefile").touch()
+    paper = yaml.safe_load((PROJECT / "config/papers/comparison.yaml").read_text())
+    axes = {"dataset": ["digits"], "models.global": ["mlp"], "partition.alpha": [0.1], "method": ["FedAvg", "FedProx"]}
+    paper |= {"given": [], "experiments": {"digits-harsh": {"seeds": 2, "axes": axes}}}
+    (tmp_path / "config/papers/comparison.yaml").write_text(yaml.safe_dump(paper, sort_keys=False))
+    monkeypatch.chdir(tmp_path)
+    request = compared.Request(methods=("fedavg",), seeds=2, grounds=("digits-harsh",))
+    made, _ = compared.planning.make(request.config({"digits-harsh": ["FedAvg"]}))
+    for planned in made["runs"]:
+        finish(compared.STORED / planned["folder"], history(0.8))
+    found: list[list[str]] = []
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        found.append(command[1:])
+        config = yaml.safe_load(Path(command[command.index("--configfile") + 1]).read_text())
+        made, _ = compared.planning.make(config)
+        for planned in made["runs"]:
+            finish(compared.OWN / planned["folder"], history(0.9))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return found
+
+
+def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]) -> None:
+    found = bf.compare("fedprox", ground="digits-harsh", seeds=2, cores=1, gpus=2, profile="profiles/slurm")
+    (command,) = calls
+    assert command[:5] == ["-m", "snakemake", "runs", "--cores", "1"]
+    assert command[-4:] == ["--resources", "gpu=2", "--workflow-profile", "profiles/slurm"]
+    table = found.table.set_index(["models", "method"])
+    assert set(table.loc["global"].index) == {"FedAvg", "FedProx"}
+    assert table.loc[("global", "FedProx"), "nll"] == pytest.approx(0.1)
+    assert table.loc[("global", "FedProx"), "nll_difference"] == pytest.approx(-0.1)
+    assert "Global model, FedProx − FedAvg" in str(found)
+    assert any("FedProx is most accurate" in line for line in found.statements)
+    records = sorted(path.parent for path in compared.OWN.rglob(run_folder.SUMMARY))
+    assert len(records) == 2
+    assert all((record / PACKED).exists() for record in records)
+    bf.compare("fedprox", ground="digits-harsh", seeds=2)
+    assert len(calls) == 1  # a second call trains nothing
+
+
+def test_the_command_prints_tables_and_names_files(calls: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", "fedprox:mu=0.5", "--ground", "digits-harsh", "--seeds", "1", "--cores", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "FedProx mu=0.5  1" in out
+    assert "not distinguishable from the best" in out
+    assert out.rstrip().endswith("reports/compare.html")
+    assert Path("reports/compare.html").is_file()
+    assert calls
+
+
+def test_a_ground_of_ones_own_names_what_is_left_out(
+    calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = bf.compare("fedavg", dataset="digits", model="mlp", alpha=0.5, rounds=2, seeds=1)
+    assert "BNFed is left out: " in capsys.readouterr().err
+    assert {"FedAvg", "HBFL", "pFedGP"} <= set(found.table["method"])
+
+
+def test_failed_training_ends_in_one_line(
+    calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
+    with pytest.raises(SystemExit, match=r"bayesfed: compare: training failed"):
+        cli.comparing.compare(cli.parser().parse_args(["compare", "fedprox", "--ground", "digits-harsh"]))
+    assert calls == []

@@ -1,0 +1,105 @@
+"""Values of runs on a ground: each column from the record, what is missing, and what is relative to the baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.comparing import CLIENTS, ROUNDS, cell, finish, grounds, history
+
+from bayesfed.results import grounds as of
+from bayesfed.results.grounds import COLUMNS, Ground
+from bayesfed.results.run_records import RunRecord
+
+COLUMN = {column.name: column for column in COLUMNS}
+
+
+def ground_of(root: Path, **methods: dict[str, object]) -> Ground:
+    """A ground of FedAvg, one seed, and others as `finish` stores them, by keywords of `history` and of the record."""
+    cells = [cell("g", name, 0) for name in methods]
+    for one in cells:
+        told = dict(methods[one["method"]])
+        own = {key: told.pop(key) for key in ("level", "sampled", "server") if key in told}
+        finish(root / one["folder"], history(**own), **told)  # type: ignore[arg-type]
+    costs = {one["folder"]: 20 if one["method"] == "Mine" else 10 for one in cells}
+    (found,) = of.load(cells, costs, "FedAvg", lambda folder: RunRecord(root / folder))
+    return found
+
+
+def value(ground: Ground, column: str, side: str = "global", method: str = "Mine") -> object:
+    found, why = ground.values(COLUMN[column], side, method)
+    return found.get("0", why)
+
+
+def test_each_column_is_of_the_record(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "seconds": 3.0, "sampled": True})
+    tail = [0.9 * (1 - 0.5**at) for at in range(2, ROUNDS + 1)]
+    assert value(ground, "accuracy") == pytest.approx(100 * sum(tail) / 5)
+    assert value(ground, "accuracy", "personal") == pytest.approx(100 * (sum(tail) / 5 + 0.01))
+    assert value(ground, "worst") == pytest.approx(100 * (sum(tail) / 5 - 0.02))
+    assert value(ground, "worst", "personal") == pytest.approx(100 * sum(tail) / 5)
+    assert value(ground, "nll") == pytest.approx(0.09)  # of the average over weight samples
+    assert value(ground, "ece") == pytest.approx(4.0)
+    assert value(ground, "nll", "personal") == pytest.approx(0.05)
+    assert value(ground, "ood") == pytest.approx(0.89)
+    assert value(ground, "ood", "personal") == pytest.approx(0.45)
+    assert value(ground, "megabytes") == 2 * ROUNDS
+    assert value(ground, "seconds") == 3.0
+    assert value(ground, "computation") == 2.0
+    assert value(ground, "passes") == "not in its record"
+
+
+def test_counted_work_comes_before_the_plans(tmp_path: Path) -> None:
+    counted = {
+        "multiply_adds": {"clients": 3, "server": 1},
+        "passes": {"global": {"global": 1}, "clients": {"local": 7}},
+    }
+    ground = ground_of(
+        tmp_path, FedAvg={"level": 0.8, "multiply_adds": {"clients": 1, "server": 0}}, Mine={"level": 0.9, **counted}
+    )
+    assert value(ground, "computation") == 4.0
+    assert value(ground, "passes") == 1.0
+    assert value(ground, "passes", "personal") == 7.0
+
+
+def test_bytes_are_counted_to_a_share_of_the_baseline(tmp_path: Path) -> None:
+    """FedAvg at 0.8 has 75.5 % over its last five rounds, of which 95 % are 71.7: 0.9 reaches that in round 3, 0.5 never."""
+    ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9}, Worse={"level": 0.5})
+    assert ground.target["global"] == pytest.approx(0.95 * 0.8 * sum(1 - 0.5**at for at in range(2, 7)) / 5)
+    assert value(ground, "megabytes_to") == 6.0
+    assert value(ground, "megabytes_to", method="Worse") == "never reached"
+
+
+def test_time_is_compared_on_the_same_hardware_alone(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "provenance": {"hardware": "another"}})
+    assert value(ground, "seconds") == "on other hardware"
+
+
+def test_a_method_has_the_sides_that_its_record_has(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "server": False})
+    assert ground.methods("global") == ["FedAvg"]
+    assert ground.methods("personal") == ["FedAvg", "Mine"]
+    assert len(ground.trials["Mine"]["0"].run.client_models) == 1
+
+
+def test_a_diverged_run_says_so(tmp_path: Path) -> None:
+    ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "diverged": {"round": 2}})
+    assert value(ground, "accuracy") == "diverged"
+    assert "Mine" in ground.methods("global")
+
+
+def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> None:
+    (ground,) = grounds(tmp_path, {"g": {"FedAvg": [0.8]}})
+    cells = [cell("g", "FedAvg", 0), cell("g", "Open", 0), cell("search", "FedAvg", 0)]
+    found = of.load(
+        cells, dict.fromkeys((one["folder"] for one in cells), 1), "FedAvg", lambda folder: RunRecord(tmp_path / folder)
+    )
+    assert [one.name for one in found] == ["g"]
+    assert found[0].methods("global") == ground.methods("global") == ["FedAvg"]
+    assert [column.name for column in of.shown_columns(found, "global")][-1] == "computation"
+    assert found[0].clients == CLIENTS
+
+
+def test_twins_follow_their_methods() -> None:
+    assert of.with_twins(["B", "A, plain", "A"], ["A", "A, plain", "B"]) == ["B", "A", "A, plain"]
+    assert of.with_twins(["A"], ["A"]) == ["A"]

@@ -1,0 +1,55 @@
+"""A comparison as text, CSV, Markdown, LaTeX and picture."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from helpers.comparing import grounds
+
+from bayesfed.results import grounds_files
+from bayesfed.results.grounds import SIDES
+from bayesfed.results.paired import Comparison
+
+
+def sides_of(root: Path) -> list[Comparison]:
+    levels = {"FedAvg": [0.80, 0.82], "Mine": [0.90, 0.91], "Close": [0.91, 0.90]}
+    found = grounds(root, {"harsh": levels})
+    return [Comparison(found, side) for side in SIDES]
+
+
+def test_the_best_and_what_is_near_are_marked(tmp_path: Path) -> None:
+    title, head, rows = grounds_files.tables(sides_of(tmp_path))[0]
+    assert title == "Global model, harsh: mnist, Dirichlet α 0.1, mlp200, 3 clients, 6 rounds"
+    at = head.index("NLL")
+    marks = {row[0]: row[at][:1] for row in rows}
+    assert sorted([marks["Mine"], marks["Close"]]) in (["★", "★"], ["≈", "★"])
+    assert marks["FedAvg"] == "0"
+    assert [row[1] for row in rows] == ["2"] * 3
+    assert rows[-1][0] == "FedAvg"  # the most accurate comes first
+    lines = grounds_files.as_text(head, rows).splitlines()
+    assert lines[0].startswith("Method  Seeds  Accuracy %")
+    assert lines[0].index("NLL") == lines[1].index(rows[0][at])
+
+
+def test_files_say_the_same_numbers(tmp_path: Path) -> None:
+    written = grounds_files.write(sides_of(tmp_path / "runs"), tmp_path / "out")
+    assert [path.name for path in written] == [f"comparison.{end}" for end in ("csv", "md", "tex", "png", "svg")]
+    assert all(path.stat().st_size for path in written)
+    rows = list(csv.DictReader(written[0].read_text().splitlines()))
+    (mine,) = [row for row in rows if (row["models"], row["method"]) == ("global", "Mine")]
+    assert float(mine["nll"]) == 0.095
+    assert abs(float(mine["nll_difference"]) + 0.095) < 1e-9
+    assert float(mine["nll_low"]) <= float(mine["nll_difference"]) <= float(mine["nll_high"])
+    assert (mine["nll_seeds"], mine["passes"]) == ("2", "")
+    assert "| Mine | 2 | " in written[1].read_text()
+    assert r"Mine & 2 & " in written[2].read_text()
+    assert r"$\star$" in written[2].read_text()
+
+
+def test_differences_are_a_row_a_ground(tmp_path: Path) -> None:
+    side = sides_of(tmp_path)[0]
+    head, rows = grounds_files.differences(side, "Mine", "FedAvg")
+    assert head[:3] == ["Ground", "Seeds", "Accuracy %"]
+    assert rows[0][:2] == ["harsh", "2"]
+    assert grounds_files.differences(side, "FedAvg", "FedAvg")[1] == []

@@ -1,0 +1,88 @@
+"""Differences paired by seed, with their intervals, ranks and statements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.comparing import grounds
+
+from bayesfed.results.grounds import COLUMNS
+from bayesfed.results.paired import Comparison, Difference, intervals, listed, shown
+
+NOISE = [0.0, 0.02, -0.01, 0.01, -0.02]
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Comparison:
+    """Better is 5 points above FedAvg on each seed, Near as good as Better on average; on the second ground FedAvg leads."""
+    seeds = {
+        "FedAvg": [0.8 + one for one in NOISE],
+        "Better": [0.85 + one for one in NOISE],
+        "Near": [0.85 - one for one in NOISE],
+    }
+    worse = {"FedAvg": [0.8] * 5, "Better": [0.7] * 5, "Near": [0.7] * 5}
+    return Comparison(grounds(tmp_path, {"one": seeds, "two": worse}), "global")
+
+
+def test_a_difference_is_of_the_same_seeds(comparison: Comparison) -> None:
+    """What all seeds have in common is not in it: the interval of a constant difference is that difference."""
+    apart = comparison.compared["nll"][0].difference("Better", "FedAvg")
+    assert apart is not None
+    assert (apart.mean, apart.low, apart.high) == pytest.approx((-0.05, -0.05, -0.05))
+    assert (apart.seeds, apart.sign(False), apart.sign(True)) == (5, 1, -1)
+    turned = comparison.compared["nll"][0].difference("FedAvg", "Better")
+    assert turned is not None
+    assert (turned.mean, turned.low, turned.high) == pytest.approx((0.05, 0.05, 0.05))
+    assert comparison.compared["nll"][0].difference("FedAvg", "FedAvg") is None
+
+
+def test_an_interval_holds_what_seeds_leave_open() -> None:
+    (apart,) = intervals(np.array([[0.1, -0.1, 0.2, 0.0, -0.1]]))
+    assert (apart.low or 0) < 0 < apart.mean < (apart.high or 0)
+    assert apart.sign(True) == 0
+    assert intervals(np.array([[0.5]])) == [Difference(0.5, None, None, 1)]
+    assert intervals(np.array([[1.0, 2.0, 4.0]])) == intervals(np.array([[1.0, 2.0, 4.0]]))  # the same on every call
+
+
+def test_wins_ranks_and_the_best(comparison: Comparison) -> None:
+    ece = comparison.compared["ece"]
+    assert ece[0].best in ("Better", "Near")
+    assert {name for name in ("Better", "Near", "FedAvg") if ece[0].is_near(name) or name == ece[0].best} == {
+        "Better",
+        "Near",
+    }
+    assert comparison.record("ece", "Better", "FedAvg") == (1, 0, 1)
+    assert comparison.record("ece", "Near", "Better")[1] >= 1
+    assert ece[1].ranks == {"FedAvg": 1.0, "Better": 2.5, "Near": 2.5}
+    found = comparison.mean_rank("ece", "FedAvg")
+    assert found == (2.0, 2)
+    assert comparison.mean_rank("passes", "FedAvg") is None
+
+
+def test_missing_seeds_are_left_out_of_a_pair(tmp_path: Path) -> None:
+    found = Comparison(grounds(tmp_path, {"one": {"FedAvg": [0.8, 0.8, 0.9], "Mine": [0.9, 0.9]}}), "global")
+    apart = found.compared["nll"][0].difference("Mine", "FedAvg")
+    assert apart is not None
+    assert (apart.seeds, apart.mean) == (2, pytest.approx(-0.1))
+
+
+def test_statements_follow_from_the_numbers(comparison: Comparison, tmp_path: Path) -> None:
+    assert any("on 1 of 2 grounds" in line and line.startswith("Global model: ") for line in comparison.statements)
+    alone = Comparison(grounds(tmp_path / "a", {"harsh": {"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]}}), "global")
+    assert alone.statements == [
+        "Global model: Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
+        "the clients on harsh, with 1.0 times the bytes and 1.0 times the multiply-adds of FedAvg."
+    ]
+    lonely = Comparison(grounds(tmp_path / "b", {"harsh": {"FedAvg": [0.8, 0.81]}}), "global")
+    assert lonely.statements == []
+
+
+def test_differences_and_names_in_words() -> None:
+    column = next(one for one in COLUMNS if one.name == "accuracy")
+    assert shown(Difference(-1.234, -2.0, 0.5, 5), column) == "−1.23 [−2.00, +0.50]"
+    assert shown(Difference(1.0, None, None, 1), column) == "+1.00"
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"
