@@ -32,7 +32,7 @@ def tables(head: list[str], rows: list[dict[str, str]], cells: Callable[[dict[st
 
 
 def ratios() -> str:
-    """How much faster than the barest careful loop, on each hardware."""
+    """Compute how much faster than the barest careful loop the engine is, on each hardware."""
     return pivot(
         "engine over the best bare loop",
         (
@@ -153,7 +153,7 @@ def of_gpu(call: str, *parts: str) -> list[dict[str, Any]]:
 
 
 def on_gpu(rows: list[dict[str, Any]]) -> str:
-    """Where rows were measured."""
+    """Name the hardware that rows were measured on."""
     return f"{rows[0]['hardware']}, torch {rows[0]['torch']}"
 
 

@@ -142,7 +142,7 @@ PAPERS = yaml.safe_load((ROOT / "config" / "paper.yaml").read_text())["papers"]
 
 
 def counts(paper: str) -> str:
-    """How many cells of each published table have a run, and how far these are from the published numbers."""
+    """Count the cells of each published table that have a run, and how far these are from the published numbers."""
     page = of_paper(paper, "vs-published")
     return page[page.index("| table |") :].partition("\n\n")[0] + "\n\n"
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def nobody_reads() -> bool:
-    """Say if standard output is a pipe that its reader has left, as `head` does; what is still to be written is dropped."""
+    """Return True if standard output is a pipe that its reader has left, as `head` does; drop what is left to write."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if left := any(event & select.POLLERR for _, event in poll.poll(0)):

@@ -119,7 +119,7 @@ def fault(name: str, builder: Any) -> str:
 
 
 def about(builder: Builder) -> str:
-    """Say in a line what a network is: the start of its docstring, or the layers of a chain; "" for neither."""
+    """Describe a network in a line: the start of its docstring, or the layers of a chain; "" for neither."""
     if text := inspect.getdoc(builder):
         line = text.splitlines()[0].removeprefix("Build ")
         return line[:1].upper() + line[1:]

@@ -1,4 +1,4 @@
-"""What `bayesfed compare` asks for: methods and grounds as a config over the comparison's file, and what is left to train.
+"""The call of `bayesfed compare`: methods and grounds as a config over the comparison's file, and what is left to train.
 
 The comparison's own runs stay where they are, in results/comparison/runs. What is trained for one call goes to
 results/compare/runs, where the next call finds it.
@@ -86,7 +86,7 @@ class Request:
         }
 
     def networks(self, labels: Sequence[str]) -> Block:
-        """Give the further networks of methods on a ground of one's own: each is that ground's."""
+        """Name the further networks of methods on a ground of one's own: each is that ground's."""
         from bayesfed import methods
 
         if not self.dataset:
@@ -96,11 +96,11 @@ class Request:
         return {name: model for block in blocks for name in methods.get(block["name"]).networks}
 
     def axes(self, ground: str) -> Mapping[str, Any]:
-        """Give the axes of one of the comparison's grounds."""
+        """Return the axes of one of the comparison's grounds."""
         return self.paper["experiments"][ground]["axes"]  # type: ignore[no-any-return]
 
     def config(self, methods: Mapping[str, Sequence[str]], *, searches: bool = False) -> Block:
-        """Give the config that runs these methods on each ground, and beside that the searches, or nothing."""
+        """Build the config that runs these methods on each ground, and beside that the searches, or nothing."""
         kept = [name for name in self.paper["experiments"] if searches and name.startswith(SEARCH)]
         changes: Block = {name: {"skip": True} for name in self.paper["experiments"] if name not in kept}
         for ground, labels in methods.items():
@@ -127,7 +127,7 @@ class Request:
         return {ground: self.labels(self.axes(ground)["method"]) for ground in self.grounds or (FIRST,)}
 
     def labels(self, stored: Sequence[str] | Mapping[str, Any]) -> list[str]:
-        """Give the comparison's methods and those of the call, each once."""
+        """List the comparison's methods and those of the call, each once."""
         return list(dict.fromkeys([*stored, *self.asked]))
 
     @cached_property

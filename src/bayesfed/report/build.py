@@ -96,7 +96,7 @@ def write(plan: Path, out: Path) -> list[Path]:
 
 
 def of_papers(found: Sequence[Derived], content: Mapping[str, Any], results: Path, out: Path) -> str:
-    """Give the page of papers, a tab each."""
+    """Render the page of papers, a tab each."""
     held = sections.held(content, results)
     runs = [run_details.of_study(one, content) for one in found]
     shown = [paper(one, own, held, content) for one, own in zip(found, runs, strict=True)]

@@ -125,7 +125,7 @@ def frame_of(look: Look, form: str) -> str:
 
 
 def names_at_ends(base: Any, x: Any, y: Any, colour: Any) -> list[Any]:
-    """Give the curves' names at the right of the panel, each joined to its curve's end; the page says how high each is."""
+    """Write the curves' names at the right of the panel, each joined to its curve's end; the page says how high each is."""
     last = base.transform_joinaggregate(last="max(x)", groupby=["curve"]).transform_filter("datum.x == datum.last")
     last = last.transform_aggregate(x="max(x)", value="mean(value)", groupby=["curve"])
     last = last.transform_calculate(height="heights[datum.curve]", edge="right", name="names[datum.curve]")

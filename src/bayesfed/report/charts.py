@@ -57,7 +57,7 @@ class Chart:
 
     @property
     def named(self) -> bool:
-        """Say if its panels have names at their right."""
+        """True if its panels have names at their right."""
         return any(panel.heights for panel in self.panels)
 
     def data(self) -> Json:
@@ -148,7 +148,7 @@ def cell_name(study: Study, record: Record) -> str:
 
 
 def heights(means: Mapping[str, list[tuple[float, float]]], limits: Ends) -> dict[str, float]:
-    """Give the height of each curve's name at the right of its panel: beside its end, a line of text apart."""
+    """Place the height of each curve's name at the right of its panel: beside its end, a line of text apart."""
     low, high = limits
     gap = (high - low) * LINE / HEIGHT
     return dict(zip(means, figure_panels.spread([of[-1][1] for of in means.values()], gap, low, high), strict=True))

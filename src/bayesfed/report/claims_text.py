@@ -165,7 +165,7 @@ def outcome(claim: Mapping[str, Any], came: claims.Outcome, test: claims.Test) -
 
 
 def counted(came: claims.Outcome) -> str:
-    """Say in how many seeds a claim holds in a cell: `3 of 3 seeds`."""
+    """Count the seeds in which a claim holds in a cell: `3 of 3 seeds`."""
     seeds = f"{came.holds} of {came.of} seed{'s' if came.of != 1 else ''}"
     seeds += f", ties in {came.ties}" if came.ties else ""
     return seeds + (f" ({came.planned} planned)" if came.of != came.planned else "")

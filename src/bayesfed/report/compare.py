@@ -44,7 +44,7 @@ class Result:
 
     @property
     def statements(self) -> list[str]:
-        """What follows in words, by rule."""
+        """The statements in words, made by rule."""
         return [line for side in self.sides for line in side.statements]
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | o
 
 
 def result(planned: Planned) -> Result:
-    """Give the comparison of what is finished, and write its files."""
+    """Compare what is finished, and write the files."""
     records: dict[str, RunRecord] = {}
 
     def run_of(folder: str) -> RunRecord:

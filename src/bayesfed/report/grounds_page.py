@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> str:
-    """Give the page of a plan; "" for one of papers, whose tables, figures or claims are shown."""
+    """Render the page of a plan; "" for one of papers, whose tables, figures or claims are shown."""
     sides = paired.of_plan(plan, studies)
     if not sides:
         return ""
@@ -30,7 +30,7 @@ def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> str:
 
 
 def page(sides: Sequence[Comparison], searched: Sequence[Searched], title: str, asked: Sequence[str]) -> str:
-    """Give the page of a comparison; asked: the methods that the reader compares with all others."""
+    """Render the page of a comparison; asked: the methods that the reader compares with all others."""
     grounds = sides[0].grounds
     return (
         templates()
@@ -46,7 +46,7 @@ def page(sides: Sequence[Comparison], searched: Sequence[Searched], title: str, 
 
 
 def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Sequence[str]) -> Json:
-    """Give what the page's script shows."""
+    """Return all that the page's script shows."""
     grounds = sides[0].grounds
     methods = list(dict.fromkeys(method for side in sides for method in side.methods))
     return {
@@ -74,13 +74,13 @@ def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Se
 
 
 def target(ground: Ground, side: str) -> str:
-    """Say which accuracy megabytes are counted to."""
+    """Name the accuracy that megabytes are counted to."""
     found = ground.target.get(side)
     return f"{100 * found:.1f} % ({SHARE:.0%} of {ground.baseline})" if found else ""
 
 
 def cells(side: Comparison, place: int) -> Json:
-    """Give the cells of a ground: method -> column -> text, mark, mean, and why there is none."""
+    """Return the cells of a ground: method -> column -> text, mark, mean, and why there is none."""
     found = {}
     for method in grounds_files.ordered(side, place):
         each = {name: grounds_files.cell(of[place], method) for name, of in side.compared.items()}
@@ -92,7 +92,7 @@ def cells(side: Comparison, place: int) -> Json:
 
 
 def differences(side: Comparison, place: int, methods: Sequence[str]) -> Json:
-    """Give the differences of a ground: column -> places of a pair's methods -> mean and ends of its interval."""
+    """Return the differences of a ground: column -> places of a pair's methods -> mean and ends of its interval."""
     at = {method: number for number, method in enumerate(methods)}
     return {
         column.name: {
@@ -104,7 +104,7 @@ def differences(side: Comparison, place: int, methods: Sequence[str]) -> Json:
 
 
 def ranks(side: Comparison) -> Json:
-    """Give mean ranks, and over how many grounds: method -> column -> both."""
+    """Return mean ranks, and over how many grounds: method -> column -> both."""
     found: Json = {}
     for method in side.methods:
         found[method] = {one.name: rank for one in QUALITY if (rank := side.mean_rank(one.name, method))}
@@ -112,17 +112,17 @@ def ranks(side: Comparison) -> Json:
 
 
 def rounded(value: float | None) -> float | None:
-    """Give a number with five digits, so that the page stays small."""
+    """Round to five digits, so that the page stays small."""
     return None if value is None else float(f"{value:.5g}")
 
 
 def runs(trials: Mapping[str, Trial]) -> list[Json]:
-    """Give the finished runs of a method on a ground."""
+    """List the finished runs of a method on a ground."""
     return [run(one) for one in trials.values() if one.summary]
 
 
 def run(trial: Trial) -> Json:
-    """Give a run: its row, its run file, and the command that checks it."""
+    """Return a run: its row, its run file, and the command that checks it."""
     summary, folder = trial.summary, trial.run.folder.as_posix()
     found = [summary.get("global") or {}, (summary.get("clients") or {}).get("mean") or {}]
     accuracies = ["" if (value := number(one.get("accuracy_last5"))) is None else f"{100 * value:.2f}" for one in found]
@@ -131,5 +131,5 @@ def run(trial: Trial) -> Json:
 
 
 def tried(method: str, searched: Sequence[Searched]) -> list[tuple[str, list[list[str]]]]:
-    """Give the searches of a method: dataset, and a row a configuration."""
+    """List the searches of a method: dataset, and a row a configuration."""
     return [(one.dataset, one.rows) for one in searched if one.method == method]

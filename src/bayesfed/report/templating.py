@@ -4,7 +4,7 @@ import jinja2
 
 
 def templates() -> jinja2.Environment:
-    """Give the page's templates; whatever a value holds is shown as text."""
+    """Return the environment of the page's templates; whatever a value holds is shown as text."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("bayesfed.report"),
         autoescape=True,

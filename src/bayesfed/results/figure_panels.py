@@ -15,7 +15,7 @@ MOST = 6
 
 
 def drawn(data: figures.Content) -> set[tuple[str, str]]:
-    """Give the panels that have a curve, by row and column."""
+    """List the panels that have a curve, by row and column."""
     return set(zip(data.curves["row"], data.curves["column"], strict=True))
 
 
@@ -34,19 +34,19 @@ def bare(study: Study, figure: Mapping[str, Any], data: figures.Content) -> str:
 
 
 def reason(study: Study, figure: Mapping[str, Any], data: figures.Content, titles: set[str]) -> str:
-    """Say why the panel with these titles has no curve."""
+    """Explain why the panel with these titles has no curve."""
     sides = figure["rows"], figure["columns"]
     own = [record for record in data.records if {figures.panel(study, record, side) for side in sides} == titles]
     return figures.why(own) or "no finished run"
 
 
 def crowded(curves: pd.DataFrame) -> bool:
-    """Whether some panel of curves (row, column, curve) has more of them than colours tell apart."""
+    """Return True if some panel of curves (row, column, curve) has more of them than colours tell apart."""
     return bool(not curves.empty and curves.groupby(["row", "column"])["curve"].nunique().max() > MOST)
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Give a place between `low` and `high` for each label: near its curve's end, in their order, `gap` apart.
+    """Find a place between `low` and `high` for each label: near its curve's end, in their order, `gap` apart.
 
     The nearest in squares: with y_i = p_i - i * gap in order, the increasing y by pooling neighbours that are not.
     """

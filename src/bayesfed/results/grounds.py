@@ -57,7 +57,7 @@ class Trial:
         return f"{best}_sampled" if f"{best}_sampled" in models else best
 
     def accuracies(self, side: str) -> Curve:
-        """Give the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
+        """Return the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
         return self.run.curves.get("global", {}) if side == "global" else self.run.mean_of_clients
 
 
@@ -82,7 +82,7 @@ class Ground:
         return found if isinstance(found, str) or math.isfinite(found) else "not a number"
 
     def values(self, column: Column, side: str, method: str) -> tuple[dict[str, float], str]:
-        """Give a method's values by seed, and why finished runs have none."""
+        """Return a method's values by seed, and why finished runs have none."""
         finished = {seed: trial for seed, trial in self.trials.get(method, {}).items() if trial.summary}
         found = {seed: self.value(column, side, trial) for seed, trial in finished.items()}
         why = unique(one for one in found.values() if isinstance(one, str))
@@ -116,7 +116,7 @@ class Ground:
 
 
 def _whole(trial: Trial, block: str) -> bool:
-    """Tell whether a run that diverged would have had a side: it has tested models of it."""
+    """Return True if a run that diverged would have had a side: it has tested models of it."""
     if not trial.summary.get("diverged"):
         return False
     return bool(trial.accuracies("global" if block == "global" else "personal"))
@@ -142,7 +142,7 @@ def accuracy(ground: Ground, side: str, trial: Trial) -> Found:
 
 
 def measured(metric: str, scale: float = 1) -> Callable[[Ground, str, Trial], Found]:
-    """Give the way to find a metric of what a method predicts with, in the last round; `foreign`: the OOD images."""
+    """Return the way to find a metric of what a method predicts with, in the last round; `foreign`: the OOD images."""
 
     def find(ground: Ground, side: str, trial: Trial) -> Found:
         model = trial.predictor(side)
@@ -201,6 +201,7 @@ def passes(ground: Ground, side: str, trial: Trial) -> Found:
 ACCURACY = Column("accuracy", "Accuracy %", "accuracy in percent, mean of the last five rounds", accuracy, True, 2)
 COLUMNS = (
     ACCURACY,
+    Column("predictive", "Predictive %", "accuracy in percent of what the method predicts with, last round", measured("accuracy", 100), True, 2),
     Column("nll", "NLL", "negative log-likelihood in nats of what the method predicts with, last round", measured("nll")),
     Column("ece", "ECE %", "expected calibration error in percent, 15 bins, last round", measured("ece", 100), decimals=2),
     Column("brier", "Brier", "Brier score, last round", measured("brier")),
@@ -213,14 +214,14 @@ COLUMNS = (
     Column("computation", "Compute", "multiply-adds of training, baseline = 1", computation, decimals=2),
     Column("passes", "Passes", "passes through networks for one prediction", passes, decimals=0),
 )  # fmt: skip
-QUALITY = COLUMNS[:7]
+QUALITY = COLUMNS[:8]
 """Columns that say how good a method is; the others say what it costs."""
 
 
 def load(
     cells: Iterable[Mapping[str, Any]], costs: Mapping[str, int], baseline: str, run_of: Callable[[str], RunRecord]
 ) -> list[Ground]:
-    """Give the grounds of a plan's cells, without searches. costs: of each run's folder; run_of: the record of one."""
+    """Collect the grounds of a plan's cells, without searches. costs: of each run's folder; run_of: the record of one."""
     found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for cell in cells:
         if not cell["experiment"].startswith(SEARCH):
@@ -239,7 +240,7 @@ def load(
 
 
 def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
-    """Give methods in their order, each followed by its twin without the Bayesian part where that is among the known."""
+    """List methods in their order, each followed by its twin without the Bayesian part where that is among the known."""
     wholes = [method for method in methods if not method.endswith(PLAIN)]
     return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
 

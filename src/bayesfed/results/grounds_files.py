@@ -37,7 +37,7 @@ class Cell:
 
 
 def cell(compared: Compared, method: str) -> Cell:
-    """Give the cell of a method; qualities have a spread and, where methods differ, a mark; costs have neither."""
+    """Write the cell of a method; qualities have a spread and, where methods differ, a mark; costs have neither."""
     found = compared.values.get(method)
     if not found:
         return Cell("", "", None, compared.ground.values(compared.column, compared.side, method)[1])
@@ -56,7 +56,7 @@ def ordered(comparison: Comparison, place: int) -> list[str]:
 
 
 def title(ground: Ground) -> str:
-    """Say what a ground is."""
+    """Describe a ground."""
     alpha = f", Dirichlet α {ground.alpha}" if ground.alpha else ""
     return f"{ground.name}: {ground.dataset}{alpha}, {ground.model}, {ground.clients} clients, {ground.rounds} rounds"
 
@@ -69,7 +69,7 @@ def seeds(ground: Ground, method: str) -> str:
 
 
 def table(comparison: Comparison, place: int, columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
-    """Give the head and rows of a ground's table."""
+    """Return the head and rows of a ground's table."""
     head = ["Method", "Seeds", *(column.title for column in columns)]
     ground = comparison.grounds[place]
     rows = [
@@ -84,7 +84,7 @@ def table(comparison: Comparison, place: int, columns: Sequence[Column]) -> tupl
 
 
 def differences(comparison: Comparison, method: str, other: str) -> tuple[list[str], list[list[str]]]:
-    """Give a method's differences to another: a row a ground, with their intervals and the number of seeds."""
+    """List a method's differences to another: a row a ground, with their intervals and the number of seeds."""
     columns = [one for one in QUALITY if any(each.means for each in comparison.compared[one.name])]
     rows = []
     for place, ground in enumerate(comparison.grounds):
@@ -96,7 +96,7 @@ def differences(comparison: Comparison, method: str, other: str) -> tuple[list[s
 
 
 def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Give a table for a terminal, columns under each other."""
+    """Write a table for a terminal, columns under each other."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     return "\n".join(
         "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
@@ -105,7 +105,7 @@ def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def numbers(comparison: Comparison) -> list[dict[str, str]]:
-    """Give a row a ground and method: each column's mean, sd and number of seeds, and its difference to the baseline."""
+    """List a row a ground and method: each column's mean, sd and number of seeds, and its difference to the baseline."""
     found = []
     for place, ground in enumerate(comparison.grounds):
         for method in ordered(comparison, place):
@@ -127,7 +127,7 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def tables(comparisons: Sequence[Comparison]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Give title, head and rows of the table of each ground and side."""
+    """Yield title, head and rows of the table of each ground and side."""
     return [
         (f"{SIDES[one.side]}, {title(ground)}", *table(one, place, shown_columns(one.grounds, one.side)))
         for one in comparisons

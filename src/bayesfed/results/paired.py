@@ -26,7 +26,7 @@ class Difference:
     seeds: int
 
     def sign(self, rising: bool) -> int:
-        """Tell better (1) and worse (-1) from what the interval leaves open (0)."""
+        """Separate better (1) and worse (-1) from what the interval leaves open (0)."""
         if self.low is None or self.high is None or self.low <= 0 <= self.high:
             return 0
         return 1 if (self.mean > 0) is rising else -1
@@ -69,7 +69,7 @@ class Compared:
         return pairs
 
     def difference(self, method: str, other: str) -> Difference | None:
-        """Give the difference of a method to another; None for a method to itself, and without a common seed."""
+        """Return the difference of a method to another; None for a method to itself, and without a common seed."""
         if found := self.differences.get((method, other)):
             return found
         turned = self.differences.get((other, method))
@@ -85,7 +85,7 @@ class Compared:
         return choose(self.means, key=self.means.__getitem__, default="")
 
     def is_near(self, method: str) -> bool:
-        """Tell whether the interval of a method's difference to the best has zero in it."""
+        """Return True if the interval of a method's difference to the best has zero in it."""
         apart = self.difference(method, self.best)
         return apart is not None and apart.low is not None and apart.sign(self.column.rising) == 0
 
@@ -137,13 +137,13 @@ class Comparison:
         return signs.count(1), signs.count(0), signs.count(-1)
 
     def mean_rank(self, column: str, method: str) -> tuple[float, int] | None:
-        """Give a method's mean rank, and over how many grounds; None without any."""
+        """Compute a method's mean rank, and over how many grounds; None without any."""
         ranks = [one.ranks[method] for one in self.compared[column] if method in one.ranks]
         return (statistics.fmean(ranks), len(ranks)) if ranks else None
 
     @property
     def statements(self) -> list[str]:
-        """Say which method leads in which qualities, on how many grounds, and what it costs."""
+        """Name the method that leads in which qualities, on how many grounds, and what it costs."""
         found: dict[tuple[str, str], list[str]] = {}
         for column, words in LEADS.items():
             if led := self.leader(column):
@@ -170,7 +170,7 @@ class Comparison:
         return leader, where, [method for method, count in near.items() if count == len(shown) and method != leader]
 
     def price(self, method: str) -> str:
-        """Say what a method sends and computes beside the baseline."""
+        """Compare what a method sends and computes beside the baseline."""
         baseline, told = self.grounds[0].baseline, []
         for name, words in PRICES.items():
             both = [one.means for one in self.compared[name] if {method, baseline} <= one.means.keys()]
@@ -181,7 +181,7 @@ class Comparison:
 
 
 def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> list[Comparison]:
-    """Give both sides of the grounds of a plan; none for papers, and where nothing but searches is finished."""
+    """Return both sides of the grounds of a plan; none for papers, and where nothing but searches is finished."""
     if any(study.spec.get(kind) for study in studies for kind in ("tables", "figures", "claims")):
         return []
     runs = {record.folder.as_posix(): record.run for study in studies for record in study.records}
@@ -200,7 +200,7 @@ LEADS = {
     "worst": "best for the worst tenth of the clients",
 }
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
-"""What is said of a leader's cost; not its time, which depends on what else the machine did."""
+"""The words on a leader's cost; not its time, which depends on what else the machine did."""
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

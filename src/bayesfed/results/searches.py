@@ -38,7 +38,7 @@ class Searched:
 
     @property
     def finished(self) -> bool:
-        """Whether all its runs are finished."""
+        """True if all its runs are finished."""
         return all(summary is not None for summary in self.summaries)
 
     @cached_property
@@ -64,7 +64,7 @@ class Searched:
 
 
 def load(cells: Iterable[Cell], summary_of: Callable[[str], Mapping[str, Any] | None]) -> list[Searched]:
-    """Give the searches among a plan's cells; summary_of: that of a run's folder, None for an open run."""
+    """Collect the searches among a plan's cells; summary_of: that of a run's folder, None for an open run."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         if cell["experiment"].startswith(SEARCH):
