@@ -57,6 +57,10 @@ def study(lab: Any, stored: Callable[..., None]) -> Study:
         validation=VALIDATION,
         bytes={"down": 3_000_000, "up": 3_500_000},
         train_seconds=12.0,
+        seconds={"clients": 7.0, "server": 2.0, "testing": 3.0},
+        multiply_adds={"clients": 4_000_000_000, "server": 500_000_000},
+        passes={"global": {"global": 1, "global_sampled": 10}, "clients": {"meme": 1, "meme_sampled": 5, "local": 1}},
+        kept_numbers=[10, 0, 30],
         uncertainty={"global": {"accuracy": 0.6, "ece": 0.2}, "global_sampled": {"accuracy": 0.0, "ece": 0.06}},
         key="abc",
     )
@@ -92,6 +96,12 @@ def shown(study: Study, metric: str, method: str = "HBFL") -> str:
         ("megabytes_to_50", "4"),
         ("megabytes_to_75", "never reached"),
         ("train_seconds", "12"),
+        ("client_seconds", "7"),
+        ("server_seconds", "2"),
+        ("testing_seconds", "3"),
+        ("multiply_adds", "1.500"),  # billions, in each of three rounds
+        ("passes", "5"),  # of the clients, since HBFL is personal
+        ("kept_numbers", "20"),
         ("client_accuracy_sd_last", "20.00"),
         ("client_accuracy_worst10_last", "50.00"),
         ("client_accuracy_worst10_best", "60.00"),
@@ -110,6 +120,8 @@ def test_a_value_of_a_run(study: Study, metric: str, value: str) -> None:
         ("megabytes", "not in its record"),
         ("megabytes_to_50", "not in its record"),
         ("train_seconds", "not in its record"),
+        ("multiply_adds", "not in its record"),
+        ("passes", "not in its record"),
         ("global_on_shard_accuracy_sd_last", "not in its record"),
     ],
 )
@@ -120,8 +132,14 @@ def test_a_record_of_an_earlier_version_says_what_it_lacks(study: Study, metric:
 def test_the_server_judges_methods_that_are_not_personal(lab: Any, stored: Callable[..., None]) -> None:
     folder = lab.cell("heterogeneous", "HBFL", personal=False)
     stored(folder, [0.5])
-    add(folder, [], validation=VALIDATION)
+    add(
+        folder,
+        [],
+        validation=VALIDATION,
+        passes={"global": {"global": 1, "global_sampled": 10}, "clients": {"meme": 1}},
+    )
     (study,) = join.studies(lab.plan)
+    assert shown(study, "passes") == "10"
     assert (shown(study, "validation_nll"), shown(study, "validation_accuracy")) == ("1.250", "50.00")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +51,12 @@ class Shard:
     validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
+class Passes(threading.local):
+    """The passes through networks in one thread, as multiply-adds (see `cost`)."""
+
+    multiply_adds = 0
+
+
 class Federation:
     """All nodes of a run, and what each of them holds. Clients are numbered from 0; SERVER is the server."""
 
@@ -66,6 +73,7 @@ class Federation:
         self.check: Callable[[], None] = lambda: None
         # Called where something does not repeat itself; raises, if it can, an error that says what has been kept elsewhere.
         self.look: Callable[[], object] = lambda: None
+        self.passes = Passes()
         # What networks start from instead of these initial parameters (P,); `verify` moves them by a rounding.
         self.start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta
         self.method = run.build_method()
@@ -218,6 +226,8 @@ class Federation:
                 raise InputError(
                     f"method '{self.method.name}': {what} {tuple(theta.shape)}; expected {shape}, as model '{network.name}' has"
                 )
+            training = theta.requires_grad and torch.is_grad_enabled()
+            self.passes.multiply_adds += len(x) * (network.training_operations if training else network.operations)
             statistics = {name: c.state[prefix + name] for name in network.statistics}
             return network.logits(theta, x, statistics, c.generator).to(dtype)
 

@@ -232,7 +232,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
             while not progress.over(federation.run.budget):
                 started = time.monotonic()
                 progress = trainer.play(progress)
-                header.add(by, time.monotonic() - started, trainer.samples)
+                header.add(by, time.monotonic() - started, trainer.samples, trainer.seconds)
                 report.round_done(progress)
                 over = progress.over(federation.run.budget)
                 if not over and time.monotonic() >= place.until:
@@ -292,9 +292,16 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
         "local_epochs": budget.local_epochs,
         "batch_size": budget.batch_size,
         "train_seconds": round(header.seconds, 3),
+        "seconds": {name: round(value, 3) for name, value in header.apart.items()},
+        "kept_numbers": kept_numbers(run, progress),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
     } | summarise(progress.history, test_images(run, place), progress.round)
     run_folder.seal(place.out, summary)
+
+
+def kept_numbers(run: Run, progress: Progress) -> list[int]:
+    """Return how many numbers each client keeps between rounds."""
+    return [sum(one.numel() for one in progress.clients.get(k, {}).values()) for k in range(run.partition.clients)]
 
 
 def test_images(run: Run, place: Place) -> list[int]:

@@ -20,6 +20,15 @@ ACCURACIES = ("best", "last", "last5")
 MODELS = {"global": "global", "clients": "client", "global_on_shards": "global_on_shard"}
 """Block of a summary -> how its columns begin; those of clients are means over clients."""
 WHOLE = ("train_seconds", "megabytes_down", "megabytes_up", "megabytes")
+COUNTED = {
+    "client_seconds": "client_seconds",
+    "server_seconds": "server_seconds",
+    "testing_seconds": "testing_seconds",
+    "multiply_adds": "billion_multiply_adds_a_round",
+    "passes": "passes",
+    "kept_numbers": "kept_numbers",
+}
+"""Metric -> column of what records of earlier versions lack; there is none where no run has it."""
 SPREADS = tuple(f"client_accuracy_{spread}_{name}" for spread in ("sd", "worst10") for name in ACCURACIES)
 FIRST = ("experiment", "method", "budget", "run")
 
@@ -77,6 +86,9 @@ def numbers(record: Record) -> Iterator[tuple[str, str]]:
         yield f"{metric}_percent", value(record, metric, 100)
     for metric in WHOLE:
         yield metric, value(record, metric, 1)
+    for metric, name in COUNTED.items():
+        if counted := value(record, metric, 1):
+            yield name, counted
 
 
 def value(record: Record, metric: str, scale: int) -> str:

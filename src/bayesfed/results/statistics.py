@@ -52,7 +52,18 @@ PREDICTIVE = "predictive"
 """The server's predictor that a method is for: `global_sampled` where the record has it, else `global`."""
 
 VALIDATION = "validation_"
-COSTS = {"megabytes": "megabyte", "megabytes_down": "megabyte", "megabytes_up": "megabyte", "train_seconds": "second"}
+COSTS = {
+    "megabytes": "megabyte",
+    "megabytes_down": "megabyte",
+    "megabytes_up": "megabyte",
+    "train_seconds": "second",
+    "client_seconds": "second",
+    "server_seconds": "second",
+    "testing_seconds": "second",
+    "multiply_adds": "billion",
+    "passes": "pass",
+    "kept_numbers": "number",
+}
 """What a run costs, and its unit. `megabytes_to_<percent>`: sent until an accuracy is reached for the first time."""
 
 SPREADS = {"sd": "standard deviation over clients", "worst10": "mean of the worst tenth of the clients"}
@@ -84,6 +95,8 @@ class Statistic:
     @property
     def decimals(self) -> int | None:
         """Places behind the point as shown; None: one at most."""
+        if self.of == "multiply_adds":
+            return 3
         return None if self.kind == "first" or self.of in COSTS else 2 if self.scale == 100 else 3
 
     @property

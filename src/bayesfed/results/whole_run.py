@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bayesfed.results.run_records import RunRecord, number
@@ -29,7 +29,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
     """
     summary = run.summary or {}
     if statistic.of in COSTS:
-        return reached(run, statistic.argument) if statistic.kind == "first" else cost(summary, statistic.of)
+        return reached(run, statistic.argument) if statistic.kind == "first" else cost(summary, statistic.of, personal)
     if statistic.of.startswith(VALIDATION):
         return validation(summary, statistic.of.removeprefix(VALIDATION), personal)
     if statistic.of in SPREADS:
@@ -64,14 +64,35 @@ def of_predictor(run: RunRecord, statistic: Statistic, metric: str) -> Found:
     return run.undefined(model, TAILS.get(statistic.name, 1)).get(metric) or "not a number"
 
 
-def cost(summary: Mapping[str, Any], name: str) -> Found:
-    """Find the megabytes that server and clients sent each other in all rounds, or the seconds of training."""
-    if name == "train_seconds":
-        return float(summary["train_seconds"]) if "train_seconds" in summary else UNRECORDED
-    if "bytes" not in summary:
-        return UNRECORDED
-    sent: Mapping[str, int] = summary["bytes"]
-    return (sum(sent.values()) if name == "megabytes" else sent[name.removeprefix("megabytes_")]) / 1e6
+def cost(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
+    """Find what a run costs, in the units of COSTS: in all its rounds, but multiply-adds in one.
+
+    Kept numbers are the mean over the clients that keep any.
+    """
+    key, find = COST_OF[name]
+    return float(find(summary[key], summary["rounds"], personal)) if summary.get(key) else UNRECORDED
+
+
+COST_OF: Mapping[str, tuple[str, Callable[[Any, int, bool], float]]] = {
+    "megabytes": ("bytes", lambda sent, *_: sum(sent.values()) / 1e6),
+    "megabytes_down": ("bytes", lambda sent, *_: sent["down"] / 1e6),
+    "megabytes_up": ("bytes", lambda sent, *_: sent["up"] / 1e6),
+    "train_seconds": ("train_seconds", lambda seconds, *_: seconds),
+    "client_seconds": ("seconds", lambda seconds, *_: seconds["clients"]),
+    "server_seconds": ("seconds", lambda seconds, *_: seconds["server"]),
+    "testing_seconds": ("seconds", lambda seconds, *_: seconds["testing"]),
+    "multiply_adds": ("multiply_adds", lambda counted, rounds, _: sum(counted.values()) / rounds / 1e9),
+    "passes": ("passes", lambda counted, _, personal: passes(counted, personal)),
+    "kept_numbers": ("kept_numbers", lambda kept, *_: statistics.fmean(list(filter(None, kept)) or [0])),
+}
+"""Cost -> the key of a summary that has it, and what it is there, given the rounds and whether the method is personal."""
+
+
+def passes(counted: Mapping[str, Mapping[str, int]], personal: bool) -> float:
+    """Find the most passes of an image through a network that a prediction takes, by the server's predictors, or of a
+    personal method by the clients'.
+    """
+    return float(max(((counted["global"] if not personal else {}) or counted["clients"]).values()))
 
 
 def reached(run: RunRecord, accuracy: float) -> Found:
