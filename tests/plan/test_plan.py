@@ -851,3 +851,13 @@ def test_foreign_data_are_planned_fetched_and_stood_in_for(config: dict[str, Any
     assert not [one for one in cifar["changes"] if "foreign" in one]
     runs = [run_file.resolve(mapping) for mapping in (run.to_dict() for run in plan.make(config | {"seeds": [0]})[1])]
     assert [run.tasks.mistakes for run in runs] == [True, True]
+
+
+def test_a_callback_is_in_every_run_file_and_changes_nothing(config: dict[str, Any]) -> None:
+    Path("own", "callbacks").mkdir(parents=True)
+    Path("own", "callbacks", "mine.py").write_text("CALLBACKS = {'mine': print}\n")
+    plain, followed = plan.make(config), plan.make(config | {"plugins": "own", "run": {"on_round": "mine"}})
+    assert followed[0]["cells"] == plain[0]["cells"]
+    assert [run.on_round for run in followed[1]] == ["mine"] * len(plain[1])
+    with pytest.raises(InputError, match=r"config.run.on_round: no callback is named 'mien'; did you mean 'mine'"):
+        plan.make(config | {"plugins": "own", "run": {"on_round": "mien"}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from bayesfed.core import files, helper_modules, plugins
-from bayesfed.core.errors import InputError, file_on, of_machine
+from bayesfed.core.errors import InputError, RunStopped, file_on, in_own_part, of_machine, words
 from bayesfed.data import partition, store
 from bayesfed.engine import checkpoint, device
 from bayesfed.engine.device import Compute
@@ -30,7 +31,8 @@ from bayesfed.engine.signals import Stop, Stopped
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained
 from bayesfed.models.pretrained import SCRATCH
-from bayesfed.runs import run_folder
+from bayesfed.runs import callbacks, run_folder
+from bayesfed.runs.callbacks import OnRound, RoundDone
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.run_file import difference
 from bayesfed.runs.spec import Run
@@ -57,6 +59,7 @@ class Place:
     executor: str = "auto"  # another than the device's own one is for debugging
     weights: Path = plugins.WEIGHTS  # with the files of pretrained weights that run files name
     partitions: Path | None = None  # where they are, unless in the data folder
+    on_round: OnRound | None = None  # called after every round, beside the run file's own
     until: float = math.inf  # of time.monotonic(): from then on it stops after a round, with its checkpoint
 
 
@@ -232,9 +235,11 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
             while not progress.over(federation.run.budget):
                 started = time.monotonic()
                 progress = trainer.play(progress)
-                header.add(by, time.monotonic() - started, trainer.samples, trainer.seconds)
+                seconds = time.monotonic() - started
+                header.add(by, seconds, trainer.samples, trainer.seconds)
                 report.round_done(progress)
                 over = progress.over(federation.run.budget)
+                tell(federation.run, place, progress, over, seconds)
                 if not over and time.monotonic() >= place.until:
                     raise Stopped(leave("as its time is over"))
                 if over or time.monotonic() - saved > wait:
@@ -247,11 +252,33 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
             # An OSError is that of a terminal that is gone, for whoever writes to it.
             if stop.raised and isinstance(error, Stopped | OSError):
                 raise Stopped(leave()) from None
-            if of_machine(error) and progress.round > kept:
+            if (of_machine(error) or isinstance(error, RunStopped)) and progress.round > kept:
                 with contextlib.suppress(Exception):  # of a GPU or a disk that does no more: what was kept before stays
                     save()
             raise
     return progress
+
+
+def tell(run: Run, place: Place, progress: Progress, last: bool, seconds: float) -> None:
+    """Call the functions that are to know of every round; raise RunStopped where one fails, or stops a run that goes on."""
+    functions = [place.on_round] if place.on_round else []
+    if run.on_round:
+        functions.append(callbacks.registry.plugin(run.on_round, "on_round").value())
+    if not functions:
+        return
+    rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))[::-1]
+    at = f"round {progress.round} of {run.budget.rounds}"
+    done = RoundDone(written(run), place.out, progress.round, run.budget.rounds, last, callbacks.metrics(rows),
+                     callbacks.sent(rows), seconds)  # fmt: skip
+    try:
+        stops = callbacks.STOP in [function(done) for function in functions]
+    except Exception as error:
+        where = in_own_part(error) or "a function"
+        raise RunStopped(
+            f"on_round: {where} failed after {at}: {words(error)}; mend it, and run it again to go on"
+        ) from error
+    if stops and not last:
+        raise RunStopped(f"{place.out}: stopped by on_round after {at}; run it again to go on")
 
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
