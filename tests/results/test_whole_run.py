@@ -51,6 +51,8 @@ def study(lab: Any, stored: Callable[..., None]) -> Study:
     shards = [(3, k, "meme_sampled", "shard_nll", 1.0 + k) for k in (0, 1)]
     sent = [(at, "global", "communication", f"bytes_{way}", 1e6) for at in (1, 2, 3) for way in ("down", "up")]
     more = [(3, "global", "global_sampled", "test_auroc_foreign_cifar100", 0.8)]
+    more += [(3, "global", "global_sampled", "test_fpr95_foreign_cifar100", 0.3), (3, 0, "meme", "shard_aurc", 0.04)]
+    more += [(3, "global", "global", f"test_{name}", 0.05) for name in ("adaptive_ece", "classwise_ece")]
     add(
         folder,
         [*ece, *sampled, *shards, *sent, *more],
@@ -82,6 +84,10 @@ def shown(study: Study, metric: str, method: str = "HBFL") -> str:
         ("global_sampled_ece_last", "6.00"),
         ("global_ece_last", "20.00"),
         ("predictive_auroc_foreign_svhn_last", "0.800"),
+        ("predictive_fpr95_foreign_svhn_last", "30.00"),
+        ("global_adaptive_ece_last", "5.00"),
+        ("global_classwise_ece_last5", "5.00"),
+        ("meme_aurc_last", "4.00"),
         ("meme_accuracy_best", "70.00"),  # the mean over clients, round by round: 30, 50, 70
         ("meme_accuracy_last5", "50.00"),
         ("meme_sampled_nll_last", "1.500"),

@@ -13,8 +13,8 @@ from bayesfed.engine import method_checks
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.node import GLOBAL, SAMPLED, Node
 from bayesfed.methods.predictors import Predictor
-from bayesfed.metrics.classification import accuracy, bins, uncertainty
-from bayesfed.metrics.detection import detection, entropy
+from bayesfed.metrics.classification import accuracy, bins, further, uncertainty
+from bayesfed.metrics.detection import detection, entropy, fpr95
 from bayesfed.runs.run_folder import Row
 from bayesfed.runs.summary import LAST, PASSES
 
@@ -135,7 +135,7 @@ class Evaluation:
                 self.off.append((predictor.name, method_checks.off_one(log_probabilities)))
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if self.detailed:
-                    values |= uncertainty(log_probabilities, truth)
+                    values |= uncertainty(log_probabilities, truth) | further(log_probabilities, truth)
                 if self.detailed and name == "test":
                     values |= self.tasks(node.client, predictor, log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
@@ -189,23 +189,22 @@ class Evaluation:
         run asks.
 
         on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
-        mean and sd over resamplings.
+        mean and sd over resamplings, FPR95 of all images.
         """
-        asked, found = self.federation.run.tasks, {}
+        asked: dict[str, tuple[Tensor, Tensor]] = {}  # by task: scores, and which are to be told from the rest
         own = entropy(on_test)
-        if asked.mistakes:
-            found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
+        if self.federation.run.tasks.mistakes:
+            asked["mistakes"] = own, on_test.argmax(-1) != truth
         for name, images in self.federation.foreign.items():
             everything = torch.arange(len(images), device=own.device)
             predicted = self.predict(client, predictor, images, everything, f" of images of '{name}'")
             scores = torch.cat([own, entropy(predicted)])
-            foreign = torch.arange(len(scores), device=own.device) >= len(own)
-            found[f"foreign_{name}"] = detection(scores, foreign, self.federation.resamplings(len(scores)))
-        return {
-            f"auroc_{name}{end}": value
-            for name, both in found.items()
-            for end, value in zip(("", "_sd"), both, strict=True)
-        }
+            asked[f"foreign_{name}"] = scores, torch.arange(len(scores), device=own.device) >= len(own)
+        found = {}
+        for name, (scores, positive) in asked.items():
+            mean, sd = detection(scores, positive, self.federation.resamplings(len(scores)))
+            found |= {f"auroc_{name}": mean, f"auroc_{name}_sd": sd, f"fpr95_{name}": fpr95(scores, positive)}
+        return found
 
     def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
         """Measure the accuracy of a predictor of the server on the test images of each of the clients.

@@ -7,7 +7,7 @@ from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
-from bayesfed.results.statistics import FOREIGN, LEVELS, VALIDATION, read_metric
+from bayesfed.results.statistics import LEVELS, VALIDATION, foreign_of, read_metric
 
 OF_KIND = {  # what each kind of claim has beside what all have
     "higher": ("method", "than"),
@@ -85,14 +85,13 @@ def of_experiments(study: cells.Study, names: Iterable[str]) -> list[cells.Recor
 def of_level(records: Sequence[cells.Record], metric: str, own: Mapping[str, Any]) -> list[cells.Record]:
     """Return the records of a metric; raises InputError where none of these experiments has any."""
     found, statistic = cells.of_metric(records, metric, own)
-    if statistic.of.startswith(FOREIGN):
-        asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
+    if asked := foreign_of(statistic.of):
         one_of(asked, formatting.unique(name for record in found for name in record.foreign), "OOD dataset of its runs")
     if records and not found:
         raise InputError(f"'{metric}': {named(records)} {without(metric.partition('_')[0])}")
     if statistic.of.startswith(VALIDATION):
         asked_for(found, "validation", metric)
-    if statistic.of.startswith("auroc_mistakes"):
+    if statistic.of.startswith(("auroc_mistakes", "fpr95_mistakes")):
         asked_for(found, "mistakes", metric)
     if statistic.name == "labelled":
         asked_for(found, "active", metric)

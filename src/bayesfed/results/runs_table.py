@@ -12,9 +12,11 @@ from bayesfed.results.formatting import text, unique
 from bayesfed.results.per_run import OfRun, Rows
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.run_records import RunRecord, number
-from bayesfed.results.statistics import RUN, read_metric
+from bayesfed.results.statistics import FOREIGN_FPR, RUN, read_metric
 
-UNITS = {"accuracy": "_percent", "ece": "_percent", "mce": "_percent", "nll": "_nats"}
+UNITS = {"nll": "_nats"} | dict.fromkeys(
+    ("accuracy", "ece", "mce", "adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes"), "_percent"
+)
 """Ends of columns; Brier scores and AUROCs have no unit."""
 ACCURACIES = ("best", "last", "last5")
 MODELS = {"global": "global", "clients": "client", "global_on_shards": "global_on_shard"}
@@ -104,12 +106,17 @@ def percent(value: object) -> str:
 
 def column(model: str, metric: str) -> str:
     """Name the column of a predictor's metric."""
-    return f"{model}_{metric}{UNITS.get(metric, '')}"
+    return f"{model}_{metric}{unit(metric)}"
+
+
+def unit(metric: str) -> str:
+    """Give the end of a metric's column."""
+    return "_percent" if metric.startswith(FOREIGN_FPR) else UNITS.get(metric, "")
 
 
 def measured(metric: str, value: object) -> str:
     """Write a metric in the unit of its column."""
-    if UNITS.get(metric) == "_percent":
+    if unit(metric) == "_percent":
         return percent(value)
     return "" if (finite := number(value)) is None else f"{finite:.5g}"
 

@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bayesfed.results.run_records import RunRecord, number
-from bayesfed.results.statistics import COSTS, FOREIGN, PREDICTIVE, SPREADS, TAILS, VALIDATION, Statistic
+from bayesfed.results.statistics import (
+    CALIBRATION,
+    COSTS,
+    PREDICTIVE,
+    SPREADS,
+    TAILS,
+    VALIDATION,
+    Statistic,
+    foreign_of,
+)
 from bayesfed.runs.run_folder import NO_GLOBAL
 
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
@@ -39,7 +48,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
 
 def recorded(metric: str, foreign: Mapping[str, str]) -> str:
     """Give the name of a metric in the record of a run, which has the names of the datasets used."""
-    asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
+    asked = foreign_of(metric)
     return metric.replace(asked, foreign.get(asked, asked)) if asked else metric
 
 
@@ -139,7 +148,7 @@ def spread(summary: Mapping[str, Any], statistic: Statistic) -> Found:
 
 def of_mean_network(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
     """Say that a calibration is of the mean network, and where that of the average over samples is, if there is one."""
-    if statistic.predictor or statistic.of not in ("nll", "brier", "ece", "mce"):
+    if statistic.predictor or statistic.of not in CALIBRATION:
         return ""
     sampled = any(run.summary and "accuracy" in run.measured("global_sampled") for run in runs)
     return f"{MEAN_NETWORK}; the average over weight samples: {PREDICTIVE}_{statistic.of}_{statistic.name}" * sampled

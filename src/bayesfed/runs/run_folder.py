@@ -76,9 +76,10 @@ def undefined(metric: str, value: float, accuracy: float) -> str:
     """
     if not math.isnan(value):
         return INFINITE if math.isinf(value) else ""
-    if metric.startswith("auroc_foreign"):
+    if metric.startswith(("auroc_foreign", "fpr95_foreign")):
         return NO_FOREIGN
-    return ONE_KIND.get(accuracy, NO_NUMBER) if metric.startswith("auroc_mistakes") else NO_NUMBER
+    of_mistakes = metric.startswith(("auroc_mistakes", "fpr95_mistakes"))
+    return ONE_KIND.get(accuracy, NO_NUMBER) if of_mistakes else NO_NUMBER
 
 
 def refused(path: Path, why: str) -> InputError:
