@@ -43,7 +43,8 @@ class Header:
 
     A resume keeps the precision, and on the same device the executor; seconds and samples add up, `sessions` say by
     what machine, code and versions, each with its rounds and seconds, and `run` is the run file. `apart`: of the
-    seconds those of clients, server and testing.
+    seconds those of clients, server and testing. `rounds_asked`: whether the method has asked how many rounds there
+    are, as it may have before that was noted. `begun`: the key and rounds of the run that it has gone on from.
     """
 
     key: str
@@ -54,6 +55,8 @@ class Header:
     sessions: list[dict[str, Any]] = field(default_factory=list)
     run: Mapping[str, Any] = field(default_factory=dict)
     apart: dict[str, float] = field(default_factory=dict)
+    rounds_asked: bool = True
+    begun: Mapping[str, Any] | None = None
 
     def add(self, by: Mapping[str, Any], seconds: float, samples: int, apart: Seconds) -> None:
         """Count a round, to the last session where that was `by` the same."""

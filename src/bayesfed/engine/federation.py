@@ -79,6 +79,7 @@ class Federation:
         self.method = run.build_method()
         self.clients = run.partition.clients
         self.rounds = run.budget.rounds  # fewer where `patience` ends the run early
+        self.rounds_asked = False  # whether the method has asked a node how many there are
         if partition is not None:
             (whole,) = datasets
             whole, partition = partitions.as_dealt(whole, partition, run.partition, run.budget.seed)
@@ -187,7 +188,7 @@ class Federation:
             client=client,
             clients=self.clients,
             round_number=round_number,
-            rounds=self.rounds,
+            rounds=self.tell_rounds,
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
@@ -206,6 +207,11 @@ class Federation:
         )
         node.reseed("noise")
         return node
+
+    def tell_rounds(self) -> int:
+        """Return how many rounds there are, to a method, and note that it has asked."""
+        self.rounds_asked = True
+        return self.rounds
 
     def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
         """Return a client's network with the run's precision around it: logits in the dtype of the states.

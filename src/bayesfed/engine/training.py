@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from bayesfed.core import files, helper_modules, plugins
-from bayesfed.core.errors import InputError, RunStopped, file_on, in_own_part, of_machine, words
+from bayesfed.core.errors import InputError, RunStopped, file_on, of_machine
 from bayesfed.data import partition, store
-from bayesfed.engine import checkpoint, device
+from bayesfed.engine import checkpoint, device, longer
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
 from bayesfed.engine.federation import Federation
@@ -32,7 +32,7 @@ from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained
 from bayesfed.models.pretrained import SCRATCH
 from bayesfed.runs import callbacks, run_folder
-from bayesfed.runs.callbacks import OnRound, RoundDone
+from bayesfed.runs.callbacks import OnRound
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.run_file import difference
 from bayesfed.runs.spec import Run
@@ -158,26 +158,19 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     if on == "cuda" and executor == DEFAULT["cpu"]:
         raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
-    header = checkpoint.Header(run.key, device.choose_precision(place.precision, on), executor, run=written(run))
-    progress: Progress | None = None
-    if stored := checkpoint.found(place.checkpoint):
-        progress, header = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
-        if header.sessions and header.sessions[-1]["by"]["device"] != on:
-            device.choose_precision(header.precision, on)  # a CPU lacks one that a GPU has
-            header.executor = executor
-        for option, asked, begun in (
-            ("precision", place.precision, header.precision),
-            ("executor", place.executor, header.executor),
-        ):
-            if asked not in ("auto", begun):
-                raise InputError(
-                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
-                    f"{' and '.join(map(str, stored))}"
-                )
+    header = checkpoint.Header(
+        run.key, device.choose_precision(place.precision, on), executor, run=written(run), rounds_asked=False
+    )
+    progress, header = stored(run, place, on, header)
+    shorter = longer.find(run, place.out, place.checkpoint, header, on) if progress is None else None
     federation = None
     if progress is None or not progress.over(run.budget):
         compute = device.configure(on, header.precision, place.gpu_slots)
         federation = assemble(run, place, compute, process.load(run, place.data))
+        if shorter:
+            print(f"{place.out}: goes on from {shorter.folder}, round {shorter.progress.round}", file=sys.stderr)
+            progress, header = longer.go_on(shorter, federation, header)
+            checkpoint.save(place.checkpoint, progress, header)
     else:
         build_partition(run, place)  # the results name it
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
@@ -189,6 +182,31 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         write_results(run, place, on, progress, header)
         checkpoint.delete_older(place.checkpoint, run.key)
         report.write(f"checkpoint: {place.checkpoint}")
+
+
+def stored(run: Run, place: Place, on: str, header: checkpoint.Header) -> tuple[Progress | None, checkpoint.Header]:
+    """Return the progress of a run and its header from its checkpoint; None and `header` without one.
+
+    Raises InputError where the run is asked for another way of computing than it was begun with.
+    """
+    paths = checkpoint.found(place.checkpoint)
+    if not paths:
+        return None, header
+    executor = header.executor
+    progress, header = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
+    if header.sessions and header.sessions[-1]["by"]["device"] != on:
+        device.choose_precision(header.precision, on)  # a CPU lacks one that a GPU has
+        header.executor = executor
+    for option, asked, begun in (
+        ("precision", place.precision, header.precision),
+        ("executor", place.executor, header.executor),
+    ):
+        if asked not in ("auto", begun):
+            raise InputError(
+                f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
+                f"{' and '.join(map(str, paths))}"
+            )
+    return progress, header
 
 
 def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
@@ -237,6 +255,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
                 progress = trainer.play(progress)
                 seconds = time.monotonic() - started
                 header.add(by, seconds, trainer.samples, trainer.seconds)
+                header.rounds_asked |= federation.rounds_asked
                 report.round_done(progress)
                 over = progress.over(federation.run.budget)
                 tell(federation.run, place, progress, over, seconds)
@@ -261,24 +280,11 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
 
 def tell(run: Run, place: Place, progress: Progress, last: bool, seconds: float) -> None:
     """Call the functions that are to know of every round; raise RunStopped where one fails, or stops a run that goes on."""
-    functions = [place.on_round] if place.on_round else []
-    if run.on_round:
-        functions.append(callbacks.registry.plugin(run.on_round, "on_round").value())
-    if not functions:
-        return
-    rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))[::-1]
-    at = f"round {progress.round} of {run.budget.rounds}"
-    done = RoundDone(written(run), place.out, progress.round, run.budget.rounds, last, callbacks.metrics(rows),
-                     callbacks.sent(rows), seconds)  # fmt: skip
-    try:
-        stops = callbacks.STOP in [function(done) for function in functions]
-    except Exception as error:
-        where = in_own_part(error) or "a function"
-        raise RunStopped(
-            f"on_round: {where} failed after {at}: {words(error)}; mend it, and run it again to go on"
-        ) from error
-    if stops and not last:
-        raise RunStopped(f"{place.out}: stopped by on_round after {at}; run it again to go on")
+    if functions := callbacks.of(run.on_round, place.on_round):
+        rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))[::-1]
+        at = progress.round, run.budget.rounds
+        found = callbacks.metrics(rows), callbacks.sent(rows)
+        callbacks.call(functions, callbacks.RoundDone(written(run), place.out, *at, last, *found, seconds))
 
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
@@ -302,6 +308,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
     }
     if not provenance["helpers"]:
         del provenance["helpers"]
+    if header.begun:
+        provenance["begun"] = header.begun
     if len(header.sessions) > 1:
         provenance["sessions"] = header.sessions
     if leak := method.leak():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core import plugins
+from bayesfed.core.errors import RunStopped, in_own_part, words
 from bayesfed.runs.run_folder import Row
 from bayesfed.runs.summary import COMMUNICATION, COMPUTATION
 
@@ -59,3 +60,23 @@ def metrics(rows: Iterable[Row]) -> dict[str, float]:
 def sent(rows: Iterable[Row]) -> dict[str, int]:
     """Return the bytes of a round by their way."""
     return {row.metric.removeprefix("bytes_"): int(row.value) for row in rows if row.model == COMMUNICATION}
+
+
+def of(name: str | None, function: OnRound | None) -> list[OnRound]:
+    """Return the functions of a run: that of its run file by name, and one that was given."""
+    named = [registry.plugin(name, "on_round").value()] if name else []
+    return [*named, *([function] if function else [])]
+
+
+def call(functions: Iterable[OnRound], done: RoundDone) -> None:
+    """Call functions with a round; raise RunStopped where one fails, or stops a run that would go on."""
+    at = f"round {done.round} of {done.rounds}"
+    try:
+        stops = STOP in [function(done) for function in functions]
+    except Exception as error:
+        where = in_own_part(error) or "a function"
+        raise RunStopped(
+            f"on_round: {where} failed after {at}: {words(error)}; mend it, and run it again to go on"
+        ) from error
+    if stops and not done.last:
+        raise RunStopped(f"{done.folder}: stopped by on_round after {at}; run it again to go on")
