@@ -200,7 +200,7 @@ class Evaluation:
             predicted = self.predict(client, predictor, images, everything, f" of images of '{name}'")
             scores = torch.cat([own, entropy(predicted)])
             asked[f"foreign_{name}"] = scores, torch.arange(len(scores), device=own.device) >= len(own)
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, (scores, positive) in asked.items():
             mean, sd = detection(scores, positive, self.federation.resamplings(len(scores)))
             found |= {f"auroc_{name}": mean, f"auroc_{name}_sd": sd, f"fpr95_{name}": fpr95(scores, positive)}
