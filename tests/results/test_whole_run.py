@@ -251,3 +251,14 @@ def test_files_beside_a_table(study: Study, lab: Any, rows: Any, tmp_path: Path)
     assert (hbfl["global_sampled_ece_percent"], hbfl["client_meme_sampled_nll_nats"]) == ("6", "1.5")
     assert (hbfl["validation_client_local_nll_nats"], hbfl["validation_best_round"]) == ("0.7", "2")
     assert (fml["megabytes_down"], fml["validation_best_round"]) == ("", "")
+
+
+def test_bytes_that_were_computed_later_are_told(lab: Any, stored: Callable[..., None]) -> None:
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.3, 0.6], key="abc")
+    (folder / "bytes.json").write_text('{"key": "abc", "how": "later", "down": [1000000, 2000000], "up": [0, 500000]}')
+    (study,) = join.studies(lab.plan)
+    assert [shown(study, name) for name in ("megabytes", "megabytes_down", "megabytes_to_30")] == ["3.5", "3", "1"]
+    table = TABLE | {"columns": [{"title": "MB", "method": "HBFL", "metric": "megabytes"}]}
+    _, (row,) = tables.layout(study, table, cells.rows(study, table))
+    assert row["note"] == "computed later, without training"

@@ -27,6 +27,9 @@ NEVER = "never reached"
 MEAN_NETWORK = "of the mean network"
 """Said of calibration that is not of the average over weight samples, where a record has that, too."""
 
+LATER = "computed later, without training"
+"""Said of bytes that are not in a record."""
+
 Found = float | str
 """A value, or why a finished run has none."""
 
@@ -38,7 +41,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
     """
     summary = run.summary or {}
     if statistic.of in COSTS:
-        return reached(run, statistic.argument) if statistic.kind == "first" else cost(summary, statistic.of, personal)
+        return reached(run, statistic.argument) if statistic.kind == "first" else cost(run, statistic.of, personal)
     if statistic.of.startswith(VALIDATION):
         return validation(summary, statistic.of.removeprefix(VALIDATION), personal)
     if statistic.of in SPREADS:
@@ -73,12 +76,14 @@ def of_predictor(run: RunRecord, statistic: Statistic, metric: str) -> Found:
     return run.undefined(model, TAILS.get(statistic.name, 1)).get(metric) or "not a number"
 
 
-def cost(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
+def cost(run: RunRecord, name: str, personal: bool) -> Found:
     """Find what a run costs, in the units of COSTS: in all its rounds, but multiply-adds in one.
 
     Kept numbers are the mean over the clients that keep any.
     """
-    key, find = COST_OF[name]
+    summary, (key, find) = run.summary or {}, COST_OF[name]
+    if later := run.sent_later:
+        summary = summary | {"bytes": {way: sum(each) for way, each in later.items()}}
     return float(find(summary[key], summary["rounds"], personal)) if summary.get(key) else UNRECORDED
 
 
@@ -109,7 +114,7 @@ def reached(run: RunRecord, accuracy: float) -> Found:
 
     It is that of the server's model on the full test set, or without one the mean of the clients' on their shards.
     """
-    sent = run.measured("communication")
+    sent = run.sent
     if not sent:
         return UNRECORDED
     curve = run.curves.get("global") or run.mean_of_clients
@@ -144,6 +149,11 @@ def spread(summary: Mapping[str, Any], statistic: Statistic) -> Found:
     if not values:
         return next(iter(block.get("missing", {}).values()), UNRECORDED)
     return statistics.pstdev(values) if statistic.of == "sd" else statistics.fmean(values[: -(-len(values) // 10)])
+
+
+def computed_later(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
+    """Say that bytes are not from the records, where that is so."""
+    return LATER if statistic.of.startswith("megabytes") and any(run.sent_later for run in runs) else ""
 
 
 def of_mean_network(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
