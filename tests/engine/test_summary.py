@@ -100,6 +100,8 @@ def test_a_run_that_ends_early_says_what_it_has() -> None:
         ("auroc_mistakes", math.nan, 0.0, "only mistakes"),
         ("auroc_mistakes", math.nan, 0.5, "not a number"),
         ("auroc_foreign_svhn", math.nan, 0.5, "no OOD images"),
+        ("fpr95_mistakes", math.nan, 1.0, "no mistakes"),
+        ("fpr95_foreign_svhn", math.nan, 0.5, "no OOD images"),
         ("nll", math.inf, 0.5, "infinite"),
         ("nll", math.nan, 1.0, "not a number"),
     ],
@@ -125,5 +127,5 @@ def test_a_model_without_mistakes(mapping: Make, data_dir: Path) -> None:
     of.method.server_predictors = knowing  # type: ignore[method-assign]
     found = summary(of, play(of, 1))["uncertainty"]["global"]
     assert (found["accuracy"], found["auroc_mistakes"], found["auroc_mistakes_sd"]) == (1.0, None, None)
-    assert found["missing"] == dict.fromkeys(("auroc_mistakes", "auroc_mistakes_sd"), "no mistakes")
+    assert found["missing"] == dict.fromkeys(("auroc_mistakes", "auroc_mistakes_sd", "fpr95_mistakes"), "no mistakes")
     assert 0 <= found["auroc_foreign_few-parity"] <= 1

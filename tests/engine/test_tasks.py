@@ -42,14 +42,16 @@ def test_every_method_has_them_from_the_same_code(name: str, mapping: Make, data
     plain = play(federation(mapping(name), data_dir), 2)
     assert all(torch.equal(tensor, tensors(plain)[key]) for key, tensor in tensors(asked).items())
     tested = {(row.round, row.client, row.model) for row in plain.history if row.metric == "test_nll"}
-    new = [row for row in asked.history if "auroc" in row.metric]
+    new = [row for row in asked.history if "auroc" in row.metric or "fpr95" in row.metric]
     found = {
         metric: {(r.round, r.client, r.model) for r in new if r.metric == metric} for metric in {r.metric for r in new}
     }
     assert found == {
-        f"test_auroc_{what}{end}": tested for what in ("mistakes", "foreign_few-parity") for end in ("", "_sd")
+        f"test_{metric}": tested
+        for what in ("mistakes", "foreign_few-parity")
+        for metric in (f"auroc_{what}", f"auroc_{what}_sd", f"fpr95_{what}")
     }
-    assert [row for row in asked.history if "auroc" not in row.metric] == plain.history
+    assert [row for row in asked.history if row not in new] == plain.history
 
 
 def no_numbers_for(images: int) -> Callable[..., list[Predictor]]:

@@ -76,7 +76,7 @@ def test_a_run_folder_is_whole(train: Train, mapping: Make, tmp_path: Path) -> N
     plain = {
         (row["client"], row["metric"])
         for row in rows
-        if row["round"] == "1" and row["model"] not in ("server", "communication")
+        if row["round"] == "1" and row["model"] not in ("server", "communication", "computation")
     }
     assert plain == {("global", "test_accuracy"), *((str(k), "shard_accuracy") for k in range(4))}
 
@@ -232,7 +232,7 @@ def together(data_dir: Path, tmp_path: Path) -> Callable[..., int]:
 
 def record(folder: Path, checkpoint: Path) -> tuple[Any, ...]:
     """What a run leaves, but for the time that it took: metrics, run file, provenance, summary, tensors."""
-    timed = ("train_seconds", "samples_per_second", "files", "digest")  # digests change with the times
+    timed = ("train_seconds", "seconds", "samples_per_second", "files", "digest")  # digests change with the times
     whole = [json.loads((folder / name).read_text()) for name in ("provenance.json", "summary.json")]
     plain = [{key: value for key, value in one.items() if key not in timed} for one in whole]
     return (folder / "metrics.csv").read_bytes(), (folder / "run.yaml").read_bytes(), plain, tensors(checkpoint)
@@ -370,7 +370,8 @@ def test_a_run_without_any_value_ends(train: Train, mapping: Make, tmp_path: Pat
     assert json.loads((tmp_path / "out/summary.json").read_text())["diverged"]["round"] == 1
     rows = (tmp_path / "out/metrics.csv").read_text().splitlines()
     assert [row.split(",")[:4] for row in rows[1:]] == [
-        ["1", "global", "communication", f"bytes_{way}"] for way in ("down", "up")
+        *(["1", "global", "communication", f"bytes_{way}"] for way in ("down", "up")),
+        *(["1", "global", "computation", f"multiply_adds_{whose}"] for whose in ("clients", "server")),
     ]
     assert cli.main(["verify", str(tmp_path / "out"), "--data", str(data_dir)]) == 0
 

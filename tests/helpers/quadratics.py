@@ -42,7 +42,7 @@ class Quadratics:
         """Client k, or the server, -1, with an empty state."""
         generator = torch.Generator().manual_seed(1000 * self.round + k + 1)
         return Node(
-            client=k, clients=len(self.b), round_number=self.round, rounds=100, epochs=1, batches=0, n=self.n[k], total=self.n[:-1].sum(),
+            client=k, clients=len(self.b), round_number=self.round, rounds=lambda: 100, epochs=1, batches=0, n=self.n[k], total=self.n[:-1].sum(),
             models={}, generator=generator, initial=lambda name: self.start.clone(),
             shared=len(self.start), sizes={"global": [len(self.start)]}, classes=2, seed=lambda *args: None,
             accuracy=lambda *args: torch.zeros(()), images=lambda: (torch.zeros(0), torch.zeros(0)), scaling=None,

@@ -260,6 +260,7 @@ def test_the_server_trains_on_images_that_no_client_has(mapping: Make, data_dir:
         "ensemble",
         "server",
         "communication",
+        "computation",
     }
 
 

@@ -220,4 +220,4 @@ def test_a_client_predicts_by_the_embedding_as_it_was_sent(mapping: Make, data_d
 def test_a_finished_run_has_no_network_of_classes(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     run = bayesfed.train(mapping("pfedgp"), tmp_path / "out", data=data_dir)
     assert (run.server, run.client(0)) == ({}, {})
-    assert set(run.metrics["model"]) == {"personal", "communication"}
+    assert set(run.metrics["model"]) == {"personal", "communication", "computation"}

@@ -1,11 +1,14 @@
 """Metrics against numbers worked out by hand and against scikit-learn."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss
 
-from bayesfed.metrics.classification import accuracy, uncertainty
+from bayesfed.metrics.classification import BINS, accuracy, further, uncertainty
 
 
 def test_by_hand() -> None:
@@ -39,3 +42,57 @@ def test_against_scikit_learn() -> None:
 def test_a_certain_and_right_prediction_is_perfect() -> None:
     found = uncertainty(torch.tensor([[0.0, -1e9]]), torch.tensor([0]))
     assert found == {"nll": 0.0, "brier": 0.0, "ece": 0.0, "mce": 0.0}
+
+
+def random_predictions(n: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    log_p = torch.randn(n, classes, generator=generator, dtype=torch.float64).mul(2).log_softmax(-1)
+    return log_p, torch.multinomial(log_p.exp(), 1, generator=generator)[:, 0]
+
+
+@pytest.mark.parametrize(("n", "classes"), [(1, 2), (7, 3), (450, 10), (1000, 100)])
+def test_further_metrics_by_plain_loops(n: int, classes: int) -> None:
+    """The definitions, image by image in float64."""
+    log_p, y = random_predictions(n, classes)
+    found = {name: float(value) for name, value in further(log_p, y).items()}
+    p, labels = log_p.exp().numpy(), y.numpy()
+    right, confidence = p.argmax(1) == labels, p.max(1)
+    order = sorted(range(n), key=lambda i: -confidence[i])
+    risks, errors = [], 0
+    for k, i in enumerate(order, 1):
+        errors += not right[i]
+        risks.append(errors / k)
+    assert found["aurc"] == pytest.approx(sum(risks) / n, abs=1e-12)
+    cuts = [b * n // BINS for b in range(BINS + 1)]
+    bins = [order[start:end] for start, end in itertools.pairwise(cuts)]
+    gaps = [abs(sum(right[i] - confidence[i] for i in one)) for one in bins]
+    assert found["adaptive_ece"] == pytest.approx(sum(gaps) / n, abs=1e-12)
+    total = 0.0
+    for c in range(classes):
+        of_bin = np.ceil(p[:, c] * BINS).clip(1) - 1  # left ends excluded
+        total += sum(abs((p[of_bin == b, c] - (labels[of_bin == b] == c)).sum()) for b in range(BINS)) / n
+    assert found["classwise_ece"] == pytest.approx(total / classes, abs=1e-12)
+
+
+def test_adaptive_and_classwise_ece_against_scikit_learns_curves() -> None:
+    """Quantile bins of equally many images; of each class its own curve, weighted by the images in its bins."""
+    log_p, y = random_predictions(450, 4)
+    found = further(log_p, y)
+    p, labels = log_p.exp().numpy(), y.numpy()
+    right = p.argmax(1) == labels
+    # Confidences by their rank, so that no quantile lies between two images of a bin.
+    ranks = p.max(1).argsort().argsort() / 449
+    share, _ = calibration_curve(right, ranks, n_bins=BINS, strategy="quantile")
+    means = np.sort(p.max(1)).reshape(BINS, -1).mean(1)
+    assert found["adaptive_ece"] == pytest.approx(np.abs(share - means).mean(), abs=1e-12)
+    total = 0.0
+    for c in range(4):
+        share, mean = calibration_curve(labels == c, p[:, c], n_bins=BINS)
+        counts = np.histogram(p[:, c], np.linspace(0, 1, BINS + 1))[0]
+        total += (counts[counts > 0] * np.abs(share - mean)).sum() / 450
+    assert found["classwise_ece"] == pytest.approx(total / 4, abs=1e-12)
+
+
+def test_a_certain_and_right_prediction_has_nothing_further() -> None:
+    found = further(torch.tensor([[0.0, -1e9]]), torch.tensor([0]))
+    assert found == {"adaptive_ece": 0.0, "classwise_ece": 0.0, "aurc": 0.0}

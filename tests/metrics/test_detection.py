@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from bayesfed.metrics import detection
-from bayesfed.metrics.detection import auroc, balanced, entropy
+from bayesfed.metrics.detection import auroc, balanced, entropy, fpr95
 
 
 def test_entropy_by_hand() -> None:
@@ -74,3 +74,20 @@ def test_mean_and_sd_over_resamplings() -> None:
         each.append(roc_auc_score(positive[first].numpy(), scores[first].numpy()))
     assert mean.item() == pytest.approx(np.mean(each), abs=1e-12)
     assert sd.item() == pytest.approx(np.std(each, ddof=1), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=2, max_size=120))
+def test_fpr_at_95_percent_is_scikit_learns(images: list[tuple[int, bool]]) -> None:
+    """The first point of the whole ROC curve that reaches it, with ties."""
+    scores = torch.tensor([score / 31 for score, _ in images], dtype=torch.float64)
+    positive = torch.tensor([one for _, one in images])
+    found = fpr95(scores, positive).item()
+    if positive.all() or not positive.any():
+        assert math.isnan(found)
+        return
+    false, true, _ = roc_curve(positive.numpy(), scores.numpy(), drop_intermediate=False)
+    assert found == pytest.approx(false[np.flatnonzero(true >= 0.95 - 1e-12)[0]], abs=1e-12)
+
+
+def test_a_score_that_is_no_number_has_no_fpr() -> None:
+    assert math.isnan(fpr95(torch.tensor([0.1, math.nan, 0.3]), torch.tensor([False, True, True])).item())

@@ -851,3 +851,31 @@ def test_foreign_data_are_planned_fetched_and_stood_in_for(config: dict[str, Any
     assert not [one for one in cifar["changes"] if "foreign" in one]
     runs = [run_file.resolve(mapping) for mapping in (run.to_dict() for run in plan.make(config | {"seeds": [0]})[1])]
     assert [run.tasks.mistakes for run in runs] == [True, True]
+
+
+def test_a_callback_is_in_every_run_file_and_changes_nothing(config: dict[str, Any]) -> None:
+    Path("own", "callbacks").mkdir(parents=True)
+    Path("own", "callbacks", "mine.py").write_text("CALLBACKS = {'mine': print}\n")
+    plain, followed = plan.make(config), plan.make(config | {"plugins": "own", "run": {"on_round": "mine"}})
+    assert followed[0]["cells"] == plain[0]["cells"]
+    assert [run.on_round for run in followed[1]] == ["mine"] * len(plain[1])
+    with pytest.raises(InputError, match=r"config.run.on_round: no callback is named 'mien'; did you mean 'mine'"):
+        plan.make(config | {"plugins": "own", "run": {"on_round": "mien"}})
+
+
+def test_a_predictor_that_no_method_has_is_refused(config: dict[str, Any]) -> None:
+    """At planning, by its name; one of another method of the experiment, too, where a column names its method."""
+    table = {"title": "t", "experiment": "first", "rows": {"alpha": [100]}}
+
+    def plan_with(**column: Any) -> None:
+        experiments = {"first": {"axes": {"partition.alpha": [100]}}, "second": {"skip": True}, "tasks": {"skip": True}}
+        plan.make(config | {"experiments": experiments, "tables": {"mine": table | {"columns": [column]}}})
+
+    plan_with(method="FML", metric="meme_ece_last")
+    plan_with(method="FedAvg", metric="predictive_ece_last")
+    with pytest.raises(
+        InputError, match=r"config.tables.mine: 'mem_ece_last': FML has no predictor 'mem'; did you mean 'meme'"
+    ):
+        plan_with(method="FML", metric="mem_ece_last")
+    with pytest.raises(InputError, match=r"'meme_ece_last': FedAvg has no predictor 'meme'"):
+        plan_with(method="FedAvg", metric="meme_ece_last")

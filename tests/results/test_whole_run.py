@@ -51,12 +51,18 @@ def study(lab: Any, stored: Callable[..., None]) -> Study:
     shards = [(3, k, "meme_sampled", "shard_nll", 1.0 + k) for k in (0, 1)]
     sent = [(at, "global", "communication", f"bytes_{way}", 1e6) for at in (1, 2, 3) for way in ("down", "up")]
     more = [(3, "global", "global_sampled", "test_auroc_foreign_cifar100", 0.8)]
+    more += [(3, "global", "global_sampled", "test_fpr95_foreign_cifar100", 0.3), (3, 0, "meme", "shard_aurc", 0.04)]
+    more += [(3, "global", "global", f"test_{name}", 0.05) for name in ("adaptive_ece", "classwise_ece")]
     add(
         folder,
         [*ece, *sampled, *shards, *sent, *more],
         validation=VALIDATION,
         bytes={"down": 3_000_000, "up": 3_500_000},
         train_seconds=12.0,
+        seconds={"clients": 7.0, "server": 2.0, "testing": 3.0},
+        multiply_adds={"clients": 4_000_000_000, "server": 500_000_000},
+        passes={"global": {"global": 1, "global_sampled": 10}, "clients": {"meme": 1, "meme_sampled": 5, "local": 1}},
+        kept_numbers=[10, 0, 30],
         uncertainty={"global": {"accuracy": 0.6, "ece": 0.2}, "global_sampled": {"accuracy": 0.0, "ece": 0.06}},
         key="abc",
     )
@@ -78,6 +84,10 @@ def shown(study: Study, metric: str, method: str = "HBFL") -> str:
         ("global_sampled_ece_last", "6.00"),
         ("global_ece_last", "20.00"),
         ("predictive_auroc_foreign_svhn_last", "0.800"),
+        ("predictive_fpr95_foreign_svhn_last", "30.00"),
+        ("global_adaptive_ece_last", "5.00"),
+        ("global_classwise_ece_last5", "5.00"),
+        ("meme_aurc_last", "4.00"),
         ("meme_accuracy_best", "70.00"),  # the mean over clients, round by round: 30, 50, 70
         ("meme_accuracy_last5", "50.00"),
         ("meme_sampled_nll_last", "1.500"),
@@ -92,6 +102,12 @@ def shown(study: Study, metric: str, method: str = "HBFL") -> str:
         ("megabytes_to_50", "4"),
         ("megabytes_to_75", "never reached"),
         ("train_seconds", "12"),
+        ("client_seconds", "7"),
+        ("server_seconds", "2"),
+        ("testing_seconds", "3"),
+        ("multiply_adds", "1.500"),  # billions, in each of three rounds
+        ("passes", "5"),  # of the clients, since HBFL is personal
+        ("kept_numbers", "20"),
         ("client_accuracy_sd_last", "20.00"),
         ("client_accuracy_worst10_last", "50.00"),
         ("client_accuracy_worst10_best", "60.00"),
@@ -110,6 +126,8 @@ def test_a_value_of_a_run(study: Study, metric: str, value: str) -> None:
         ("megabytes", "not in its record"),
         ("megabytes_to_50", "not in its record"),
         ("train_seconds", "not in its record"),
+        ("multiply_adds", "not in its record"),
+        ("passes", "not in its record"),
         ("global_on_shard_accuracy_sd_last", "not in its record"),
     ],
 )
@@ -120,8 +138,14 @@ def test_a_record_of_an_earlier_version_says_what_it_lacks(study: Study, metric:
 def test_the_server_judges_methods_that_are_not_personal(lab: Any, stored: Callable[..., None]) -> None:
     folder = lab.cell("heterogeneous", "HBFL", personal=False)
     stored(folder, [0.5])
-    add(folder, [], validation=VALIDATION)
+    add(
+        folder,
+        [],
+        validation=VALIDATION,
+        passes={"global": {"global": 1, "global_sampled": 10}, "clients": {"meme": 1}},
+    )
     (study,) = join.studies(lab.plan)
+    assert shown(study, "passes") == "10"
     assert (shown(study, "validation_nll"), shown(study, "validation_accuracy")) == ("1.250", "50.00")
 
 
@@ -212,3 +236,14 @@ def test_files_beside_a_table(study: Study, lab: Any, rows: Any, tmp_path: Path)
     assert (hbfl["global_sampled_ece_percent"], hbfl["client_meme_sampled_nll_nats"]) == ("6", "1.5")
     assert (hbfl["validation_client_local_nll_nats"], hbfl["validation_best_round"]) == ("0.7", "2")
     assert (fml["megabytes_down"], fml["validation_best_round"]) == ("", "")
+
+
+def test_bytes_that_were_computed_later_are_told(lab: Any, stored: Callable[..., None]) -> None:
+    folder = lab.cell("heterogeneous", "HBFL")
+    stored(folder, [0.3, 0.6], key="abc")
+    (folder / "bytes.json").write_text('{"key": "abc", "how": "later", "down": [1000000, 2000000], "up": [0, 500000]}')
+    (study,) = join.studies(lab.plan)
+    assert [shown(study, name) for name in ("megabytes", "megabytes_down", "megabytes_to_30")] == ["3.5", "3", "1"]
+    table = TABLE | {"columns": [{"title": "MB", "method": "HBFL", "metric": "megabytes"}]}
+    _, (row,) = tables.layout(study, table, cells.rows(study, table))
+    assert row["note"] == "computed later, without training"

@@ -77,7 +77,7 @@ def add_pack(commands: Commands) -> None:
 def pack(args: argparse.Namespace) -> None:
     """Run `bayesfed pack`."""
     from bayesfed.plan import cleaning
-    from bayesfed.runs import run_folder
+    from bayesfed.runs import packing, run_folder
 
     for folder in args.folders:
         records = [summary.parent for summary in sorted(folder.rglob(run_folder.SUMMARY))]
@@ -85,5 +85,5 @@ def pack(args: argparse.Namespace) -> None:
             raise InputError(f"{folder}: there is no finished run in it; give a run folder, or a folder of them")
         before = cleaning.in_words(cleaning.size(sorted(folder.rglob(run_folder.METRICS))))
         packed = sum(map(run_folder.pack_record, records))
-        after = cleaning.in_words(cleaning.size(sorted(folder.rglob(run_folder.PACKED))))
+        after = cleaning.in_words(cleaning.size(sorted(folder.rglob(packing.PACKED))))
         print(f"{folder}: {packed} of {len(records)} records packed; metrics had {before}, and have {after} packed")

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add the commands `train` and `verify`."""
+    """Add the commands `train`, `verify` and `count-bytes`."""
     add_train(commands)
     add_verify(commands)
+    add_count_bytes(commands)
 
 
 def add_train(commands: Commands) -> None:
@@ -193,3 +194,35 @@ def verify(args: argparse.Namespace) -> None:
         sys.exit(f"bayesfed: {text}" + (f"; {len(unchecked)} could not be checked: {names}" if unchecked else ""))
     if unchecked:
         raise InputError(f"{len(unchecked)} {of} could not be checked: {names}")
+
+
+def add_count_bytes(commands: Commands) -> None:
+    """Add `bayesfed count-bytes`."""
+    text = (
+        "Compute the bytes that finished runs have sent, for records from before they were counted. "
+        "It trains nothing, and keeps them in bytes.json beside each record, marked as computed later."
+    )
+    shown = """
+        bayesfed count-bytes runs/one
+        bayesfed count-bytes runs/one runs/two --data data
+        bayesfed count-bytes results/demo/runs/digits/*/hbfl/seed~0-*
+    """
+    sub = arguments.command(commands, "count-bytes", count_bytes, text, shown)
+    sub.add_argument("folders", type=path, nargs="+", metavar="RUN_FOLDER", help="folder of a finished run")
+    arguments.data(sub)
+    arguments.partitions(sub)
+
+
+def count_bytes(args: argparse.Namespace) -> None:
+    """Run `bayesfed count-bytes`."""
+    from bayesfed.engine import bytes_later
+
+    failed = []
+    for folder in args.folders:
+        try:
+            print(f"{folder}: {bytes_later.count(folder, args.data, args.partitions)}", flush=True)
+        except InputError as error:
+            print(f"{folder}: {error}", file=sys.stderr)
+            failed.append(folder)
+    if failed:
+        raise InputError(f"{len(failed)} of {len(args.folders)} could not be counted: {', '.join(map(str, failed))}")

@@ -22,6 +22,10 @@ class InputError(Exception):
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
+class RunStopped(Exception):
+    """A function of the user's own stopped a run (`on_round`); finished rounds are in its checkpoint."""
+
+
 class UnfitImages(InputError):
     """A network that failed at images as one does that is made for others: they could be prepared."""
 
@@ -33,8 +37,8 @@ def in_a_line(error: BaseException) -> tuple[str, int] | None:
     None for any other error, which is ours and wants its traceback.
     """
     again = "what is finished is kept; start the same command again once that is mended"
-    if isinstance(error, InputError):
-        return str(error), 2
+    if isinstance(error, InputError | RunStopped):
+        return str(error), 2 if isinstance(error, InputError) else 1
     if out_of_memory(error):
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "allocation failed"
         return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once", 1
@@ -59,7 +63,7 @@ def in_a_line(error: BaseException) -> tuple[str, int] | None:
 def of_machine(error: BaseException) -> bool:
     """Return whether a run may go on where the error came: not after refused input or a fault of a user's own plugin,
     whose repair makes it another run."""
-    return out_of_memory(error) or not (isinstance(error, InputError) or in_own_part(error))
+    return out_of_memory(error) or not (isinstance(error, InputError | RunStopped) or in_own_part(error))
 
 
 def in_own_part(error: BaseException) -> str | None:

@@ -33,7 +33,7 @@ from typing import Any
 from bayesfed.core import files
 from bayesfed.core.errors import OWN, InputError, nearest, out_of_memory, words
 
-KINDS = ("methods", "networks", "datasets", "preparations", "partitions")
+KINDS = ("methods", "networks", "datasets", "preparations", "partitions", "callbacks")
 PAPERS = "papers"  # the sub-folder with papers of a user's own
 DATA = Path("data")  # where datasets are fetched to, unless a command is told otherwise
 WEIGHTS = Path("weights")  # where files of pretrained weights are, by default

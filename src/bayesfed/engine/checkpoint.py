@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.engine.active_learning import Labelled
+from bayesfed.engine.cost import Seconds
 from bayesfed.engine.rounds import Divergence, Progress
 from bayesfed.methods.node import State
 from bayesfed.runs.run_file import difference
@@ -41,7 +42,9 @@ class Header:
     """The header of a checkpoint, beside its tensors.
 
     A resume keeps the precision, and on the same device the executor; seconds and samples add up, `sessions` say by
-    what machine, code and versions, each with its rounds and seconds, and `run` is the run file.
+    what machine, code and versions, each with its rounds and seconds, and `run` is the run file. `apart`: of the
+    seconds those of clients, server and testing. `rounds_asked`: whether the method has asked how many rounds there
+    are, as it may have before that was noted. `begun`: the key and rounds of the run that it has gone on from.
     """
 
     key: str
@@ -51,10 +54,15 @@ class Header:
     samples: int = 0
     sessions: list[dict[str, Any]] = field(default_factory=list)
     run: Mapping[str, Any] = field(default_factory=dict)
+    apart: dict[str, float] = field(default_factory=dict)
+    rounds_asked: bool = True
+    begun: Mapping[str, Any] | None = None
 
-    def add(self, by: Mapping[str, Any], seconds: float, samples: int) -> None:
+    def add(self, by: Mapping[str, Any], seconds: float, samples: int, apart: Seconds) -> None:
         """Count a round, to the last session where that was `by` the same."""
         self.seconds += seconds
+        for name, value in dataclasses.asdict(apart).items():
+            self.apart[name] = self.apart.get(name, 0.0) + value
         self.samples += samples
         if not self.sessions or self.sessions[-1]["by"] != by:
             self.sessions.append({"by": by, "rounds": 0, "seconds": 0.0})

@@ -13,10 +13,10 @@ from bayesfed.engine import method_checks
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.node import GLOBAL, SAMPLED, Node
 from bayesfed.methods.predictors import Predictor
-from bayesfed.metrics.classification import accuracy, bins, uncertainty
-from bayesfed.metrics.detection import detection, entropy
+from bayesfed.metrics.classification import accuracy, bins, further, uncertainty
+from bayesfed.metrics.detection import detection, entropy, fpr95
 from bayesfed.runs.run_folder import Row
-from bayesfed.runs.summary import LAST
+from bayesfed.runs.summary import LAST, PASSES
 
 DETAILED_EVERY = 10  # rounds between evaluations of everything beyond the plain accuracies
 DETAILED_CLIENTS = 20  # at most so many clients of such a round, evenly spaced, are tested on the full test set
@@ -41,6 +41,7 @@ class Evaluation:
         self.federation, self.participants = federation, participants
         budget = federation.run.budget
         self.detailed = round_number == federation.rounds or round_number % DETAILED_EVERY == 0
+        self.final = round_number == federation.rounds
         self.late = round_number > federation.rounds - LAST
         self.every = budget.clients_on_test == "round"
         sparse = 1 if self.every else -(-len(participants) // DETAILED_CLIENTS)
@@ -49,6 +50,7 @@ class Evaluation:
         self.predicts = False  # whether anything has predicted
         self.off: list[tuple[str, Tensor]] = []  # how far probabilities were from adding up to 1, by predictor
         self.numbers: dict[tuple[int, str], Tensor] = {}  # whether all were numbers, by node and what has predicted
+        self.passes: dict[str, int] = {}  # of each predictor of clients, in the last round
         # What clients' models predict of their validation images, and the labels, by model and client.
         self.validated: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
 
@@ -133,17 +135,27 @@ class Evaluation:
                 self.off.append((predictor.name, method_checks.off_one(log_probabilities)))
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if self.detailed:
-                    values |= uncertainty(log_probabilities, truth)
+                    values |= uncertainty(log_probabilities, truth) | further(log_probabilities, truth)
                 if self.detailed and name == "test":
                     values |= self.tasks(node.client, predictor, log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
             ours = is_server and predictor.name in (GLOBAL, GLOBAL + SAMPLED)
-            if ours and "test" in predicted and node.round == node.rounds:
+            if ours and "test" in predicted and self.final:
                 readings += reliability(predictor.name, *predicted["test"])
+            readings += self.count_passes(is_server, predictor)
             readings += self.validate(node.client, predictor)
             if predictor.name == GLOBAL and "shard" in predictor.sets:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
         return readings
+
+    def count_passes(self, is_server: bool, predictor: Predictor) -> list[Reading]:
+        """Say how many passes a prediction takes, in the last round; that of clients is kept for `over_clients`."""
+        if not self.final:
+            return []
+        if is_server:
+            return [Reading("global", predictor.name, PASSES, torch.tensor(float(predictor.passes)))]
+        self.passes[predictor.name] = predictor.passes
+        return []
 
     def validate(self, client: int, predictor: Predictor) -> list[Reading]:
         """Test a predictor on the node's validation images, the server's on those of all clients.
@@ -177,23 +189,22 @@ class Evaluation:
         run asks.
 
         on_test: the predicted log probabilities (n, classes) of the full test set with the labels truth (n,). AUROC as
-        mean and sd over resamplings.
+        mean and sd over resamplings, FPR95 of all images.
         """
-        asked, found = self.federation.run.tasks, {}
+        asked: dict[str, tuple[Tensor, Tensor]] = {}  # by task: scores, and which are to be told from the rest
         own = entropy(on_test)
-        if asked.mistakes:
-            found["mistakes"] = detection(own, on_test.argmax(-1) != truth, self.federation.resamplings(len(own)))
+        if self.federation.run.tasks.mistakes:
+            asked["mistakes"] = own, on_test.argmax(-1) != truth
         for name, images in self.federation.foreign.items():
             everything = torch.arange(len(images), device=own.device)
             predicted = self.predict(client, predictor, images, everything, f" of images of '{name}'")
             scores = torch.cat([own, entropy(predicted)])
-            foreign = torch.arange(len(scores), device=own.device) >= len(own)
-            found[f"foreign_{name}"] = detection(scores, foreign, self.federation.resamplings(len(scores)))
-        return {
-            f"auroc_{name}{end}": value
-            for name, both in found.items()
-            for end, value in zip(("", "_sd"), both, strict=True)
-        }
+            asked[f"foreign_{name}"] = scores, torch.arange(len(scores), device=own.device) >= len(own)
+        found: dict[str, Tensor] = {}
+        for name, (scores, positive) in asked.items():
+            mean, sd = detection(scores, positive, self.federation.resamplings(len(scores)))
+            found |= {f"auroc_{name}": mean, f"auroc_{name}_sd": sd, f"fpr95_{name}": fpr95(scores, positive)}
+        return found
 
     def on_shards(self, predictor: Predictor, on_test: Tensor | None, clients: Sequence[int]) -> list[Reading]:
         """Measure the accuracy of a predictor of the server on the test images of each of the clients.
@@ -217,10 +228,13 @@ class Evaluation:
     def over_clients(self, readings: Sequence[Reading], q: Mapping[int, Tensor]) -> list[Reading]:
         """Return what is measured of all clients of the round together.
 
-        Each model's validation metrics, on the validation images of all of them. If clients are tested every round, also
+        The passes of each model, in the last round; its validation metrics, on the validation images of all of them. If
+        clients are tested every round, also
         sum_k q_k of the accuracies on the full test set of each model that all were tested with: FOLA's LA.
         """
-        together = []
+        together = [
+            Reading(MEAN, model, PASSES, torch.tensor(float(count))) for model, count in sorted(self.passes.items())
+        ]
         for model, of_clients in self.validated.items():
             of_each = [of_clients[k] for k in self.participants if k in of_clients]
             together += validation(MEAN, model, *(torch.cat(parts) for parts in zip(*of_each, strict=True)))
@@ -266,5 +280,6 @@ def rows(round_number: int, readings: Sequence[Reading]) -> list[Row]:
     """Return the measurements with their values on the host, fetched in one go."""
     if not readings:
         return []
-    values = torch.stack([reading.value.double() for reading in readings]).tolist()
+    device = next((reading.value.device for reading in readings if reading.value.device.type != "cpu"), None)
+    values = torch.stack([reading.value.to(device, torch.float64) for reading in readings]).tolist()
     return [Row(round_number, r.client, r.model, r.metric, value) for r, value in zip(readings, values, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +51,12 @@ class Shard:
     validation: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
+class Passes(threading.local):
+    """The passes through networks in one thread, as multiply-adds (see `cost`)."""
+
+    multiply_adds = 0
+
+
 class Federation:
     """All nodes of a run, and what each of them holds. Clients are numbered from 0; SERVER is the server."""
 
@@ -66,11 +73,13 @@ class Federation:
         self.check: Callable[[], None] = lambda: None
         # Called where something does not repeat itself; raises, if it can, an error that says what has been kept elsewhere.
         self.look: Callable[[], object] = lambda: None
+        self.passes = Passes()
         # What networks start from instead of these initial parameters (P,); `verify` moves them by a rounding.
         self.start: Callable[[np.ndarray], np.ndarray] = lambda theta: theta
         self.method = run.build_method()
         self.clients = run.partition.clients
         self.rounds = run.budget.rounds  # fewer where `patience` ends the run early
+        self.rounds_asked = False  # whether the method has asked a node how many there are
         if partition is not None:
             (whole,) = datasets
             whole, partition = partitions.as_dealt(whole, partition, run.partition, run.budget.seed)
@@ -179,7 +188,7 @@ class Federation:
             client=client,
             clients=self.clients,
             round_number=round_number,
-            rounds=self.rounds,
+            rounds=self.tell_rounds,
             epochs=epochs,
             batches=self.run.budget.local_batches,
             n=self.n[client],
@@ -198,6 +207,11 @@ class Federation:
         )
         node.reseed("noise")
         return node
+
+    def tell_rounds(self) -> int:
+        """Return how many rounds there are, to a method, and note that it has asked."""
+        self.rounds_asked = True
+        return self.rounds
 
     def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
         """Return a client's network with the run's precision around it: logits in the dtype of the states.
@@ -218,6 +232,8 @@ class Federation:
                 raise InputError(
                     f"method '{self.method.name}': {what} {tuple(theta.shape)}; expected {shape}, as model '{network.name}' has"
                 )
+            training = theta.requires_grad and torch.is_grad_enabled()
+            self.passes.multiply_adds += len(x) * (network.training_operations if training else network.operations)
             statistics = {name: c.state[prefix + name] for name in network.statistics}
             return network.logits(theta, x, statistics, c.generator).to(dtype)
 

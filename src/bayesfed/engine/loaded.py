@@ -24,15 +24,17 @@ from bayesfed.data.source import Source
 from bayesfed.engine import checkpoint as checkpoints
 from bayesfed.engine.device import Compute
 from bayesfed.engine.federation import SERVER, Federation, prefix
+from bayesfed.engine.kept import Kept, Networks
 from bayesfed.engine.rounds import Progress
 from bayesfed.engine.session import Process
 from bayesfed.engine.training import Place, assemble
 from bayesfed.engine.training import train as train_run
-from bayesfed.methods.node import GLOBAL, LOCAL, Bound, State
+from bayesfed.methods.node import GLOBAL, LOCAL, Bound
 from bayesfed.methods.predictors import Predictor
 from bayesfed.models import pretrained as pretraining
 from bayesfed.runs import run_file, spec
 from bayesfed.runs import run_folder as runfolder
+from bayesfed.runs.callbacks import OnRound
 from bayesfed.runs.described import Run, resolved
 
 if TYPE_CHECKING:
@@ -46,20 +48,32 @@ HOST = Compute(torch.device("cpu"))
 
 def train(run: Run | Mapping[str, Any] | AnyPath, out: AnyPath, *, checkpoint: AnyPath | None = None,
           data: AnyPath | None = None, device: str = "auto", precision: str = "auto", executor: str = "auto",
-          weights: AnyPath = plugins.WEIGHTS, partitions: AnyPath | None = None) -> LoadedRun:  # fmt: skip
+          weights: AnyPath = plugins.WEIGHTS, partitions: AnyPath | None = None,
+          on_round: OnRound | None = None) -> LoadedRun:  # fmt: skip
     """Train a run into the folder `out`, and load it.
 
     `run`: a `bayesfed.Run`, the mapping of a run file, or the path of one. The rest is as with `bayesfed train`: a stopped
     run goes on from its checkpoint, and a finished one is loaded. `data`: the folder with datasets; default: the run's, or
     `data`. A bundled dataset (digits and its kin) is fetched where it is missing; the error for another one names the
-    command. Raises InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT
-    or SIGHUP.
+    command. `on_round`: a function that is called with a `RoundDone` after every round, and stops the run where it returns
+    "stop". Raises InputError for wrong input or another run's folder, `bayesfed.engine.signals.Stopped` on SIGTERM, SIGINT
+    or SIGHUP, `bayesfed.core.errors.RunStopped` where `on_round` stopped it.
     """
     folder = run_folder(out, "out")
     where = Path(checkpoint) if checkpoint is not None else folder / checkpoints.FILE
     data = Path(data if data is not None else run.data if isinstance(run, Run) else plugins.DATA)
     shares = None if partitions is None else Path(partitions)
-    place = Place(folder, where, data, device, precision, executor=executor, weights=Path(weights), partitions=shares)
+    place = Place(
+        folder,
+        where,
+        data,
+        device,
+        precision,
+        executor=executor,
+        weights=Path(weights),
+        partitions=shares,
+        on_round=on_round,
+    )
     with Process() as process:
         train_run(resolved(run, data), place, process)
     return load_run(folder, checkpoint=where, data=data, weights=weights, partitions=partitions)
@@ -325,25 +339,3 @@ class LoadedRun:
             return []
         source = self._source(max(node.client, 0) if self.run.multi_task else 0)
         return [TrainedModel(predictor.name, network.module(predictor.theta, statistics), source, self)]
-
-
-class Networks(dict[str, TrainedModel]):
-    """Networks by name, of an owner in words; a name that is not there is told with those that are."""
-
-    def __init__(self, owner: str, found: Mapping[str, TrainedModel]) -> None:
-        super().__init__(found)
-        self.owner = owner
-
-    def __missing__(self, name: str) -> TrainedModel:
-        kept = f"has {', '.join(self)}" if self else "keeps no network between rounds"
-        raise KeyError(f"no network '{name}': {self.owner} {kept}")
-
-
-class Kept(State):
-    """The state that a client kept.
-
-    A tensor that it did not keep is one of no device, and so is what is computed from it.
-    """
-
-    def __missing__(self, name: str) -> Tensor:
-        return torch.empty(0, device="meta")

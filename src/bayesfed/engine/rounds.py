@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.errors import InputError, out_of_memory, words
 from bayesfed.engine import active_learning, method_checks
 from bayesfed.engine.active_learning import Labelled
+from bayesfed.engine.cost import CountedPhase, MultiplyAdds, Seconds, Stopwatch
 from bayesfed.engine.evaluation import Evaluation, Reading, rows
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
 from bayesfed.engine.federation import SERVER, Federation
@@ -23,7 +25,7 @@ from bayesfed.methods.method import Update
 from bayesfed.methods.node import Node, State
 from bayesfed.runs.run_folder import Row
 from bayesfed.runs.spec import Budget
-from bayesfed.runs.summary import COMMUNICATION, validation_curve
+from bayesfed.runs.summary import COMMUNICATION, COMPUTATION, validation_curve
 
 LABELLED = "labelled_images"  # the metric of active learning: how many all clients together trained on
 
@@ -103,7 +105,8 @@ class Visit:
 class Round:
     """A round under way: who takes part in it, how a client begins and ends, and what the server makes of it."""
 
-    def __init__(self, federation: Federation, progress: Progress, watch: Watch, first: bool) -> None:
+    def __init__(self, federation: Federation, progress: Progress, watch: Watch, first: bool,
+                 counts: MultiplyAdds) -> None:  # fmt: skip
         """`first`: whether it is the first that the process plays."""
         federation.label(progress.labelled)
         self.federation, self.before, self.number = federation, progress.clients, progress.round + 1
@@ -123,6 +126,9 @@ class Round:
         self.travelling = list(federation.statistics(SERVER, own=False))
         self.keeps: dict[int, list[str]] = {}
         self.bytes: dict[str, dict[int, int]] = {"down": {}, "up": {}}  # by client
+        self.counts = counts
+        self.phases: dict[int, Sequence[CountedPhase]] = {}  # of clients
+        self.times = Stopwatch(federation.compute.device)
         self.watch = watch
         self.trial = Trial(federation, self.order()[0]) if first else None
 
@@ -144,6 +150,7 @@ class Round:
 
     def begin(self, client: int) -> Job:
         """Make a client ready to train, with the server's message."""
+        self.times.begin(client)
         job = self.begun(client)
         return self.trial.begun(job, lambda: self.begun(client)) if self.trial else job
 
@@ -163,8 +170,10 @@ class Round:
         c.state |= method_checks.state(method, "start", method.start(c, message))
         c.state |= copy(c.arrived, c.n.device)
         c.state |= federation.rate(self.number)
-        hooks = [self.evaluation.epoch_test(client), federation.run.schedule.epoch_end()]
-        return Job(c, method_checks.phases(method, method.phases(c)), [hook for hook in hooks if hook])
+        test, decay = self.evaluation.epoch_test(client), federation.run.schedule.epoch_end()
+        hooks = [test and self.times.timed(test), decay]
+        self.phases[client] = self.counts.watched(client, method_checks.phases(method, method.phases(c)))
+        return Job(c, self.phases[client], [hook for hook in hooks if hook])
 
     def end(self, job: Job) -> Visit:
         """Return the outcome of a client that has trained."""
@@ -174,10 +183,12 @@ class Round:
         self.bytes["up"][c.client] = self.size(sent)
         update = Update(c.client, self.n[c.client], self.q[c.client], copy(sent, c.n.device))
         finite = finiteness({**c.state, **update.values})
-        readings = self.evaluation.of_client(c)
+        with self.times.testing():
+            readings = self.evaluation.of_client(c)
         # Absent clients wait on the host: a GPU holds those that it trains.
         kept = copy({name: c[name] for name in self.keeps[c.client]}, torch.device("cpu"))
         update.statistics = copy({name: c[name] for name in self.travelling}, c.n.device)
+        self.times.end(c.client)
         return Visit(update, readings, kept, finite)
 
     def size(self, sent: State) -> int:
@@ -219,13 +230,18 @@ class Trainer:
         self.executor = EXECUTORS[executor](federation)
         self.tick = tick
         self.samples = 0  # training images of the last round, times epochs
+        self.multiply_adds = MultiplyAdds(federation)
+        self.seconds = Seconds(0.0, 0.0, 0.0)  # of the last round
 
     def play(self, progress: Progress) -> Progress:
         """Play one more round; return the progress after it."""
         self.played += 1
-        now = Round(self.federation, progress, self.watch, first=self.played == 1)
+        started = time.perf_counter()
+        now = Round(self.federation, progress, self.watch, self.played == 1, self.multiply_adds)
         with self.watch.watching("a round", closely=chosen(self.played, now.number == self.federation.rounds)):
-            return self.round(now, progress)
+            played = self.round(now, progress)
+        self.seconds = now.times.seconds(time.perf_counter() - started)
+        return played
 
     def round(self, now: Round, progress: Progress) -> Progress:
         """Play this round; return the progress after it.
@@ -236,16 +252,24 @@ class Trainer:
         server, evaluation, device = now.server, now.evaluation, federation.compute.device
         drawn = server.generator.get_state()
         came: dict[int, Visit] = {}
+        now.times.mark()
         for visit in self.executor.run(now.order(), now.begin, now.end):
             came[visit.update.client] = visit
             self.tick()
         method_checks.check_messages(method, drawn, server.generator.get_state())
         visits = [came[k] for k in now.participants]
         readings = [reading for visit in visits for reading in visit.readings]
+        now.times.mark()
         readings += now.aggregate([visit.update for visit in visits])
+        now.times.mark()
         readings += evaluation.over_clients(readings, now.q)
+        now.times.mark()
         job = Job(server, method.server_phases(server))
+        before = federation.passes.multiply_adds
         run_plainly(federation, now.trial.watched(job) if now.trial else job)
+        multiply_adds = {"clients": self.multiply_adds.of_round(now.phases)}
+        multiply_adds["server"] = federation.passes.multiply_adds - before
+        now.times.mark()
         readings += evaluation.of_server(server)
         self.samples = sum(now.images().values())
         finite = {(str(v.update.client), name): flag for v in visits for name, flag in v.finite.items()}
@@ -266,6 +290,8 @@ class Trainer:
         diverged = divergence(now.number, finite | evaluation.finiteness())
         kept = progress.clients | {client: visit.kept for client, visit in came.items()}
         history = progress.history + rows(now.number, readings)
+        for whose, operations in multiply_adds.items():
+            history.append(Row(now.number, "global", COMPUTATION, f"multiply_adds_{whose}", float(operations)))
         return Progress(now.number, server.state, kept, history, diverged, progress.labelled if diverged else labelled)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -17,10 +18,10 @@ import numpy as np
 import torch
 
 from bayesfed.core import files, helper_modules, plugins
-from bayesfed.core.errors import InputError, file_on, of_machine
+from bayesfed.core.errors import InputError, RunStopped, file_on, of_machine
 from bayesfed.data import partition, store
 from bayesfed.data.schemes import Partition
-from bayesfed.engine import checkpoint, device
+from bayesfed.engine import checkpoint, device, longer
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import DEFAULT, EXECUTORS
 from bayesfed.engine.federation import Federation
@@ -31,7 +32,8 @@ from bayesfed.engine.signals import Stop, Stopped
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained
 from bayesfed.models.pretrained import SCRATCH
-from bayesfed.runs import run_folder
+from bayesfed.runs import callbacks, run_folder
+from bayesfed.runs.callbacks import OnRound
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.run_file import difference
 from bayesfed.runs.spec import Run
@@ -58,6 +60,7 @@ class Place:
     executor: str = "auto"  # another than the device's own one is for debugging
     weights: Path = plugins.WEIGHTS  # with the files of pretrained weights that run files name
     partitions: Path | None = None  # where they are, unless in the data folder
+    on_round: OnRound | None = None  # called after every round, beside the run file's own
     until: float = math.inf  # of time.monotonic(): from then on it stops after a round, with its checkpoint
 
 
@@ -156,26 +159,19 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     if on == "cuda" and executor == DEFAULT["cpu"]:
         raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
-    header = checkpoint.Header(run.key, device.choose_precision(place.precision, on), executor, run=written(run))
-    progress: Progress | None = None
-    if stored := checkpoint.found(place.checkpoint):
-        progress, header = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
-        if header.sessions and header.sessions[-1]["by"]["device"] != on:
-            device.choose_precision(header.precision, on)  # a CPU lacks one that a GPU has
-            header.executor = executor
-        for option, asked, begun in (
-            ("precision", place.precision, header.precision),
-            ("executor", place.executor, header.executor),
-        ):
-            if asked not in ("auto", begun):
-                raise InputError(
-                    f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
-                    f"{' and '.join(map(str, stored))}"
-                )
+    header = checkpoint.Header(
+        run.key, device.choose_precision(place.precision, on), executor, run=written(run), rounds_asked=False
+    )
+    progress, header = stored(run, place, on, header)
+    shorter = longer.find(run, place.out, place.checkpoint, header, on) if progress is None else None
     federation = None
     if progress is None or not progress.over(run.budget):
         compute = device.configure(on, header.precision, place.gpu_slots)
         federation = assemble(run, place, compute, process.load(run, place.data))
+        if shorter:
+            print(f"{place.out}: goes on from {shorter.folder}, round {shorter.progress.round}", file=sys.stderr)
+            progress, header = longer.go_on(shorter, federation, header)
+            checkpoint.save(place.checkpoint, progress, header)
     else:
         build_partition(run, place)  # the results name it
     with Reporter(run, place.out / "run.log", progress.round if progress else 0) as report:
@@ -187,6 +183,31 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
         write_results(run, place, on, progress, header)
         checkpoint.delete_older(place.checkpoint, run.key)
         report.write(f"checkpoint: {place.checkpoint}")
+
+
+def stored(run: Run, place: Place, on: str, header: checkpoint.Header) -> tuple[Progress | None, checkpoint.Header]:
+    """Return the progress of a run and its header from its checkpoint; None and `header` without one.
+
+    Raises InputError where the run is asked for another way of computing than it was begun with.
+    """
+    paths = checkpoint.found(place.checkpoint)
+    if not paths:
+        return None, header
+    executor = header.executor
+    progress, header = checkpoint.load(place.checkpoint, run.key, torch.device(on), written(run))
+    if header.sessions and header.sessions[-1]["by"]["device"] != on:
+        device.choose_precision(header.precision, on)  # a CPU lacks one that a GPU has
+        header.executor = executor
+    for option, asked, begun in (
+        ("precision", place.precision, header.precision),
+        ("executor", place.executor, header.executor),
+    ):
+        if asked not in ("auto", begun):
+            raise InputError(
+                f"--{option} {asked}: this run was begun with {begun}; go on with that, or delete "
+                f"{' and '.join(map(str, paths))}"
+            )
+    return progress, header
 
 
 def assemble(run: Run, place: Place, compute: Compute, datasets: list[store.Dataset]) -> Federation:
@@ -233,9 +254,12 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
             while not progress.over(federation.run.budget):
                 started = time.monotonic()
                 progress = trainer.play(progress)
-                header.add(by, time.monotonic() - started, trainer.samples)
+                seconds = time.monotonic() - started
+                header.add(by, seconds, trainer.samples, trainer.seconds)
+                header.rounds_asked |= federation.rounds_asked
                 report.round_done(progress)
                 over = progress.over(federation.run.budget)
+                tell(federation.run, place, progress, over, seconds)
                 if not over and time.monotonic() >= place.until:
                     raise Stopped(leave("as its time is over"))
                 if over or time.monotonic() - saved > wait:
@@ -248,11 +272,20 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
             # An OSError is that of a terminal that is gone, for whoever writes to it.
             if stop.raised and isinstance(error, Stopped | OSError):
                 raise Stopped(leave()) from None
-            if of_machine(error) and progress.round > kept:
+            if (of_machine(error) or isinstance(error, RunStopped)) and progress.round > kept:
                 with contextlib.suppress(Exception):  # of a GPU or a disk that does no more: what was kept before stays
                     save()
             raise
     return progress
+
+
+def tell(run: Run, place: Place, progress: Progress, last: bool, seconds: float) -> None:
+    """Call the functions that are to know of every round; raise RunStopped where one fails, or stops a run that goes on."""
+    if functions := callbacks.of(run.on_round, place.on_round):
+        rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))[::-1]
+        at = progress.round, run.budget.rounds
+        found = callbacks.metrics(rows), callbacks.sent(rows)
+        callbacks.call(functions, callbacks.RoundDone(written(run), place.out, *at, last, *found, seconds))
 
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
@@ -276,6 +309,8 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
     }
     if not provenance["helpers"]:
         del provenance["helpers"]
+    if header.begun:
+        provenance["begun"] = header.begun
     if len(header.sessions) > 1:
         provenance["sessions"] = header.sessions
     if leak := method.leak():
@@ -293,9 +328,16 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
         "local_epochs": budget.local_epochs,
         "batch_size": budget.batch_size,
         "train_seconds": round(header.seconds, 3),
+        "seconds": {name: round(value, 3) for name, value in header.apart.items()},
+        "kept_numbers": kept_numbers(run, progress),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
     } | summarise(progress.history, test_images(run, place), progress.round)
     run_folder.seal(place.out, summary)
+
+
+def kept_numbers(run: Run, progress: Progress) -> list[int]:
+    """Return how many numbers each client keeps between rounds."""
+    return [sum(one.numel() for one in progress.clients.get(k, {}).values()) for k in range(run.partition.clients)]
 
 
 def test_images(run: Run, place: Place) -> list[int]:

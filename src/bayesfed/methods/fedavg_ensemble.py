@@ -42,7 +42,8 @@ class FedAvgEnsemble(FedAvg):
             each = torch.stack([F.log_softmax(server.model(theta, x), -1) for theta in members])
             return (each + log_q[:, None, None]).logsumexp(0)
 
-        return [*super().server_predictors(server), Predictor(GLOBAL + SAMPLED, mixture, ("test",))]
+        ensemble = Predictor(GLOBAL + SAMPLED, mixture, ("test",), passes=len(members))
+        return [*super().server_predictors(server), ensemble]
 
 
 METHOD = FedAvgEnsemble

@@ -187,7 +187,8 @@ class FOLA(Method):
         return [softmax_of("local", c.model, c["theta"])]
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        line = server.state.get("ridge", ()) if server.round in (1, server.rounds) else ()
+        line: Sequence[Tensor] | Tensor = server.state.get("ridge", ())
+        line = line if len(line) and server.round in (1, server.rounds) else ()
         ridge = [
             Predictor(
                 f"ridge {place / (len(line) - 1):g}", softmax_of("", server.model, point).log_probabilities, ("test",)

@@ -120,6 +120,8 @@ class Method(metaclass=ByOptions):
     logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Names in messages that need not travel, such as what a client could compute itself: not counted as communication.
     free: ClassVar[tuple[str, ...]] = ()
+    # True where the sizes of messages depend on what is learnt, and not on the run file alone.
+    grows: ClassVar[bool] = False
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
     draws_by_image: ClassVar[bool] = False
 

@@ -140,7 +140,7 @@ class Node(Learner):
     counts from 1. `classes` are those of the node's task. `total` () is the number of all clients' training images.
     """
 
-    def __init__(self, *, client: int, clients: int, round_number: int, rounds: int, epochs: int,
+    def __init__(self, *, client: int, clients: int, round_number: int, rounds: Callable[[], int], epochs: int,
                  batches: int, n: Tensor, total: Tensor,
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
@@ -153,7 +153,7 @@ class Node(Learner):
         self.clients = clients
         self.round = round_number
         self.total = total
-        self.rounds = rounds
+        self._rounds = rounds
         self.epochs, self.batches = epochs, batches
         self.classes = classes
         self.statistics = statistics  # of each network, by their names in the state
@@ -167,6 +167,11 @@ class Node(Learner):
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.state[name] = value
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that the run is to have. Who asks cannot go on where a shorter run has ended."""
+        return self._rounds()
 
     def accuracy(self, predictor: Predictor, on_test: bool = False) -> Tensor:
         """Measure accuracy () on the node's own training images, without augmentation; or, for a method that admits to

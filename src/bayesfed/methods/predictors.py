@@ -23,6 +23,8 @@ class Predictor:
     `_sampled` averages over many networks and is evaluated in those rounds alone; it is a second evaluation of a model and
     never counts as a client's best.
 
+    `passes`: how often an image goes through a network for one prediction.
+
     `model` and `theta`, where they are given, say that it is softmax(model(theta, x)) of one network, as the node has
     it: then a finished run gives that network back as an ordinary module (`bayesfed.load_run`).
     """
@@ -32,6 +34,7 @@ class Predictor:
     sets: tuple[str, ...] = ("test", "shard")
     model: Logits | None = None
     theta: Tensor | None = None
+    passes: int = 1
 
     @property
     def sampled(self) -> bool:
@@ -59,4 +62,4 @@ def softmax_average(
         each = torch.stack([F.log_softmax(model(theta, x), -1) for theta in thetas])
         return each.logsumexp(0) - math.log(samples)
 
-    return Predictor(name + SAMPLED, log_probabilities, sets)
+    return Predictor(name + SAMPLED, log_probabilities, sets, passes=samples)

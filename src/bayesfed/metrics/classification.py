@@ -50,3 +50,39 @@ def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
         "ece": gap.sum() / len(labels),
         "mce": (gap / binned.images.clamp(min=1)).max(),
     }
+
+
+def further(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return adaptive ECE, class-wise ECE and AURC, each (), of (n, classes) against labels (n,), n at least 1.
+
+    adaptive_ece = sum_b n_b/n |acc_b - conf_b| over BINS bins of equally many images, in the order of their confidence
+    (Nixon et al. 2019). classwise_ece = mean_c sum_b n_b/n |freq_bc - conf_bc| over BINS equal bins of each class's
+    probability (Kull et al. 2019). aurc = mean_k (errors among the k most confident)/k, the area under risk over coverage
+    (Geifman and El-Yaniv 2017). Images of one confidence keep their order.
+    """
+    p = log_probabilities.double().exp()
+    confidence, predicted = p.max(-1)
+    confidence, order = confidence.sort(descending=True, stable=True)
+    wrong = (predicted != labels)[order].double()
+    return {
+        "adaptive_ece": adaptive_ece(confidence, wrong),
+        "classwise_ece": classwise_ece(p, labels),
+        "aurc": (wrong.cumsum(0) / torch.arange(1, len(wrong) + 1, device=wrong.device)).mean(),
+    }
+
+
+def adaptive_ece(confidence: Tensor, wrong: Tensor) -> Tensor:
+    """Return the adaptive ECE () from sorted confidences (n,) and whether each is wrong (n,), as numbers."""
+    n = len(confidence)
+    ends = torch.arange(BINS + 1, device=confidence.device) * n // BINS
+    gaps = torch.cat([confidence.new_zeros(1), (1 - wrong - confidence).cumsum(0)])
+    return gaps[ends].diff().abs().sum() / n
+
+
+def classwise_ece(p: Tensor, labels: Tensor) -> Tensor:
+    """Return the class-wise ECE () of probabilities (n, classes) against labels (n,)."""
+    edges = torch.linspace(0, 1, BINS + 1, dtype=p.dtype, device=p.device)[1:-1]
+    gap, bin_of = p - torch.nn.functional.one_hot(labels, p.shape[-1]), torch.bucketize(p, edges)
+    # Bin by bin, since a sum over whole columns, unlike a scattered one, repeats itself on a GPU.
+    each = [torch.where(bin_of == number, gap, 0.0).sum(0).abs().sum() for number in range(BINS)]
+    return torch.stack(each).sum() / p.numel()

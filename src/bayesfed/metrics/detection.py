@@ -1,6 +1,6 @@
 """Detection by predictive entropy: how well it tells OOD images, or misclassified ones, from the rest.
 
-AUROC over balanced resamplings (FedPPD, Tables 3 and 4).
+AUROC over balanced resamplings (FedPPD, Tables 3 and 4), and the false positive rate at 95 % true positives.
 """
 
 from __future__ import annotations
@@ -34,6 +34,18 @@ def auroc(scores: Tensor, positive: Tensor, counted: Tensor) -> Tensor:
     chosen = counted & positive
     area = ((below + not_above) * chosen).sum().double() / (2 * chosen.sum() * negative.sum()).double()
     return torch.where((scores.isnan() & counted).any(), torch.nan, area)  # sorted, NaN is the highest of all
+
+
+def fpr95(scores: Tensor, positive: Tensor) -> Tensor:
+    """Return the share () of others that score (n,) at least as high as the threshold that 95 % of the positive (n,) reach.
+
+    The highest such threshold. NaN where either kind is missing, or a score is no number.
+    """
+    ranked = torch.where(positive, scores, -torch.inf).sort(descending=True).values
+    needed = (19 * positive.sum() + 19) // 20  # ceil(0.95 n), exactly
+    threshold = ranked.gather(0, (needed - 1).clamp(min=0)[None])
+    share = ((scores >= threshold) & ~positive).sum().double() / (~positive).sum().double()
+    return torch.where(scores.isnan().any() | ~positive.any(), torch.nan, share)
 
 
 def balanced(positive: Tensor, order: Tensor) -> Tensor:

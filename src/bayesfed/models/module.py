@@ -30,7 +30,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bayesfed.core import reachable
 from bayesfed.core.errors import InputError, UnfitImages, out_of_memory, words
 from bayesfed.models.drawing import Culprit, Drawing
-from bayesfed.models.network import at_least_fp32, channels_first, layout_for
+from bayesfed.models.last_layer import linear_layers, uncast
+from bayesfed.models.network import channels_first, layout_for
 
 Build = Callable[..., nn.Module]  # of (classes, channels, size), or of (classes, shape)
 
@@ -111,6 +112,16 @@ class ModuleNetwork:
         for count in (1, 2):
             self.try_batch(count, theta)
         self._mine = threading.local()
+
+    @functools.cached_property
+    def training_operations(self) -> int:
+        """The multiply-adds for one image, with the way back to the parameters."""
+        images = torch.zeros(2, *self.shape)
+        with BUILDING, torch.random.fork_rng(devices=[]):
+            module = self._built(0)
+            with FlopCounterMode(display=False) as counter, torch.enable_grad():
+                module(images).sum().backward()
+        return int(counter.get_total_flops()) // 2 // len(images)
 
     def _check(self, logits: Tensor, count: int) -> None:
         """Raise InputError for what are no logits (count, classes) in fp32 of so many images."""
@@ -314,31 +325,6 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 def vector(parameters: Iterable[Tensor]) -> Tensor:
     """Return all values as one vector."""
     return torch.cat([value.detach().flatten() for value in parameters])
-
-
-@contextlib.contextmanager
-def linear_layers(module: nn.Module) -> Iterator[list[str]]:
-    """Collect the names of the linear layers that a pass inside calls, as they are called."""
-    called: list[str] = []
-    hooks = [
-        part.register_forward_hook(lambda *_, name=name: called.append(name))
-        for name, part in module.named_modules()
-        if isinstance(part, nn.Linear)
-    ]
-    yield called
-    for hook in hooks:
-        hook.remove()
-
-
-def uncast(device: str, forward: Callable[..., Tensor], *given: Any, **named: Any) -> Tensor:
-    """Run a layer's forward pass on a device without autocast."""
-
-    def wide(value: Any) -> Any:
-        floats = isinstance(value, Tensor) and value.is_floating_point()
-        return value.to(at_least_fp32(value.dtype)) if floats else value
-
-    with torch.autocast(device, enabled=False):
-        return forward(*map(wide, given), **{name: wide(value) for name, value in named.items()})
 
 
 def changing(module: nn.Module, images: Tensor) -> dict[str, Tensor]:

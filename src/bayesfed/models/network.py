@@ -114,7 +114,8 @@ class Network:
 
     `network(theta, images)` gives logits of shape (batch, classes). `theta` holds every weight and bias, layer
     by layer, as one vector of `parameters` entries; the first `convolution_parameters` of them belong to the
-    convolutions. `operations` are the multiply-adds for one image. Computation runs in the dtype of the images, except
+    convolutions. `operations` are the multiply-adds for one image, `training_operations` with the way back to the
+    parameters. Computation runs in the dtype of the images, except
     the last layer's forward pass, which runs in fp32 at least: see `at_least_fp32`.
     """
 
@@ -156,6 +157,9 @@ class Network:
                 self.shapes += [(layer.out, width), (layer.out,)]
                 self.operations += layer.out * width
             width = layer.out
+            if layer is layers[0]:
+                self.training_operations = -self.operations  # whose way back does not go on to the images
+        self.training_operations += 3 * self.operations
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.parameters = sum(self.sizes)
         self.orders: dict[torch.device, tuple[Tensor, Tensor]] = {}

@@ -21,13 +21,18 @@ def check_settings(config: Tree, papers: Tree, runs: Iterable[Run], papers_folde
     short = config.get("short_runs", {})
     own = any(Path(spec["published_file"]).parent != papers_folder for spec in papers.values())
     for key, used in (
-        ("plugins", own or any(plugins.lies_in_folder(one) for run in runs for one in run.own_plugins)),
+        ("plugins", own or any(plugins.lies_in_folder(one) for run in runs for one in own_of(run))),
         ("weights", any(run.weights for run in runs)),
     ):
         if config.get(key) and not used:
             raise InputError(f"config.{key}: no run takes anything of {config[key]}; leave it out, or name what it has")
     if "together" in short and not any(run.cost < short.get("below", jobs.SHORT) for run in runs):
         raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
+
+
+def own_of(run: Run) -> list[str]:
+    """Return the plugins of a run that are not ours, its callback included."""
+    return [*run.own_plugins, *([f"callbacks/{run.on_round}"] if run.on_round else [])]
 
 
 def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:

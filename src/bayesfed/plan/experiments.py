@@ -132,7 +132,7 @@ def differences(run: Run, printed: Run) -> list[str]:
     ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
     found = []
     for key in dict.fromkeys([*ours, *theirs]):
-        if key != "dataset" and ours.get(key) != theirs.get(key):
+        if key not in ("dataset", "on_round") and ours.get(key) != theirs.get(key):
             none = SCRATCH if key.startswith("weights.") else "none"
             words = [none if one.get(key) is None else shown(one[key]) for one in (ours, theirs)]
             name = key.removeprefix("partition.").removeprefix("method.").replace("_", " ").replace(".", " ")

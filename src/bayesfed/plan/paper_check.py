@@ -3,13 +3,17 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.results import cells, claims, comparison, formatting, selection, tables
 from bayesfed.results.records import Record, of_metric, select
-from bayesfed.results.statistics import FOREIGN, LEVELS, VALIDATION, read_metric
+from bayesfed.results.statistics import LEVELS, PREDICTIVE, VALIDATION, foreign_of, read_metric
 from bayesfed.results.study import Study
+
+if TYPE_CHECKING:
+    from bayesfed.runs.spec import Run
+
 
 OF_KIND = {  # what each kind of claim has beside what all have
     "higher": ("method", "than"),
@@ -28,7 +32,11 @@ UNASKED = {
 }
 
 
-def paper(study: Study, published: Path) -> None:
+Runs = Mapping[tuple[str, str], "Run"]
+"""A run of each experiment and method, by their names."""
+
+
+def paper(study: Study, published: Path, runs: Runs) -> None:
     """Check a paper; the study's records are those of its own grid, none of them run.
 
     Raises InputError that names the item, in the paper's file or in the config that added it, what is wrong in it, and the
@@ -39,8 +47,15 @@ def paper(study: Study, published: Path) -> None:
     for kind, check in (("tables", check_table), ("figures", check_figure)):
         for name, item in spec.get(kind, {}).items():
             naming(place(study, kind, name), check, study, item)
+    for name, table in spec.get("tables", {}).items():
+        for column in table["columns"]:
+            metric = column.get("metric", table.get("metric"))
+            narrowed = {"experiment": table["experiment"], **{key: column[key] for key in ("method",) if key in column}}
+            naming(place(study, "tables", name), check_predictor, study, narrowed, metric, runs)
     for claim in spec.get("claims", []):
-        naming(f"{study.paper}.yaml, claim '{claim['claim']}'", check_claim, study, claim)
+        where = f"{study.paper}.yaml, claim '{claim['claim']}'"
+        naming(where, check_claim, study, claim)
+        naming(where, check_predictor, study, {"experiment": claim["experiments"]}, claim["metric"], runs)
     for name in spec.get("summary", []):
         naming(f"{study.paper}.yaml, summary", one_of, name, spec.get("tables", {}), "table")
     naming(str(published), check_published, study, published)
@@ -87,18 +102,34 @@ def of_experiments(study: Study, names: Iterable[str]) -> list[Record]:
 def of_level(records: Sequence[Record], metric: str, own: Mapping[str, Any]) -> list[Record]:
     """Return the records of a metric; raises InputError where none of these experiments has any."""
     found, statistic = of_metric(records, metric, own)
-    if statistic.of.startswith(FOREIGN):
-        asked = statistic.of.removeprefix(FOREIGN).removesuffix("_sd")
+    if asked := foreign_of(statistic.of):
         one_of(asked, formatting.unique(name for record in found for name in record.foreign), "OOD dataset of its runs")
     if records and not found:
         raise InputError(f"'{metric}': {named(records)} {without(metric.partition('_')[0])}")
     if statistic.of.startswith(VALIDATION):
         asked_for(found, "validation", metric)
-    if statistic.of.startswith("auroc_mistakes"):
+    if statistic.of.startswith(("auroc_mistakes", "fpr95_mistakes")):
         asked_for(found, "mistakes", metric)
     if statistic.name == "labelled":
         asked_for(found, "active", metric)
     return found
+
+
+def check_predictor(study: Study, where: Mapping[str, Any], metric: str, runs: Runs) -> None:
+    """Raise InputError where a metric is of a predictor that no method of these cells has."""
+    _, statistic = read_metric(metric, study.spec.get("statistics", {}))
+    if statistic.predictor in ("", PREDICTIVE):
+        return
+    from bayesfed.engine.dry import predictor_names
+
+    records = select(study.records, where)
+    found = [predictor_names(runs[pair]) for pair in {(record.experiment, record.method): None for record in records}]
+    known = [name for of_method in found for name in sorted(of_method or ())]
+    if None not in found and statistic.predictor not in known:
+        whose = " or ".join(formatting.unique(record.method for record in records))
+        raise InputError(
+            f"'{metric}': {whose} has no predictor '{statistic.predictor}'; {nearest(statistic.predictor, known)}"
+        )
 
 
 def asked_for(records: Sequence[Record], what: str, where: str) -> None:

@@ -119,9 +119,10 @@ class Cell:
         return score(self.records, self.statistic.last5)
 
     @cached_property
-    def of_mean_network(self) -> str:
-        """The remark on a calibration that is not the predictive's."""
-        return whole_run.of_mean_network(self.statistic, [record.run for record in self.records])
+    def caveat(self) -> str:
+        """The remark on a calibration that is not the predictive's, or on bytes that no record has."""
+        runs = [record.run for record in self.records]
+        return whole_run.of_mean_network(self.statistic, runs) or whole_run.computed_later(self.statistic, runs)
 
     @cached_property
     def of_rounds(self) -> str:

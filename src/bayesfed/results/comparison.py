@@ -184,7 +184,7 @@ def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
         selection.chosen(cell.records),
         cell.of_rounds,
         study.changes(cell.records),
-        cell.of_mean_network,
+        cell.caveat,
         "" if cell.score.missing else ", ".join(cell.score.without()),
         f"published value: mean of {printed} published cells" if printed > 1 else "",
     ]

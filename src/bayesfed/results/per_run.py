@@ -7,12 +7,14 @@ from bayesfed.results.cells import Score, score
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import BUDGET, DIVERGED, Record
 from bayesfed.results.run_records import RunRecord, number
-from bayesfed.results.statistics import BEST, FOREIGN, Statistic
+from bayesfed.results.statistics import BEST, FOREIGN, FOREIGN_FPR, Statistic
 from bayesfed.results.study import Study
 
 COLUMNS = {Statistic(name): f"accuracy_{name}_percent" for name in ("best", "last", "last5")}
 """The accuracies of a client, and their columns."""
 METRICS = ("nll", "brier", "ece", "mce")
+LATER = ("adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes", "fpr95_foreign")
+"""Columns of what records of earlier versions lack; there are none where no run has it."""
 TASKS = ("auroc_mistakes", "auroc_mistakes_sd", "foreign", "auroc_foreign", "auroc_foreign_sd")
 RUN = ("experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "method", "seed")
 
@@ -118,7 +120,7 @@ def uncertainty(study: Study, runs: Iterable[OfRun]) -> Rows:
 
     NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round, and where the run was asked, AUROC of entropy for
     misclassification and OOD detection, mean and sd over resamplings; several OOD datasets are joined by `+`. A value that
-    is no number is replaced with the reason.
+    is no number is replaced with the reason. The last columns are what records have from a later version on.
     """
     found, tasks = [], False
     for columns, records in runs:
@@ -131,10 +133,14 @@ def uncertainty(study: Study, runs: Iterable[OfRun]) -> Rows:
             measured = {name: _fraction(value) for name, value in values.items()} | run.undefined(predictor)
             written = {name: measured.get(name, "") for name in (*METRICS, *TASKS[:2])}
             written["foreign"] = "+".join(study.label(name) for name in foreign)
-            for column, end in zip(TASKS[3:], ("", "_sd"), strict=True):
-                written[column] = "+".join(measured.get(f"{FOREIGN}{name}{end}", "") for name in foreign)
+            for column, kind, end in zip(
+                (*TASKS[3:], LATER[-1]), (FOREIGN, FOREIGN, FOREIGN_FPR), ("", "_sd", ""), strict=True
+            ):
+                written[column] = "+".join(measured.get(f"{kind}{name}{end}", "") for name in foreign)
+            written |= {name: measured.get(name, "") for name in LATER[:-1]}
             found.append({**columns, "predictor": predictor, **written})
-    header = [*RUN, "predictor", *METRICS, *(TASKS if tasks else ()), *BUDGET, "budget", "run"]
+    later = [name for name in LATER if any(row[name].strip("+") for row in found)]
+    header = [*RUN, "predictor", *METRICS, *(TASKS if tasks else ()), *later, *BUDGET, "budget", "run"]
     return header, [{name: row[name] for name in header} for row in found]
 
 

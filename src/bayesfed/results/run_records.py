@@ -59,6 +59,22 @@ class RunRecord:
         return int((content.get("diverged") or {}).get("round", content["rounds"]))
 
     @cached_property
+    def sent_later(self) -> dict[str, list[int]]:
+        """Bytes in each round, `down` and `up`, of a record that has none, if they were computed later; else nothing."""
+        path = self.folder / run_folder.LATER
+        if self.summary is None or "bytes" in self.summary or not path.exists():
+            return {}
+        later = json.loads(path.read_text(encoding="utf-8"))
+        return {way: later[way] for way in ("down", "up")} if later["key"] == self.summary["key"] else {}
+
+    @property
+    def sent(self) -> dict[str, Curve]:
+        """Bytes by round and way; nothing where neither the record has them nor a later computation."""
+        later = {way: dict(enumerate(each, start=1)) for way, each in self.sent_later.items()}
+        counted = self._models.get("communication", {})
+        return {name.removeprefix("bytes_"): values for name, values in counted.items()} or later  # type: ignore[return-value]
+
+    @cached_property
     def _rows(self) -> dict[tuple[str, ...], dict[str, str]]:
         """`metrics.csv` of a finished run: (client, model, metric) -> round -> value, as texts."""
         found: dict[str, dict[str, str]] = {}

@@ -11,14 +11,25 @@ from bayesfed.results.formatting import text, unique
 from bayesfed.results.per_run import OfRun, Rows
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.run_records import RunRecord, number
-from bayesfed.results.statistics import RUN, VALIDATION, read_metric
+from bayesfed.results.statistics import FOREIGN_FPR, RUN, VALIDATION, read_metric
 
-UNITS = {"accuracy": "_percent", "ece": "_percent", "mce": "_percent", "nll": "_nats"}
+UNITS = {"nll": "_nats"} | dict.fromkeys(
+    ("accuracy", "ece", "mce", "adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes"), "_percent"
+)
 """Ends of columns; Brier scores and AUROCs have no unit."""
 ACCURACIES = ("best", "last", "last5")
 MODELS = {"global": "global", "clients": "client", "global_on_shards": "global_on_shard"}
 """Block of a summary -> how its columns begin; those of clients are means over clients."""
 WHOLE = ("train_seconds", "megabytes_down", "megabytes_up", "megabytes")
+COUNTED = {
+    "client_seconds": "client_seconds",
+    "server_seconds": "server_seconds",
+    "testing_seconds": "testing_seconds",
+    "multiply_adds": "billion_multiply_adds_a_round",
+    "passes": "passes",
+    "kept_numbers": "kept_numbers",
+}
+"""Metric -> column of what records of earlier versions lack; there is none where no run has it."""
 SPREADS = tuple(f"client_accuracy_{spread}_{name}" for spread in ("sd", "worst10") for name in ACCURACIES)
 FIRST = ("experiment", "method", "budget", "run")
 
@@ -76,6 +87,9 @@ def numbers(record: Record) -> Iterator[tuple[str, str]]:
         yield f"{metric}_percent", value(record, metric, 100)
     for metric in WHOLE:
         yield metric, value(record, metric, 1)
+    for metric, name in COUNTED.items():
+        if counted := value(record, metric, 1):
+            yield name, counted
 
 
 def value(record: Record, metric: str, scale: int) -> str:
@@ -91,12 +105,17 @@ def percent(value: object) -> str:
 
 def column(model: str, metric: str) -> str:
     """Name the column of a predictor's metric."""
-    return f"{model}_{metric}{UNITS.get(metric, '')}"
+    return f"{model}_{metric}{unit(metric)}"
+
+
+def unit(metric: str) -> str:
+    """Give the end of a metric's column."""
+    return "_percent" if metric.startswith(FOREIGN_FPR) else UNITS.get(metric, "")
 
 
 def measured(metric: str, value: object) -> str:
     """Write a metric in the unit of its column."""
-    if UNITS.get(metric) == "_percent":
+    if unit(metric) == "_percent":
         return percent(value)
     return "" if (finite := number(value)) is None else f"{finite:.5g}"
 

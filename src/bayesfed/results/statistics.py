@@ -46,21 +46,36 @@ CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics 
 RUN = "run"
 """The level of whatever has one value a run, beside the accuracies of LEVELS (results/whole_run.py)."""
 
-MEASURES = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "auroc_mistakes": 1, "auroc_mistakes_sd": 1}
+CALIBRATION = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "adaptive_ece": 100, "classwise_ece": 100, "aurc": 100}
+MEASURES = CALIBRATION | {"auroc_mistakes": 1, "auroc_mistakes_sd": 1, "fpr95_mistakes": 100}
 """Metrics of a predictor in detailed rounds, and the factor by which they are shown; also
-`auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1. `last` and `last5` are of these rounds alone."""
+`auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1, and `fpr95_foreign_<dataset>`, 100. `last` and `last5` are of
+these rounds alone."""
 
 PREDICTIVE = "predictive"
 """The server's predictor that a method is for: `global_sampled` where the record has it, else `global`."""
 
 VALIDATION = "validation_"
-COSTS = {"megabytes": "megabyte", "megabytes_down": "megabyte", "megabytes_up": "megabyte", "train_seconds": "second"}
+COSTS = {
+    "megabytes": "megabyte",
+    "megabytes_down": "megabyte",
+    "megabytes_up": "megabyte",
+    "train_seconds": "second",
+    "client_seconds": "second",
+    "server_seconds": "second",
+    "testing_seconds": "second",
+    "multiply_adds": "billion",
+    "passes": "pass",
+    "kept_numbers": "number",
+}
 """Costs of a run, and their units. `megabytes_to_<percent>`: sent until an accuracy is reached for the first time."""
 
 SPREADS = {"sd": "standard deviation over clients", "worst10": "mean of the worst tenth of the clients"}
 """Measures of the spread of accuracies on clients' own shards: `client_accuracy_sd_last5`, and so on."""
 
-FOREIGN = "auroc_foreign_"
+FOREIGN, FOREIGN_FPR = "auroc_foreign_", "fpr95_foreign_"
+OF_FOREIGN = (FOREIGN, FOREIGN_FPR)
+MEASURED = "|".join([*MEASURES, *(f"{kind}.+" for kind in OF_FOREIGN)])  # as a regular expression
 POINTS = {"against", "error"}  # of what a figure shows: a point a run or a network, and no line
 OF_KIND = ("first", "best_within", "at_best_of")
 
@@ -86,6 +101,8 @@ class Statistic:
     @property
     def decimals(self) -> int | None:
         """Places behind the point as shown; None: one at most."""
+        if self.of == "multiply_adds":
+            return 3
         return None if self.kind == "first" or self.of in COSTS else 2 if self.scale == 100 else 3
 
     @property
@@ -142,7 +159,7 @@ def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
     if metric in known:
         level, _, name = metric.partition("_accuracy_")
         return level, found[name]
-    if measured := re.fullmatch(f"global_({'|'.join(MEASURES)}|{FOREIGN}.+)_(last|last5)", metric):
+    if measured := re.fullmatch(f"global_({MEASURED})_(last|last5)", metric):
         return "global", Statistic(measured[2], of=measured[1])
     if of_run := of_whole_run(metric):
         return RUN, of_run
@@ -150,8 +167,20 @@ def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
         if metric.endswith(f"_{old}"):
             raise InputError(f"unknown metric '{metric}'; write '{metric.removesuffix(old)}{new}'")
     valid = [*known, *COSTS, *(f"{VALIDATION}{name}" for name in ("accuracy", "nll", "ece"))]
-    valid += [f"{of}_{name}_last" for of in ("global", PREDICTIVE) for name in (*MEASURES, f"{FOREIGN}DATASET")]
+    valid += [
+        f"{of}_{name}_last"
+        for of in ("global", PREDICTIVE)
+        for name in (*MEASURES, *(f"{kind}DATASET" for kind in OF_FOREIGN))
+    ]
     raise InputError(f"unknown metric '{metric}'; {nearest(metric, valid)}")
+
+
+def foreign_of(metric: str) -> str:
+    """Name the OOD dataset that a metric is about; "" for none."""
+    for kind in OF_FOREIGN:
+        if metric.startswith(kind):
+            return metric.removeprefix(kind).removesuffix("_sd")
+    return ""
 
 
 def of_whole_run(metric: str) -> Statistic | None:
@@ -164,7 +193,7 @@ def of_whole_run(metric: str) -> Statistic | None:
         return Statistic(metric, "first", float(reached[1]) / 100, of="megabytes")
     if spread := re.fullmatch(f"(client|global_on_shard)_accuracy_({'|'.join(SPREADS)})_(best|last|last5)", metric):
         return Statistic(spread[3], "spread", spread[1], of=spread[2])
-    measured = rf"([a-z]\w*?)_(?:accuracy_(best|last|last5)|({'|'.join(MEASURES)}|{FOREIGN}.+)_(last|last5))"
+    measured = rf"([a-z]\w*?)_(?:accuracy_(best|last|last5)|({MEASURED})_(last|last5))"
     found = re.fullmatch(measured, metric)
     if not found or found[1] in ("global", "client", "global_on_shard", "validation"):
         return None

@@ -147,7 +147,7 @@ def table(of: Derived, name: str) -> str:
     under = f"On {hardware.places(made.values())}."
     other = "not the paper's run" if study.reproduces else "other than its file asks for"
     under += f" {APART} {other}." if any(APART in text for found in texts for text in found) else ""
-    told = unique(cell.of_mean_network for _, of_row in own for cell in of_row)
+    told = unique(cell.caveat for _, of_row in own for cell in of_row)
     under += "".join(f" {cell[0].upper()}{cell[1:]}." for cell in told if cell)
     told = unique(filter(None, (of_rounds(cell) for _, of_row in own for cell in of_row)))
     under += f" {OTHER_ROUNDS} {' or '.join(told)}." if told else ""

@@ -39,7 +39,7 @@ def layout(study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]) ->
         row["dataset_used"] = _common({cell.column: cells.used(study, cell.records) for cell in of_row})
         row["budget"] = study.budget([record for cell in of_row for record in cell.records])
         row["of_rounds"] = _where({cell.column: cell.of_rounds for cell in of_row})
-        row["note"] = _where({cell.column: cell.of_mean_network for cell in of_row})
+        row["note"] = _where({cell.column: cell.caveat for cell in of_row})
         row["chosen"] = _common({cell.column: selection.chosen(cell.records) for cell in of_row})
         found.append(row)
     said = {name: any(row[name] for row in found) for name in ("of_rounds", "note")} | {"chosen": "search" in table}

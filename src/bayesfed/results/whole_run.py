@@ -5,11 +5,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bayesfed.results.run_records import Curve, RunRecord, number
-from bayesfed.results.statistics import COSTS, FOREIGN, PREDICTIVE, SPREADS, TAILS, VALIDATION, Statistic
+from bayesfed.results.statistics import (
+    CALIBRATION,
+    COSTS,
+    PREDICTIVE,
+    SPREADS,
+    TAILS,
+    VALIDATION,
+    Statistic,
+    foreign_of,
+)
 from bayesfed.runs.run_folder import NO_GLOBAL
 
 UNRECORDED = "not in its record"  # what a cell says that is missing in a record of an earlier version
@@ -17,6 +26,9 @@ NO_VALIDATION = "no validation images"
 NEVER = "never reached"
 MEAN_NETWORK = "of the mean network"
 """Said of calibration that is not of the average over weight samples, where a record has that, too."""
+
+LATER = "computed later, without training"
+"""Said of bytes that are not in a record."""
 
 Found = float | str
 """A value, or why a finished run has none."""
@@ -29,7 +41,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
     """
     summary = run.summary or {}
     if statistic.of in COSTS:
-        return reached(run, statistic.argument) if statistic.kind == "first" else cost(summary, statistic.of)
+        return reached(run, statistic.argument) if statistic.kind == "first" else cost(run, statistic.of, personal)
     if statistic.of.startswith(VALIDATION):
         return validation(summary, statistic.of.removeprefix(VALIDATION), personal)
     if statistic.of in SPREADS:
@@ -39,7 +51,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
 
 def recorded(metric: str, foreign: Mapping[str, str]) -> str:
     """Return the name of a metric in the record of a run, which has the names of the datasets used."""
-    asked = metric.removeprefix(FOREIGN).removesuffix("_sd") if metric.startswith(FOREIGN) else ""
+    asked = foreign_of(metric)
     return metric.replace(asked, foreign.get(asked, asked)) if asked else metric
 
 
@@ -64,14 +76,37 @@ def of_predictor(run: RunRecord, statistic: Statistic, metric: str) -> Found:
     return run.undefined(model, TAILS.get(statistic.name, 1)).get(metric) or "not a number"
 
 
-def cost(summary: Mapping[str, Any], name: str) -> Found:
-    """Find the megabytes that server and clients sent each other in all rounds, or the seconds of training."""
-    if name == "train_seconds":
-        return float(summary["train_seconds"]) if "train_seconds" in summary else UNRECORDED
-    if "bytes" not in summary:
-        return UNRECORDED
-    sent: Mapping[str, int] = summary["bytes"]
-    return (sum(sent.values()) if name == "megabytes" else sent[name.removeprefix("megabytes_")]) / 1e6
+def cost(run: RunRecord, name: str, personal: bool) -> Found:
+    """Find what a run costs, in the units of COSTS: in all its rounds, but multiply-adds in one.
+
+    Kept numbers are the mean over the clients that keep any.
+    """
+    summary, (key, find) = run.summary or {}, COST_OF[name]
+    if later := run.sent_later:
+        summary = summary | {"bytes": {way: sum(each) for way, each in later.items()}}
+    return float(find(summary[key], summary["rounds"], personal)) if summary.get(key) else UNRECORDED
+
+
+COST_OF: Mapping[str, tuple[str, Callable[[Any, int, bool], float]]] = {
+    "megabytes": ("bytes", lambda sent, *_: sum(sent.values()) / 1e6),
+    "megabytes_down": ("bytes", lambda sent, *_: sent["down"] / 1e6),
+    "megabytes_up": ("bytes", lambda sent, *_: sent["up"] / 1e6),
+    "train_seconds": ("train_seconds", lambda seconds, *_: seconds),
+    "client_seconds": ("seconds", lambda seconds, *_: seconds["clients"]),
+    "server_seconds": ("seconds", lambda seconds, *_: seconds["server"]),
+    "testing_seconds": ("seconds", lambda seconds, *_: seconds["testing"]),
+    "multiply_adds": ("multiply_adds", lambda counted, rounds, _: sum(counted.values()) / rounds / 1e9),
+    "passes": ("passes", lambda counted, _, personal: passes(counted, personal)),
+    "kept_numbers": ("kept_numbers", lambda kept, *_: statistics.fmean(list(filter(None, kept)) or [0])),
+}
+"""Cost -> the key of a summary that has it, and what it is there, given the rounds and whether the method is personal."""
+
+
+def passes(counted: Mapping[str, Mapping[str, int]], personal: bool) -> float:
+    """Find the most passes of an image through a network that a prediction takes, by the server's predictors, or of a
+    personal method by the clients'.
+    """
+    return float(max(((counted["global"] if not personal else {}) or counted["clients"]).values()))
 
 
 def reached(run: RunRecord, accuracy: float) -> Found:
@@ -84,7 +119,7 @@ def reached(run: RunRecord, accuracy: float) -> Found:
 
 def sent_until(run: RunRecord, curve: Curve, accuracy: float) -> Found:
     """Find the megabytes sent, both ways, until a curve of accuracies in [0, 1] reaches one first."""
-    sent = run.measured("communication")
+    sent = run.sent
     if not sent:
         return UNRECORDED
     first = next((at for at, value in sorted(curve.items()) if value >= accuracy), None)
@@ -120,9 +155,14 @@ def spread(summary: Mapping[str, Any], statistic: Statistic) -> Found:
     return statistics.pstdev(values) if statistic.of == "sd" else statistics.fmean(values[: -(-len(values) // 10)])
 
 
+def computed_later(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
+    """Say that bytes are not from the records, where that is so."""
+    return LATER if statistic.of.startswith("megabytes") and any(run.sent_later for run in runs) else ""
+
+
 def of_mean_network(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
     """Write that a calibration is of the mean network, and the metric of the average over samples, if there is one."""
-    if statistic.predictor or statistic.of not in ("nll", "brier", "ece", "mce"):
+    if statistic.predictor or statistic.of not in CALIBRATION:
         return ""
     sampled = any(run.summary and "accuracy" in run.measured("global_sampled") for run in runs)
     return f"{MEAN_NETWORK}; the average over weight samples: {PREDICTIVE}_{statistic.of}_{statistic.name}" * sampled

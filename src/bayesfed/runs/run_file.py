@@ -16,6 +16,7 @@ from bayesfed.data.schemes import Scheme, Whole
 from bayesfed.methods.method import Method
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained as pretraining
+from bayesfed.runs import callbacks
 from bayesfed.runs.compatibility import check_counts, check_fit
 from bayesfed.runs.schedule import Schedule
 from bayesfed.runs.spec import Active, Budget, Run, Tasks
@@ -51,7 +52,17 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     remedy, for anything unknown, of the wrong type, out of range, or impossible together.
     """
     mapping = options.renamed(options.check_mapping(mapping, ""))
-    valid = [*BLOCKS, *Budget.__dataclass_fields__, "images", "schedule", "tasks", "active", "weights", "plugins"]
+    valid = [
+        *BLOCKS,
+        *Budget.__dataclass_fields__,
+        "images",
+        "schedule",
+        "tasks",
+        "active",
+        "weights",
+        "on_round",
+        "plugins",
+    ]
     if "papers" in mapping:
         raise InputError("run file: this is a sweep config; expand it with `bayesfed plan FILE --out DIR`")
     if {"paper", "reference"} <= mapping.keys():
@@ -90,7 +101,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     networks = (global_model, local)
     run = Run(
         datasets, partition, method.name, chosen, *networks, budget, folder, images, schedule, others, tasks, active,
-        read_weights(mapping.get("weights", {}), method),
+        read_weights(mapping.get("weights", {}), method), read_callback(mapping.get("on_round")),
     )  # fmt: skip
     check_fit(run, method)
     return run
@@ -190,6 +201,14 @@ def read_weights(value: object, method: type[Method]) -> tuple[tuple[str, str], 
     known = (GLOBAL, *method.networks)
     given = options.check_keys(value, known, "weights")
     return tuple((key, pretraining.check(given[key], f"weights.{key}")) for key in known if key in given)
+
+
+def read_callback(name: object) -> str | None:
+    """Read the name of a callback; raise InputError for one that there is not."""
+    if name is None:
+        return None
+    callbacks.registry.plugin(name, "on_round").value()
+    return str(name)
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

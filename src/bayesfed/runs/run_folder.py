@@ -25,6 +25,7 @@ NO_GLOBAL, NOT_ON_SHARDS = "no global model", "not tested on shards"
 # Why a metric that was measured is no number.
 INFINITE, NO_NUMBER, NO_FOREIGN = "infinite", "not a number", "no OOD images"
 ONE_KIND = {1.0: "no mistakes", 0.0: "only mistakes"}  # by accuracy: where mistakes cannot be told from the rest
+LATER = "bytes.json"  # bytes of a record from before they were counted, computed without training
 SEALED = ("run.yaml", METRICS, "provenance.json")  # not the log, which a later call may go on with
 
 
@@ -110,9 +111,10 @@ def undefined(metric: str, value: float, accuracy: float) -> str:
     """
     if not math.isnan(value):
         return INFINITE if math.isinf(value) else ""
-    if metric.startswith("auroc_foreign"):
+    if metric.startswith(("auroc_foreign", "fpr95_foreign")):
         return NO_FOREIGN
-    return ONE_KIND.get(accuracy, NO_NUMBER) if metric.startswith("auroc_mistakes") else NO_NUMBER
+    of_mistakes = metric.startswith(("auroc_mistakes", "fpr95_mistakes"))
+    return ONE_KIND.get(accuracy, NO_NUMBER) if of_mistakes else NO_NUMBER
 
 
 def refused(path: Path, why: str) -> InputError:

@@ -100,6 +100,7 @@ class Run:
     weights: tuple[
         tuple[str, str], ...
     ] = ()  # by `global` or a name of the method's `networks`: the file it starts from
+    on_round: str | None = None  # the name of a callback
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -161,6 +162,7 @@ class Run:
             | ({"tasks": vars(self.tasks) | {"foreign": list(self.tasks.foreign)}} if self.tasks != Tasks() else {})
             | ({"active": fields(self.active)} if self.active else {})
             | ({"weights": dict(self.weights)} if self.weights else {})
+            | ({"on_round": self.on_round} if self.on_round and defaults else {})
             | ({"plugins": self.plugins} if self.plugins and defaults else {})
         )
 

@@ -20,6 +20,8 @@ ACCURACIES = ("accuracy_best", "accuracy_last", "accuracy_last5")
 Curves = dict[int, dict[int, float]]  # per client: round -> accuracy
 
 COMMUNICATION = "communication"  # the model of rows about bytes sent
+COMPUTATION = "computation"  # the model of rows about multiply-adds
+PASSES = "passes"  # the metric of a predictor's passes through networks for one prediction
 
 # Why a client has no accuracy.
 NO_PREDICTORS = "no client predictors"  # the method evaluates nothing of its clients
@@ -151,6 +153,18 @@ def communication(history: Iterable[Row]) -> dict[str, Any]:
     return {"bytes": found}
 
 
+def computation(history: Iterable[Row]) -> dict[str, Any]:
+    """Count the multiply-adds of training, of all rounds together, and the passes of each predictor for one prediction."""
+    passes: dict[str, dict[str, int]] = {"clients": {}, "global": {}}
+    counted = {"clients": 0, "server": 0}
+    for row in history:
+        if row.model == COMPUTATION:
+            counted[row.metric.removeprefix("multiply_adds_")] += int(row.value)
+        elif row.metric == PASSES:
+            passes["global" if row.client == "global" else "clients"][row.model] = int(row.value)
+    return {"multiply_adds": counted, "passes": passes}
+
+
 def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
     """Return the statistics of the server's model on the full test set, and the rounds of `last` and `last5` as in
     `per_client`.
@@ -181,8 +195,8 @@ def uncertainty(history: Sequence[Row]) -> dict[str, dict[str, Any]]:
 def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> dict[str, Any]:
     """Return the parts of summary.json that the metric history gives.
 
-    They are `test_images`, `global`, `clients`, `global_on_shards`, `uncertainty`, `bytes` and, with validation images,
-    `validation`.
+    They are `test_images`, `global`, `clients`, `global_on_shards`, `uncertainty`, `bytes`, `multiply_adds`, `passes` and,
+    with validation images, `validation`.
 
     `test_images`: how many each client has. `rounds`: how many the run has had. Null stands for a client without an
     accuracy, and for a value that is not finite.
@@ -205,4 +219,5 @@ def summarise(history: list[Row], test_images: Sequence[int], rounds: int) -> di
         }
         | validation(history, server, own)
         | communication(history)
+        | computation(history)
     )

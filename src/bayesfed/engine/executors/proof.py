@@ -44,7 +44,7 @@ class Proofs:
         opens = node.round != self.round
         self.rounds += opens
         self.node, self.round = node, node.round
-        self.closely = opens and chosen(self.rounds, node.round == node.rounds)
+        self.closely = opens and chosen(self.rounds, node.round == self.federation.rounds)
         new = node.client not in self.clients and len(self.clients) < CLIENTS
         self.clients |= {node.client} if new else set()
         self.trying = self.closely or new

@@ -1,0 +1,145 @@
+"""The cost of a round: multiply-adds of training, and seconds of clients, server and testing apart."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bayesfed.engine.batches import trained_on
+from bayesfed.engine.federation import Federation
+from bayesfed.methods.node import Batch, Learner, Node, Phase
+
+
+class MultiplyAdds:
+    """Counts the multiply-adds of networks in the steps of a run's clients.
+
+    Steps are recorded and replayed: so passes through networks are counted when a step of a kind is first done, and what a
+    client does is that, times its images.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.by_image: dict[Hashable, float] = {}  # by networks and step
+
+    def watched(self, client: int, phases: Sequence[Phase]) -> list[CountedPhase]:
+        """Return the phases of a client, which count."""
+        networks = tuple(self.federation.networks[client].items())
+        return [CountedPhase(**vars(one), counts=self, key=(networks, code_of(one.step))) for one in phases]
+
+    def of_round(self, phases: Mapping[int, Sequence[CountedPhase]]) -> int:
+        """Return the multiply-adds of all clients in a round, from the phases of each."""
+        return round(
+            sum(self.images(k, one) * self.by_image.get(one.key, 0.0) for k, own in phases.items() for one in own)
+        )
+
+    def images(self, client: int, phase: Phase) -> int:
+        """Return how many images a client goes through in a phase."""
+        count, size = len(trained_on(self.federation, client, phase).train), self.federation.run.budget.batch_size
+        epochs, left = divmod(phase.batches, max(1, -(-count // size)))
+        return (phase.epochs + epochs) * count + min(left * size, count)
+
+
+@dataclass(frozen=True)
+class CountedPhase(Phase):
+    """A phase whose step is counted when it is first done, and not replayed."""
+
+    counts: MultiplyAdds | None = None
+    key: Hashable = None
+
+    def train(self, c: Learner, batch: Batch) -> None:
+        """Do one mini-batch, as a `Phase` does."""
+        assert self.counts is not None  # without a default, a dataclass takes no further field
+        passes, by_image = self.counts.federation.passes, self.counts.by_image
+        before = passes.multiply_adds
+        super().train(c, batch)
+        by_image.setdefault(self.key, (passes.multiply_adds - before) / len(batch.y))
+
+
+def code_of(step: Any) -> Hashable:
+    """Return what is the same of a step in every round, also where a method makes it again in each."""
+    if isinstance(step, functools.partial):
+        return code_of(step.func)
+    code: Hashable = getattr(step, "__code__", None)
+    return code or type(step).__qualname__
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """The time of rounds: clients that train, the server that aggregates and trains, and all else, which is testing."""
+
+    clients: float
+    server: float
+    testing: float
+
+
+@dataclass
+class Stopwatch:
+    """Marks moments of a round, on a GPU by events on its streams: the host only queues work there.
+
+    Clients side by side share the time that all took together, in proportion to their own.
+    """
+
+    device: torch.device
+    moments: list[Any] = field(default_factory=list)  # of the round's stages, in order
+    begun: dict[int, Any] = field(default_factory=dict)  # by client
+    clients: list[tuple[Any, Any]] = field(default_factory=list)  # of each that is done: from, to
+    tests: list[tuple[Any, Any]] = field(default_factory=list)  # of clients
+
+    def now(self) -> Any:
+        """Return this moment."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def mark(self) -> None:
+        """Note that a stage of the round ends here, and the next begins."""
+        self.moments.append(self.now())
+
+    def begin(self, client: int) -> None:
+        """Note that a client begins."""
+        self.begun[client] = self.now()
+
+    def end(self, client: int) -> None:
+        """Note that a client is done."""
+        self.clients.append((self.begun[client], self.now()))
+
+    @contextmanager
+    def testing(self) -> Iterator[None]:
+        """Count what a client does inside as testing."""
+        start = self.now()
+        yield
+        self.tests.append((start, self.now()))
+
+    def timed(self, test: Callable[[Node], None]) -> Callable[[Node], None]:
+        """Return a hook that is counted as testing."""
+
+        def hook(c: Node) -> None:
+            with self.testing():
+                test(c)
+
+        return hook
+
+    def between(self, one: Any, other: Any) -> float:
+        """Return the seconds between two moments; a GPU must be done with both."""
+        return float(other - one if self.device.type != "cuda" else one.elapsed_time(other) / 1000)
+
+    def seconds(self, whole: float) -> Seconds:
+        """Return the time of a round that took `whole` seconds.
+
+        Its marks: the begin, clients done, aggregated, clients' tests put together, server trained.
+        """
+        stages = [self.between(*pair) for pair in itertools.pairwise(self.moments)]
+        every = sum(self.between(*pair) for pair in self.clients)
+        tested = sum(self.between(*pair) for pair in self.tests)
+        clients = stages[0] * (1 - tested / every if every else 1)
+        server = stages[1] + stages[3]
+        return Seconds(clients, server, max(0.0, whole - clients - server))

@@ -1,0 +1,174 @@
+"""Functions that are called after every round: what they are told, how they stop a run, and those of the docs."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import bayesfed
+from bayesfed import cli
+from bayesfed.core import plugins
+from bayesfed.core.errors import InputError, RunStopped
+from bayesfed.engine import checkpoint
+from bayesfed.runs import run_file
+from bayesfed.runs.callbacks import RoundDone
+
+Make = Callable[..., dict[str, Any]]
+GUIDE = (Path(__file__).parents[2] / "docs/guides/follow-a-run.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"<!-- a callback for (\w+): .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL))
+STOPPING = """
+def stopping(done):
+    with open("seen.txt", "a") as seen:
+        seen.write(f"{done.round} of {done.rounds} in {done.folder}\\n")
+    return "stop" if done.round == 2 else None
+
+def failing(done):
+    return 1 / 0
+
+CALLBACKS = {"stopping": stopping, "failing": failing, "number": 3}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of own plugins, from where commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own/callbacks").mkdir(parents=True)
+    yield tmp_path / "own"
+    plugins.use(None)
+
+
+def test_a_function_is_told_of_every_round(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    seen: list[RoundDone] = []
+    result = bayesfed.train(mapping("hbfl", rounds=3), tmp_path / "out", data=data_dir, on_round=seen.append)
+    assert [(one.round, one.rounds, one.last) for one in seen] == [(1, 3, False), (2, 3, False), (3, 3, True)]
+    assert all(one.folder == tmp_path / "out" and one.run["rounds"] == 3 and one.seconds > 0 for one in seen)
+    assert seen[-1].metrics["global/test_accuracy"] == result.summary["global"]["accuracy_last"]
+    rows = result.metrics.query("round == 3 and metric == 'shard_accuracy' and model == 'meme'")
+    assert seen[-1].metrics["clients/meme/shard_accuracy"] == pytest.approx(rows["value"].mean(), rel=1e-5)
+    assert {way: sum(one.bytes[way] for one in seen) for way in ("down", "up")} == result.summary["bytes"]
+    assert not [name for name in seen[-1].metrics if "reliability" in name or "communication" in name]
+
+
+def test_a_run_that_was_stopped_is_not_finished_and_goes_on(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    out, run = tmp_path / "out", mapping(rounds=3)
+    with pytest.raises(RunStopped, match="out: stopped by on_round after round 1 of 3; run it again to go on"):
+        bayesfed.train(run, out, data=data_dir, on_round=lambda done: "stop")
+    assert not (out / "summary.json").exists()
+    later: list[int] = []
+    result = bayesfed.train(
+        run, out, data=data_dir, on_round=lambda done: later.append(done.round) or "stop" * done.last
+    )
+    assert later == [2, 3]  # after the last round there is nothing to stop
+    whole = bayesfed.train(run, tmp_path / "whole", data=data_dir)
+    assert result.metrics.equals(whole.metrics)
+
+
+def test_a_function_that_fails_loses_no_round(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    def failing(done: RoundDone) -> None:
+        if done.round == 2:
+            raise KeyError("teh")
+
+    with pytest.raises(RunStopped, match="on_round: a function failed after round 2 of 3: KeyError: 'teh'; mend it"):
+        bayesfed.train(mapping(rounds=3), tmp_path / "out", data=data_dir, on_round=failing)
+    assert checkpoint.load_one(tmp_path / "out" / checkpoint.FILE, __import__("torch").device("cpu"))[0].round == 2
+
+
+def test_a_run_file_names_one_and_its_key_does_not(
+    own: Path, mapping: Make, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "callbacks/mine.py").write_text(STOPPING.replace(', "number": 3', ""))
+    plain, asked = mapping(rounds=3), mapping(rounds=3) | {"plugins": "own", "on_round": "stopping"}
+    assert run_file.resolve(asked, data_dir).key == run_file.resolve(plain, data_dir).key
+    Path("run.yaml").write_text(yaml.safe_dump(asked))
+    command = ["train", "run.yaml", "--data", str(data_dir), "--device", "cpu", "--out", "out"]
+    assert cli.main(command) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "bayesfed: out: stopped by on_round after round 2 of 3; run it again to go on"
+    )
+    assert cli.main(command) == 0
+    assert Path("seen.txt").read_text() == "".join(f"{at} of 3 in out\n" for at in (1, 2, 3))
+    assert yaml.safe_load(Path("out/run.yaml").read_text())["on_round"] == "stopping"
+    assert "plugins" not in json.loads(Path("out/provenance.json").read_text())
+    Path("run.yaml").write_text(yaml.safe_dump(asked | {"on_round": "failing"}))
+    assert cli.main([*command[:-1], "other"]) == 1
+    expected = (
+        r"on_round: own/callbacks/mine.py, line 8 failed after round 1 of 3: ZeroDivisionError: division by zero; mend"
+    )
+    assert re.search(expected, capsys.readouterr().err)
+
+
+def test_others_go_on_where_one_run_is_stopped(
+    own: Path, mapping: Make, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "callbacks/mine.py").write_text(STOPPING.replace(', "number": 3', ""))
+    for seed, more in ((0, {"plugins": "own", "on_round": "stopping"}), (1, {})):
+        Path(f"{seed}.yaml").write_text(yaml.safe_dump(mapping(rounds=3, seed=seed) | more))
+    with pytest.raises(SystemExit, match=r"1 of 2 runs failed: 0\.yaml"):
+        cli.main(["train", "0.yaml", "1.yaml", "--data", str(data_dir), "--device", "cpu", "--runs", "runs"])
+    assert "0.yaml: runs/few" in capsys.readouterr().err
+    assert len(list(Path("runs").rglob("summary.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stoping", "on_round: no callback is named 'stoping'; did you mean 'stopping'"),
+        (3, "on_round: no callback is named '3'"),
+        ("number", r"own/callbacks/mine.py: CALLBACKS 'number': expected a function of a round"),
+    ],
+)
+def test_what_is_no_callback_is_refused(name: object, message: str, own: Path, mapping: Make, data_dir: Path) -> None:
+    text = STOPPING if name == "number" else STOPPING.replace(', "number": 3', "")
+    (own / "callbacks/mine.py").write_text(text)
+    with pytest.raises(InputError, match=message):
+        run_file.resolve(mapping() | {"plugins": "own", "on_round": name}, data_dir)
+
+
+def test_the_example_for_tensorboard_writes_events(own: Path, mapping: Make, data_dir: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (own / "callbacks/tensorboard_.py").write_text(EXAMPLES["TensorBoard"])
+    result = bayesfed.train(mapping() | {"plugins": "own", "on_round": "tensorboard"}, "out", data=data_dir)
+    events = EventAccumulator("out/tensorboard").Reload()
+    found = [(one.step, one.value) for one in events.Scalars("global/test_accuracy")]
+    assert found[-1] == (2, pytest.approx(result.summary["global"]["accuracy_last"]))
+    assert len(found) == 2
+
+
+class Fake:
+    """A library that notes every call, and gives itself for all else."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self.calls.append((name, given, named))
+            return self
+
+        return call
+
+
+@pytest.mark.parametrize(("title", "module", "logs"), [("WandB", "wandb", "log"), ("MLflow", "mlflow", "log_metrics")])
+def test_the_other_examples_log_every_round(
+    title: str, module: str, logs: str, own: Path, mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake()
+    monkeypatch.setitem(sys.modules, module, fake)
+    (own / f"callbacks/{module}_.py").write_text(EXAMPLES[title])
+    bayesfed.train(mapping() | {"plugins": "own", "on_round": module}, "out", data=data_dir)
+    calls = [(given[0], named["step"]) for name, given, named in fake.calls if name == logs]
+    assert [step for _, step in calls] == [1, 2]
+    assert all("global/test_accuracy" in values for values, _ in calls)
+
+
+def test_the_examples_are_short() -> None:
+    assert EXAMPLES.keys() == {"TensorBoard", "WandB", "MLflow"}
+    lines = [[line for line in text.splitlines() if line.strip()] for text in EXAMPLES.values()]
+    assert max(map(len, lines)) <= 10
