@@ -873,7 +873,9 @@ def test_a_predictor_that_no_method_has_is_refused(config: dict[str, Any]) -> No
 
     plan_with(method="FML", metric="meme_ece_last")
     plan_with(method="FedAvg", metric="predictive_ece_last")
-    with pytest.raises(InputError, match=r"config.tables.mine: 'mem_ece_last': FML has no predictor 'mem'; did you mean 'meme'"):
+    with pytest.raises(
+        InputError, match=r"config.tables.mine: 'mem_ece_last': FML has no predictor 'mem'; did you mean 'meme'"
+    ):
         plan_with(method="FML", metric="mem_ece_last")
     with pytest.raises(InputError, match=r"'meme_ece_last': FedAvg has no predictor 'meme'"):
         plan_with(method="FedAvg", metric="meme_ece_last")
