@@ -52,8 +52,9 @@ def kernels() -> str:
 
 def tables_of_speed() -> str:
     """All tables of the benchmarks."""
-    training, cores, augment, overheads, startup, scaling, precision = (
-        read(name) for name in ("training", "cores", "augment", "overheads", "startup", "scaling", "precision")
+    training, cores, augment, overheads, counting, startup, scaling, precision = (
+        read(name)
+        for name in ("training", "cores", "augment", "overheads", "counting", "startup", "scaling", "precision")
     )
     out = "Medians of alternating turns in one run (`benchmarks/training-*.csv`). A paper's round is computed from the rate: "
     out += "250 000 images, ten clients."
@@ -102,6 +103,16 @@ def tables_of_speed() -> str:
             f"{r['method']}, {r['model']} ({r['device']}, {r['precision']})", r["training_seconds_per_round"],
             r["plain_round_seconds"], r["detailed_round_seconds"], r["start_seconds"], r["run_seconds"],
             f"**{r['overhead_percent']} %**",
+        ],
+    )  # fmt: skip
+    out += "What is counted in a round beside training and tests (bytes, multiply-adds, times, further calibration), ten rounds of "
+    out += "small networks of which one is detailed, seconds of the processor in turns (`benchmarks/counting-cpu.csv`):\n\n"
+    out += tables(
+        ["method, networks", "a round without", "a round with", "more"],
+        counting,
+        lambda r: [
+            f"{r['method']}, {r['model']} ({r['precision']})", f"{r['round_seconds_before']} s",
+            f"{r['round_seconds_after']} s", f"**{r['more_percent']} %**",
         ],
     )  # fmt: skip
     if startup:

@@ -11,7 +11,7 @@ import sys
 
 argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
-for name in ("training", "cores", "augment", "ways", "overheads", "scaling", "kernels"):
+for name in ("training", "cores", "augment", "ways", "overheads", "counting", "scaling", "kernels"):
     print(f"== benchmarks.{name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
 

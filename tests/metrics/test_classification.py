@@ -8,7 +8,7 @@ import torch
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss
 
-from bayesfed.metrics.classification import BINS, accuracy, further, uncertainty
+from bayesfed.metrics.classification import BINS, EXACT, accuracy, further, uncertainty
 
 
 def test_by_hand() -> None:
@@ -71,7 +71,7 @@ def test_further_metrics_by_plain_loops(n: int, classes: int) -> None:
     for c in range(classes):
         of_bin = np.ceil(p[:, c] * BINS).clip(1) - 1  # left ends excluded
         total += sum(abs((p[of_bin == b, c] - (labels[of_bin == b] == c)).sum()) for b in range(BINS)) / n
-    assert found["classwise_ece"] == pytest.approx(total / classes, abs=1e-12)
+    assert found["classwise_ece"] == pytest.approx(total / classes, abs=EXACT)
 
 
 def test_adaptive_and_classwise_ece_against_scikit_learns_curves() -> None:
@@ -90,7 +90,7 @@ def test_adaptive_and_classwise_ece_against_scikit_learns_curves() -> None:
         share, mean = calibration_curve(labels == c, p[:, c], n_bins=BINS)
         counts = np.histogram(p[:, c], np.linspace(0, 1, BINS + 1))[0]
         total += (counts[counts > 0] * np.abs(share - mean)).sum() / 450
-    assert found["classwise_ece"] == pytest.approx(total / 4, abs=1e-12)
+    assert found["classwise_ece"] == pytest.approx(total / 4, abs=EXACT)
 
 
 def test_a_certain_and_right_prediction_has_nothing_further() -> None:
