@@ -1,9 +1,9 @@
-"""The panels of a figure: what is said of those without a curve, and labels at the ends of curves where a panel has many."""
+"""The panels of a figure: those with a curve, the reasons of the others, labels at ends of curves, and scales."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -61,3 +61,35 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
     highest = max(low, high - gap * (len(order) - 1))
     found = dict(zip(order, level, strict=True))
     return [min(max(found[at], low), highest) + gap * order.index(at) for at in range(len(places))]
+
+
+def common_scale(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Literal["row", "none"]:
+    """Return "row" if the panels of a row have one scale: not with datasets side by side, nor in a column on its side."""
+    apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figures.is_scatter(figure))
+    return "none" if apart else "row"
+
+
+def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tuple[str, str], tuple[float, float]]:
+    """Compute the scales that are not to show all, by the row and column of their panels.
+
+    If what curves pass in the first twentieth of the rounds alone would take more than two thirds, only what comes
+    later is shown.
+    """
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    mean = curves.groupby(["row", "column", "curve", "round"])["accuracy"].mean().reset_index()
+    for _, own in mean.groupby(["row"] if share == "row" else ["row", "column"]):
+        later = own.loc[own["round"] >= own["round"].max() / 20, "accuracy"]
+        low, high, least = own["accuracy"].min(), own["accuracy"].max(), later.min()
+        if least - low > (high - low) * 2 / 3:
+            edge = (high - least) / 10
+            found |= dict.fromkeys(zip(own["row"], own["column"], strict=True), (least - edge, high + edge))
+    return found
+
+
+def flattens(curves: pd.DataFrame) -> bool:
+    """Return True if a scale common to all panels of a row would press the curves of one into less than a seventh of
+    its height.
+    """
+    span = curves.groupby(["row", "column"])["accuracy"].agg(lambda values: values.max() - values.min())
+    of_row = curves.groupby("row")["accuracy"].agg(lambda values: values.max() - values.min())
+    return bool((span < of_row.reindex(span.index, level="row") / 7).any())

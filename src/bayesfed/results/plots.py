@@ -101,9 +101,9 @@ def draw(study: Study, figure: Mapping[str, Any], data: figures.Content) -> Figu
             width, height = max(width, 4.2 * columns), rows * 2.9
         small = figures.footnote(study, data.records, figure.get("shows", {}), data.left_out)
         small += figures.notes(figure, data.records) + (f" {bare}" if bare else "")
-        share = _share(figure, data, flat)
+        share = figure_panels.common_scale(figure, data, flat)
         few = figures.has_few(figure, data.curves["round"])
-        scales = {} if few else cut_scales(data.curves, share)
+        scales = {} if few else figure_panels.cut_scales(data.curves, share)
         if scales:
             small += " A scale begins where its curves are after a twentieth of the rounds; what is below is cut off."
         small, title = textwrap.fill(small, int(width * 21)), wrapped(figure["title"], width)
@@ -244,7 +244,7 @@ def wrapped(title: str, width: float) -> str:
 
 
 def fitting(labels: Sequence[str], width: float) -> int:
-    """In how many columns the entries of a legend fit into so many inches; they go down first, then across."""
+    """Count the columns in which the entries of a legend fit into so many inches; they go down first, then across."""
     inches = np.array([TextPath((0, 0), label, size=LEGEND).get_extents().width / 72 for label in labels])
     for columns in range(len(labels), 1, -1):
         # Beside its text an entry has a line, and room on both sides of it.
@@ -258,38 +258,6 @@ def _key(label: str, name: str, palette: Mapping[str, Any], few: bool) -> Line2D
     marker = "o" if few else "None"
     width = _width(name, palette) + 0.4
     return Line2D([], [], color=palette[name], linewidth=width, label=label, marker=marker, markersize=3.5)
-
-
-def _share(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Literal["row", "none"]:
-    """Return "row" if the panels of a row have one scale: not with datasets side by side, nor in a column on its side."""
-    apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figures.is_scatter(figure))
-    return "none" if apart else "row"
-
-
-def cut_scales(curves: pd.DataFrame, share: Literal["row", "none"]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Compute the scales that are not to show all, by the row and column of their panels.
-
-    If what curves pass in the first twentieth of the rounds alone would take more than two thirds, only what comes
-    later is shown.
-    """
-    found: dict[tuple[str, str], tuple[float, float]] = {}
-    mean = curves.groupby(["row", "column", "curve", "round"])["accuracy"].mean().reset_index()
-    for _, own in mean.groupby(["row"] if share == "row" else ["row", "column"]):
-        later = own.loc[own["round"] >= own["round"].max() / 20, "accuracy"]
-        low, high, least = own["accuracy"].min(), own["accuracy"].max(), later.min()
-        if least - low > (high - low) * 2 / 3:
-            edge = (high - least) / 10
-            found |= dict.fromkeys(zip(own["row"], own["column"], strict=True), (least - edge, high + edge))
-    return found
-
-
-def flattens(curves: pd.DataFrame) -> bool:
-    """Return True if a scale common to all panels of a row would press the curves of one into less than a seventh of
-    its height.
-    """
-    span = curves.groupby(["row", "column"])["accuracy"].agg(lambda values: values.max() - values.min())
-    of_row = curves.groupby("row")["accuracy"].agg(lambda values: values.max() - values.min())
-    return bool((span < of_row.reindex(span.index, level="row") / 7).any())
 
 
 def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
