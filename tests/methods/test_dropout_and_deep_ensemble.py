@@ -10,8 +10,7 @@ from helpers.playing import federation, play
 from torch import nn
 
 from bayesfed.core.errors import InputError
-from bayesfed.engine.evaluation import SERVER
-from bayesfed.engine.federation import Federation
+from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress
 from bayesfed.methods.fedavg_dropout import FedAvgDropout
 from bayesfed.methods.node import Node

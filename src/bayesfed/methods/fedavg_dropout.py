@@ -71,7 +71,8 @@ class FedAvgDropout(FedAvg):
         """Draw d (P,), by the units of theta's entries."""
         drop = units["drop"]
         kept = c.noise(drop) > torch.special.ndtri(drop)
-        return (kept / (1 - drop)).index_select(0, units["unit"])
+        by_unit: Tensor = kept / (1 - drop)
+        return by_unit.index_select(0, units["unit"])
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
         """Return the gradient of CE(f(x; theta_s), y) with respect to theta, the batch mean."""
