@@ -46,7 +46,7 @@ class Scale:
 OTHERS = (
     "fml", "fedprox", "abavg", "independent", "fola", "fedcurv", "fednova", "scaffold", "fedppd", "fedswag", "fedpa",
     "pfedbayes", "pfedme", "perfedavg", "heurfedamp", "fedbe", "fedppd_distill", "pfedgp", "fola_full", "fola_errors", "bnfed",
-    "fedavgm", "fedavg_ensemble", "fedavg_temperature",
+    "fedavgm", "fedavg_ensemble", "fedavg_temperature", "fedavg_dropout", "fedavg_deep_ensemble",
     "gaussian", "feddyn", "fedlap", "fedlap_cov", "bayesadmm", "fedgvi", "pfedvem", "fedivon", "fedep",
 )  # fmt: skip
 TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")

@@ -43,8 +43,8 @@ class Quadratics:
         generator = torch.Generator().manual_seed(1000 * self.round + k + 1)
         return Node(
             client=k, clients=len(self.b), round_number=self.round, rounds=lambda: 100, epochs=1, batches=0, n=self.n[k], total=self.n[:-1].sum(),
-            models={}, generator=generator, initial=lambda name: self.start.clone(),
-            shared=len(self.start), sizes={"global": [len(self.start)]}, classes=2, seed=lambda *args: None,
+            models={}, generator=generator, initial=lambda *args: self.start.clone(),
+            shared=len(self.start), shapes={"global": [(len(self.start),)]}, classes=2, seed=lambda *args: None,
             accuracy=lambda *args: torch.zeros(()), images=lambda: (torch.zeros(0), torch.zeros(0)), scaling=None,
             statistics={},
         )  # fmt: skip

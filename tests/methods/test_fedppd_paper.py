@@ -34,6 +34,16 @@ def epoch(of: Federation, mixer: Mixer) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
+def test_without_student_and_noise_it_is_fedavg_at_half_the_rate(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"name": "fedavg", "lr": 0.025, "momentum": 0.0, "weight_decay": 1e-4}
+    expected = play(federation(mapping(plain), data_dir), 2).server["theta"]
+    monkeypatch.setattr(Learner, "noise", lambda c, like: torch.zeros_like(like))
+    teacher = play(federation(mapping({"name": "fedppd", "lr": 0.05}), data_dir), 2).server["theta"]
+    torch.testing.assert_close(teacher, expected, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("noise", ["code", "exact"])
 @pytest.mark.parametrize("distillation", ["epochs", "steps"])
 def test_a_client_with_two_networks_against_a_loop(

@@ -176,7 +176,7 @@ def test_scales_and_shifts_of_normalisation_are_known() -> None:
 
 def scaled(of: ModuleNetwork) -> dict[str, np.ndarray]:
     """The parts of the mask by parameter."""
-    return dict(zip(of.shapes, np.split(of.scaling, np.cumsum(of.sizes)[:-1]), strict=True))
+    return dict(zip(of.named_shapes, np.split(of.scaling, np.cumsum(of.sizes)[:-1]), strict=True))
 
 
 def test_frozen_parameters_and_still_buffers_are_constants() -> None:

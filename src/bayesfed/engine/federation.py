@@ -165,12 +165,12 @@ class Federation:
         travelling, others = networks[GLOBAL], list(self.run.other_models)
         task = max(client, 0) if self.run.multi_task else 0
 
-        def initial(name: str) -> Tensor:
+        def initial(name: str, member: int) -> Tensor:
             if name == GLOBAL:
                 # All clients start from the server's model, except layers that only they have.
                 own_layers = self.run.shares_convolutions and client != SERVER
                 stream = rng.generator(
-                    seed, "init-layers" if own_layers else "init", 0, client if own_layers else SERVER
+                    seed, "init-layers" if own_layers else "init", member, client if own_layers else SERVER
                 )
             elif name == LOCAL:
                 stream = rng.generator(seed, "init", round_number, client)
@@ -196,7 +196,7 @@ class Federation:
             models={name: self.model(networks[name], prefix(name), client) for name in here},
             generator=torch.Generator(compute.device),
             initial=initial,
-            sizes={name: network.sizes for name, network in networks.items()},
+            shapes={name: network.shapes for name, network in networks.items()},
             classes=self.run.sources[task].classes,
             shared=travelling.convolution_parameters if self.run.shares_convolutions else travelling.parameters,
             seed=lambda generator, purpose: rng.seed_torch(generator, seed, purpose, round_number, client),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -143,7 +144,7 @@ class Node(Learner):
     def __init__(self, *, client: int, clients: int, round_number: int, rounds: Callable[[], int], epochs: int,
                  batches: int, n: Tensor, total: Tensor,
                  models: Mapping[str, Model], generator: torch.Generator,
-                 initial: Callable[[str], Tensor], shared: int, sizes: Mapping[str, Sequence[int]],
+                 initial: Callable[[str, int], Tensor], shared: int, shapes: Mapping[str, Sequence[tuple[int, ...]]],
                  classes: int, seed: Callable[[torch.Generator, str], object],
                  accuracy: Callable[[Predictor, bool], Tensor],
                  images: Callable[[], tuple[Tensor, Tensor]], scaling: Tensor | None,
@@ -162,7 +163,7 @@ class Node(Learner):
         self._images = images
         self.arrived: State = {}  # the engine's: the statistics of the models that travel, as the client received them
         self._initial = initial
-        self._sizes = sizes  # of the weights and biases of each network
+        self.shapes = shapes  # of the weights and biases of each network, in the order of its vector
         self._seed = seed
 
     def __setitem__(self, name: str, value: Tensor) -> None:
@@ -194,13 +195,15 @@ class Node(Learner):
         with torch.no_grad():
             return self.having(self.arrived).model(theta, x)
 
-    def initial(self, network: str = GLOBAL) -> Tensor:
-        """Return the initial parameters (P,) of a model that travels, the same for all."""
-        return self._initial(network)
+    def initial(self, network: str = GLOBAL, member: int = 0) -> Tensor:
+        """Return the initial parameters (P,) of a model that travels, the same for all; `member`: of `global`, those of
+        a further member of an ensemble.
+        """
+        return self._initial(network, member)
 
     def local_initial(self) -> Tensor:
         """Return the initial parameters of the client's own model; sampled again for each round."""
-        return self._initial(LOCAL)
+        return self._initial(LOCAL, 0)
 
     def reseed(self, purpose: str) -> None:
         """Set `noise` to the start of this round's stream for a purpose; for the engine."""
@@ -225,7 +228,7 @@ class Node(Learner):
 
     def split(self, theta: Tensor, network: str = GLOBAL) -> Sequence[Tensor]:
         """Return a network's vector as views of its weights and biases, each flat, one after another."""
-        views: Sequence[Tensor] = theta.split(list(self._sizes[network]))
+        views: Sequence[Tensor] = theta.split([math.prod(shape) for shape in self.shapes[network]])
         return views
 
     def splice(self, received: Tensor, own: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,16 @@ def softmax_of(name: str, model: Logits, theta: Tensor) -> Predictor:
     return Predictor(name, lambda x: F.log_softmax(model(theta, x), -1), model=model, theta=theta)
 
 
+def mixture(model: Logits, thetas: Sequence[Tensor] | Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the map from images to log 1/M sum_m softmax(f(x; theta_m)), of M vectors or the rows of one tensor (M, P)."""
+
+    def log_probabilities(x: Tensor) -> Tensor:
+        each = torch.stack([F.log_softmax(model(theta, x), -1) for theta in thetas])
+        return each.logsumexp(0) - math.log(len(thetas))
+
+    return log_probabilities
+
+
 def softmax_average(
     name: str, model: Logits, draw: Callable[[], Tensor], samples: int, sets: tuple[str, ...]
 ) -> Predictor:
@@ -55,11 +65,11 @@ def softmax_average(
     It is called `<name>_sampled`.
     """
     thetas: list[Tensor] = []
+    averaged = mixture(model, thetas)
 
     def log_probabilities(x: Tensor) -> Tensor:
         if not thetas:
             thetas.extend(draw() for _ in range(samples))
-        each = torch.stack([F.log_softmax(model(theta, x), -1) for theta in thetas])
-        return each.logsumexp(0) - math.log(samples)
+        return averaged(x)
 
     return Predictor(name + SAMPLED, log_probabilities, sets, passes=samples)

@@ -76,7 +76,8 @@ class ModuleNetwork:
         with naming(name, self.shape), BUILDING, torch.random.fork_rng(devices=[]):
             module = self._built(0)
             parameters = trainable(module)
-            self.shapes = {key: tuple(value.shape) for key, value in parameters.items()}
+            self.named_shapes = {key: tuple(value.shape) for key, value in parameters.items()}
+            self.shapes = list(self.named_shapes.values())
             self.sizes = [value.numel() for value in parameters.values()]
             self.parameters = sum(self.sizes)
             scales = {
@@ -85,7 +86,7 @@ class ModuleNetwork:
                 if isinstance(part, NORMALISING)
                 for key, _ in part.named_parameters()
             }
-            self.scaling = np.repeat([key in scales for key in self.shapes], self.sizes)
+            self.scaling = np.repeat([key in scales for key in self.named_shapes], self.sizes)
             if not self.parameters:
                 raise InputError("it has no parameters to train")
             again = trainable(self._built(0))
@@ -100,7 +101,7 @@ class ModuleNetwork:
             self._check(logits, len(images))
             self.operations = counter.get_total_flops() // 2 // len(images)
             self.statistics = changing(module, images)
-            self.constants = module.state_dict().keys() - self.shapes.keys() - self.statistics.keys()
+            self.constants = module.state_dict().keys() - self.named_shapes.keys() - self.statistics.keys()
             self._last_linear = called[-1] if called else None
             self._skeleton = module
             theta = vector(parameters.values())
@@ -248,7 +249,7 @@ class ModuleNetwork:
             # A sum of grey images is no longer channels-last, and so a CPU pools several times faster.
             images = images.reshape(len(images), *images.shape[2:], 1).permute(0, 3, 1, 2)
         drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()
-        parts = zip(self.shapes.items(), theta.split(self.sizes), strict=True)
+        parts = zip(self.named_shapes.items(), theta.split(self.sizes), strict=True)
         tensors = {key: part.view(shape) for (key, shape), part in parts} | dict(statistics)
         with (
             drawing,
