@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesfed.core.errors import InputError
-from bayesfed.results import claims_table, comparison, tables
+from bayesfed.results import claims_table, comparison, published_page, tables
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
@@ -57,6 +57,8 @@ def test_a_published_number_that_no_run_can_have_is_not_run_with_its_reason(lab,
     assert told == ["wrong labels", "FML", "70.50", "", "not run"]
     assert "labels are right here" in found[-1]["note"]
     assert sum("labels are right here" in row["note"] for row in found) == 1
+    (page,) = published_page.write(lab.found, tmp_path)
+    assert "| table1 | 1 | labels are right here |" in page.read_text()
 
 
 def test_a_point_away_is_within_a_point(lab, stored, rows, tmp_path):
