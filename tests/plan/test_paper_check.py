@@ -169,6 +169,21 @@ def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
             lambda text: re.sub(r"(?m)(.)$", r"\1,", text).replace("value,\n", "value,lrr\n", 1),
             "no axis is named 'lrr'",
         ),
+        (
+            lambda text: (
+                re.sub(r"(?m)(.)$", r"\1,", text)
+                .replace("80.71,", "80.71,too dear")
+                .replace("value,", "value,unplanned")
+            ),
+            "unplanned: a cell of table1 has dataset CIFAR10, setting IID",
+        ),
+        (
+            lambda text: (
+                re.sub(r"(?m)(.)$", r"\1,", text).replace("value,", "value,unplanned", 1)
+                + "table1,CIFAR10,wrong labels,,,,FML,accuracy_best,70,no such labels\n"
+            ),
+            "unknown metric 'accuracy_best'",
+        ),
         (lambda text: text.replace("CIFAR10", "CIFÄR10").encode("utf-16"), "this is no text in UTF-8; save it so"),
         (
             lambda text: re.sub(r"(?m)(?<=^table1,)(.*),(\d\d)\.(\d\d)$", r"\1,0.\2\3", text),

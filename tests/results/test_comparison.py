@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesfed.core.errors import InputError
-from bayesfed.results import claims_table, comparison, tables
+from bayesfed.results import claims_table, comparison, published_page, tables
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
@@ -43,6 +43,24 @@ def test_the_verdict_follows_the_difference_only_at_the_papers_budget(lab, store
     ]  # fmt: skip
 
 
+def test_a_published_number_that_no_run_can_have_is_not_run_with_its_reason(lab, stored, rows, tmp_path):
+    published = tmp_path / "hbfl.published.csv"
+    head, *lines = (PAPERS / "hbfl.published.csv").read_text().splitlines()
+    own = "table1,CIFAR10,wrong labels,,,,FML,global_accuracy_best,70.5,labels are right here"
+    published.write_text("\n".join([f"{head},unplanned", *(f"{line}," for line in lines), own, ""]))
+    lab.spec["published_file"] = str(published)
+    stored(lab.cell("heterogeneous", "FML"), [0.80], [[0.8]] * 10)
+    tables.write_comparison(lab.found, tmp_path)
+    found = rows(tmp_path / "hbfl/table1.compare.csv")
+    assert (found[0]["published"], found[0]["verdict"]) == ("80.71", "within 1 point")
+    told = [found[-1][key] for key in ("setting", "method", "published", "mean", "verdict")]
+    assert told == ["wrong labels", "FML", "70.50", "", "not run"]
+    assert "labels are right here" in found[-1]["note"]
+    assert sum("labels are right here" in row["note"] for row in found) == 1
+    (page,) = published_page.write(lab.found, tmp_path)
+    assert "| table1 | 1 | labels are right here |" in page.read_text()
+
+
 def test_a_point_away_is_within_a_point(lab, stored, rows, tmp_path):
     """As shown: in floating-point numbers 81.71 - 80.71 is more than 1."""
     stored(lab.cell("heterogeneous", "FML"), [0.8171], [[0.8]] * 10)
@@ -66,7 +84,7 @@ def test_client_rows_say_that_the_partition_is_ours(lab, stored, rows, tmp_path)
     tables.write_comparison(lab.found, tmp_path)
     table2, table3 = (rows(tmp_path / f"hbfl/table{n}.compare.csv") for n in (2, 3))
     assert len(table2) == len(table3) == 40
-    assert all("partition draw is not the paper's" in row["note"] for row in table2 + table3)
+    assert all("our sampled partition is not the paper's" in row["note"] for row in table2 + table3)
     row = table3[9]
     assert (row["client"], row["method"], row["published"], row["mean"]) == ("10", "HBFL", "79.36", "80.90")
 

@@ -305,7 +305,7 @@ def check_published(study: Study, published: Path) -> None:
     rows = comparison.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
-        if column not in ("item", *comparison.KEYS, "value", "sd"):
+        if column not in ("item", *comparison.KEYS, "value", "sd", "unplanned"):
             one_of(column, axes, "axis")
     by_item: dict[str, list[Mapping[str, Any]]] = {}
     for name, table in study.spec.get("tables", {}).items():
@@ -318,7 +318,8 @@ def check_published(study: Study, published: Path) -> None:
 
 
 def check_item(study: Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
-    """Return the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have."""
+    """Return the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have, or
+    it is of none, and says why."""
     placed = set[int]()
     every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
     for cell in every:
@@ -326,8 +327,12 @@ def check_item(study: Study, rows: comparison.Published, of_item: Iterable[Mappi
             check_row(study, row, cell)
             placed.add(id(row))
     for row in rows:
-        if id(row) not in placed:
-            keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
+        keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
+        if row.get("unplanned"):
+            comparison.unplanned(study, row)  # raises for its metric
+            if id(row) in placed:
+                raise InputError(f"unplanned: a cell of {row['item']} has {keys}; leave the reason out")
+        elif id(row) not in placed:
             raise InputError(f"no cell of {row['item']} has {keys}, which is published as {row['value']}")
 
 

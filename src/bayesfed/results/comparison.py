@@ -14,7 +14,7 @@ from bayesfed.results import cells, selection
 from bayesfed.results.cells import Cell
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import DIVERGED, Record
-from bayesfed.results.statistics import Statistic
+from bayesfed.results.statistics import Statistic, read_metric
 from bayesfed.results.study import Study
 
 KEYS = ("dataset", "setting", "alpha", "client", "model", "method", "metric")
@@ -29,7 +29,7 @@ Published = Sequence[dict[str, str]]
 
 def read_published(path: Path) -> list[dict[str, str]]:
     """Read the published numbers in a `<paper>.published.csv`; none where there is no such file, or a value is
-    empty. A column `sd` may have what is published of their spread.
+    empty. A column `sd` may have what is published of their spread, and `unplanned` why no run here can be in a cell.
 
     Raises InputError when it lacks a column or has a cell twice, when a row has more or fewer fields than there are columns,
     when a value is no number, for accuracies as fractions, and for what is no UTF-8.
@@ -44,7 +44,7 @@ def read_published(path: Path) -> list[dict[str, str]]:
     printed = [row for row in rows if row["value"]]
     once = set()
     for row in printed:
-        cell = tuple(text for key, text in row.items() if key not in ("value", "sd"))
+        cell = tuple(text for key, text in row.items() if key not in ("value", "sd", "unplanned"))
         if cell in once:
             raise InputError(f"{', '.join(filter(None, cell))}: this cell stands twice; keep one")
         once.add(cell)
@@ -106,16 +106,25 @@ def compare(
     """Compare each cell of a table, in the paper's order, with the number that is published of its keys.
 
     Where a cell has no client but the published rows have, the published value is their mean (our number, not the
-    paper's; the note says so). A cell without a published number has none, and no verdict.
+    paper's; the note says so). A cell without a published number has none, and no verdict. Behind them come the published
+    numbers that no run here can have a cell for, with the reason.
     """
     items = table.get("published", [name])
     candidates = [row for row in published if row["item"] in items]
-    return [beside(study, table, cell, candidates) for _, of_row in rows for cell in of_row]
+    found = [(cell, printed_of(study, cell, candidates), "") for _, of_row in rows for cell in of_row]
+    found += [(unplanned(study, row), [row], row["unplanned"]) for row in candidates if row.get("unplanned")]
+    return [beside(study, table, cell, printed, why) for cell, printed, why in found]
 
 
-def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Published) -> Compared:
-    """Compare a cell; `published` are the published numbers of its table."""
-    printed = printed_of(study, cell, published)
+def unplanned(study: Study, row: Mapping[str, str]) -> Cell:
+    """Return the cell of a published number that no run here can have; it has no records."""
+    _, statistic = read_metric(row["metric"], study.spec.get("statistics", {}))
+    named = {key: row[key] for key in row if key not in ("item", "metric", "value", "sd", "unplanned") and row[key]}
+    return Cell(named, "", [], row["metric"], statistic)
+
+
+def beside(study: Study, table: Mapping[str, Any], cell: Cell, printed: Published, why: str) -> Compared:
+    """Compare a cell with its published numbers; `why` no run can be in it."""
     value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
     score = cell.score
     places = 1 if cell.statistic.decimals is None else cell.statistic.decimals
@@ -123,7 +132,7 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, published: Publis
     difference = None if score.mean is None or value is None else round(score.scale * score.mean - value, places)
     stand_in = any(record.used != record.dataset for record in cell.records)
     seeds = "" if score.seeds == score.planned else f"{score.count()} seeds finished"
-    remarks = remarks_on(study, cell, len(printed))
+    remarks = [*remarks_on(study, cell, len(printed)), *([why] if why else [])]
     notes = [*remarks, f"seeds: {score.count()}" if score.missing else seeds, table.get("note", "")]
     own = {"metric": cell.metric, **{key: study.written(key, value) for key, value in cell.keys.items()}}
     keys = {key: unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}

@@ -1,6 +1,7 @@
 """Agreement of a paper's tables with the published numbers, and the cost of its experiments, as Markdown."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -116,6 +117,15 @@ def of_far(of: Derived) -> str:
     return f"{markdown.table(head, found)}\n" if found else ""
 
 
+def of_unplanned(of: Derived) -> str:
+    """Write a row for each reason why published numbers of a table are of no run here, and how many they are."""
+    rows = [(row["item"], row["unplanned"]) for row in of.published if row.get("unplanned")]
+    found = [[table, str(count), why] for (table, why), count in Counter(rows).items()]
+    return (
+        f"{markdown.table(['table', 'published numbers that no run here can have', 'why'], found)}\n" if found else ""
+    )
+
+
 def in_words(of: Derived) -> str:
     """Summarise how many published cells are run and how near they come, and the verdicts on the paper's claims.
 
@@ -224,7 +234,7 @@ def kind(record: Record) -> tuple[str, str, str]:
 
 def text(of: Derived) -> str:
     """Write the whole page, under the label of the paper's own method."""
-    parts = (of_tables(of), of_far(of), of_claims(of), of_costs(of.study.records))
+    parts = (of_tables(of), of_unplanned(of), of_far(of), of_claims(of), of_costs(of.study.records))
     return f"### {of.study.heading}\n\n{notice(of.study)}" + "".join(parts)
 
 
