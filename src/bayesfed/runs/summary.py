@@ -162,7 +162,7 @@ def computation(history: Iterable[Row]) -> dict[str, Any]:
             counted[row.metric.removeprefix("multiply_adds_")] += int(row.value)
         elif row.metric == PASSES:
             passes["global" if row.client == "global" else "clients"][row.model] = int(row.value)
-    return {"multiply_adds": counted, "passes": passes}
+    return {"multiply_adds": counted, "passes": passes if any(passes.values()) else {}}
 
 
 def of_server(curve: Mapping[int, float], rounds: int) -> dict[str, Any]:
