@@ -473,6 +473,6 @@ def test_a_command_lists_what_a_run_file_can_name(
     assert "FOLA (Liu et al. 2023)" in listed["methods"]["fola"]
     assert listed["datasets"]["digits"].strip() == "Digits"
     assert listed["models"]["tiny"].strip() == "One layer."
-    assert listed["models"]["cnn2"] == ""
+    assert listed["models"]["cnn2"].strip() == "3x3 convolutions with 32, 64 and 64 maps, 64 hidden units."
     assert listed["partitions"].keys() == SCHEMES.keys()
     assert cli.main(["list", "methods", "--plugins", "nowhere"]) == 2
