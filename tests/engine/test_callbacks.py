@@ -20,7 +20,9 @@ from bayesfed.runs.callbacks import RoundDone
 
 Make = Callable[..., dict[str, Any]]
 GUIDE = (Path(__file__).parents[2] / "docs/guides/follow-a-run.md").read_text(encoding="utf-8")
-EXAMPLES = dict(re.findall(r"<!-- (?:not run: )?a callback for (\w+)[:;] .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL))
+EXAMPLES = dict(
+    re.findall(r"<!-- (?:not run: )?a callback for (\w+)[:;] .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL)
+)
 STOPPING = """
 def stopping(done):
     with open("seen.txt", "a") as seen:

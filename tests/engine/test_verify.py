@@ -319,7 +319,9 @@ def test_what_is_kept_where_nobody_looks_is_gone_in_another_process(
 
 def test_what_draws_by_itself_is_found(trained: Callable[[str, str], Path], verified: Callable[..., str]) -> None:
     found = verified(str(trained("noisy", NOISY)), "--rounds", "3")
-    assert re.search(r"stopped after round 1 and resumed it gives another 2, (global|\d), global, (test|shard)_", found), found
+    assert re.search(
+        r"stopped after round 1 and resumed it gives another 2, (global|\d), global, (test|shard)_", found
+    ), found
 
 
 @pytest.mark.usefixtures("elsewhere")
