@@ -25,7 +25,7 @@ PAPER, NAME = "comparison", "compare"
 STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
 WORKFLOW = Path("workflow/Snakefile")
 SEARCHED = [100]  # seeds of the searches, as config/comparison.yaml has them
-FIRST = "mnist-harsh"  # the ground of a call that names none: its runs take half a minute
+FIRST = "mnist-harsh"  # the ground of a call that names none
 
 Block = dict[str, Any]
 

@@ -1,21 +1,6 @@
-"use strict";
 // The table of a ground, its differences and ranks, its charts, and what is told of a method. All text goes through textContent.
-const data = JSON.parse(document.getElementById("data").textContent);
 const find = (id) => document.getElementById(id);
 const NEAR = "≈", BEST = "★";
-
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else made.setAttribute(key, value);
-  }
-  made.append(...children);
-  return made;
-}
-find("theme").addEventListener("change", ({ target }) => {
-  if (target.value) document.documentElement.dataset.theme = target.value; else delete document.documentElement.dataset.theme;
-});
 
 // ---- what is shown
 data.methods.forEach((method) => find("other").append(element("option", { value: method }, `difference to ${method}`)));

@@ -1,25 +1,6 @@
-"use strict";
 // Tabs, sorting, charts when they come into view, and what is told of a run. All text goes through textContent.
-const data = JSON.parse(document.getElementById("data").textContent);
-const root = document.documentElement;
 const quoted = (text) => `"${String(text ?? "").replaceAll('"', '""')}"`; // in CSV
 const all = (query, within = document) => [...within.querySelectorAll(query)];
-
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else made.setAttribute(key, value);
-  }
-  made.append(...children);
-  return made;
-}
-
-// ---- theme
-const theme = document.getElementById("theme");
-theme.addEventListener("change", () => {
-  if (theme.value) root.dataset.theme = theme.value; else delete root.dataset.theme;
-});
 
 // ---- tabs
 const tabs = all("[role=tab]");
