@@ -42,6 +42,8 @@ def forget_bytes(folder: Path) -> Mapping[str, int]:
         ("pfedgp", {}),
         ("heurfedamp", {}),
         ("fedlap_cov", {}),
+        ("fedpa", {}),
+        ("fola_errors", {}),
         ("fedavg", {"models": {"global": "resnet20_gn"}, "partition": {"alpha": 100.0, "clients": 2}}),
         ("fedavg", {"models": {"global": "pfedbayes_vgg_bn"}, "images": {"prepare": {"resize": 32}}}),
     ],
@@ -54,7 +56,7 @@ def test_bytes_without_training_are_those_of_the_trained_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    bayesfed.train(mapping(name, rounds=3, **changes), out := tmp_path / "out", data=data_dir)
+    bayesfed.train(mapping(name, rounds=5, **changes), out := tmp_path / "out", data=data_dir)
     by_round = RunRecord(out).sent
     sent = forget_bytes(out)
     sealed = {path: path.read_bytes() for path in out.iterdir()}

@@ -52,10 +52,10 @@ def made_up(run: Run, able: Sequence[bool] = ()) -> Federation:
 
 @dataclass
 class Played:
-    """A round that was played: the progress after it, the bytes of each way, and the clients that took part."""
+    """A round that was played: the progress after it, the bytes by way and client, and the clients that took part."""
 
     progress: Progress
-    sent: dict[str, int]
+    sent: dict[str, dict[int, int]]
     nodes: Sequence[Node]
 
 
@@ -70,13 +70,13 @@ def play(of: Federation, progress: Progress) -> Played:
     now.aggregate([visit.update for visit in visits])
     run_plainly(of, Job(now.server, of.method.server_phases(now.server)))
     kept = progress.clients | {visit.update.client: visit.kept for visit in visits}
-    sent = {way: sum(each.values()) for way, each in now.bytes.items()}
-    return Played(Progress(now.number, now.server.state, kept), sent, [job.node for job in jobs])
+    return Played(Progress(now.number, now.server.state, kept), now.bytes, [job.node for job in jobs])
 
 
 def bytes_of(run: Run, rounds: int, able: Sequence[bool] = ()) -> dict[str, list[int]]:
     """Return the bytes that travel in each of a run's first rounds, by their way.
 
+    A client's first and second round are played, and the run's last (SWAG's sends more). All others count as the second.
     Raises InputError for a method that `grows`.
     """
     if run.build_method().grows:
@@ -85,11 +85,19 @@ def bytes_of(run: Run, rounds: int, able: Sequence[bool] = ()) -> dict[str, list
         )
     of = made_up(replace(run, active=None), able)
     progress, found = begin(of), dict[str, list[int]](down=[], up=[])
-    for _ in range(rounds):
-        played = play(of, progress)
-        progress = played.progress
-        for way, count in played.sent.items():
-            found[way].append(count)
+    seen: set[int] = set()
+    known: dict[tuple[int, bool], dict[str, int]] = {}  # by client, and whether it has taken part before: bytes by way
+    for number in range(1, rounds + 1):
+        visits = {k: (k, k in seen) for k in of.participants(number)}
+        seen.update(visits)
+        if known.keys() >= set(visits.values()) and number < rounds:
+            progress = replace(progress, round=number)
+        else:
+            played = play(of, progress)
+            progress = played.progress
+            known |= {visit: {way: each[k] for way, each in played.sent.items()} for k, visit in visits.items()}
+        for way, counts in found.items():
+            counts.append(sum(known[visit][way] for visit in visits.values()))
     return found
 
 
