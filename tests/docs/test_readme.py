@@ -21,7 +21,7 @@ def test_every_method_is_in_the_table_with_its_file() -> None:
     )
     assert len(rows) == len(section.split("|---|---|---|\n")[1].split("\n\n")[0].splitlines())
     found = {file: title for title, file, _, _, _ in rows}
-    newer = re.search(r"^Newer, not compared yet: (.+)\.$", section, re.M)
+    newer = re.search(r"^Newer, in the comparison alone: (.+)\.$", section, re.M)
     assert newer is not None
     links = re.findall(r"\[(.+?)\]\(src/bayesfed/methods/(\w+)\.py\)", newer[1])
     assert found.keys() | {file for _, file in links} == {path.stem for path in FILES}
