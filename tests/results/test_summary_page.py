@@ -23,6 +23,10 @@ def test_summary_by_hand(lab, stored, told, tmp_path):
     assert "|  | FML | seeds | cost of a run |" in text
     assert "| CIFAR10, IID | 79.00 ± 1.41 / 44.50 (80.71) | 2 of 3 | 1.0 to 2.0 h |" in text
     assert "On AMD (2 threads, fp32) and H200 (fp32)." in text
+    assert (
+        "|  | seed 0 | seed 1 | seed 2 |\n| --- | --- | --- | --- |\n| heterogeneous | 1 of 2 | 1 of 1 | 0 of 1 |\n"
+        in text
+    )
     assert "Non-IID" not in text
     assert "multitask" not in text
     assert "| not run" not in text

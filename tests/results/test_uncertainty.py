@@ -144,11 +144,11 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
     [
         (
             DIAGRAM | {"shows": {"reliable": "global"}},
-            "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
+            "shows: expected one of diagnostic, predictors, labelled, megabytes, reliability, against, error and a label",
         ),
         (
             DIAGRAM | {"shows": {"reliability": "global", "error": "AE", "label": ""}},
-            "shows: expected one of diagnostic, predictors, labelled, reliability, against, error and a label",
+            "shows: expected one of diagnostic, predictors, labelled, megabytes, reliability, against, error and a label",
         ),
         (DIAGRAM | {"shows": {"predictors": "ridge", "round": 0}}, "shows.round: expected a round from 1, or -1"),
     ],
@@ -178,6 +178,25 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     table = {**TABLE, "columns": [{"title": "height", "metric": "global_accuracy_labelled"}]}
     _, (hbfl, fml) = tables.layout(study, table, cells.rows(study, table))
     assert (hbfl["height"], fml["height"]) == (f"{(40 + 45 + 60) / 3:.2f}", "no active learning")
+
+
+def test_accuracy_along_megabytes(lab: Any, stored: Callable[..., None]) -> None:
+    """Bytes of both ways are added up; the n-th points of two seeds lie at their mean; without bytes there is no curve."""
+    for seed, down in ((0, [1, 2, 4]), (1, [3, 2, 2])):
+        folder = lab.cell("heterogeneous", "HBFL", seed=seed)
+        stored(folder, [0.3, 0.5, 0.4], key="abc")
+        sent = {"down": [1_000_000 * each for each in down], "up": [500_000] * 3}
+        (folder / "bytes.json").write_text(json.dumps({"key": "abc", "how": "later"} | sent))
+    stored(lab.cell("heterogeneous", "FML"), [0.9])
+    (study,) = join.studies(lab.plan)
+    figure = {**DIAGRAM, "shows": {"megabytes": True, "label": "megabytes sent, both ways"}}
+    paper_check.check_figure(study, figure)
+    data = figures.content(study, figure)
+    for _, of_run in data.curves.groupby("run"):
+        assert dict(zip(of_run["round"], of_run["accuracy"], strict=True)) == {2.5: 30, 5: 50, 8.5: 40}
+    assert figures.without(study, data.records) == ["FML (not in its record)"]
+    (axes,) = plots.draw(study, figure, data).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("megabytes sent, both ways", "accuracy (%)")
 
 
 MISTAKES = {

@@ -176,8 +176,8 @@ class Shows:
     label.
 
     diagnostic: a value that the server logs. predictors: the server's predictors of that name, in a round (-1: the last).
-    labelled: accuracy by labelled images. reliability: accuracy by confidence. against: accuracy by that of another level.
-    error: a logged value of every network.
+    labelled: accuracy by labelled images. megabytes: accuracy by megabytes sent until then, both ways. reliability: accuracy
+    by confidence. against: accuracy by that of another level. error: a logged value of every network.
     """
 
     label: Text
@@ -185,6 +185,7 @@ class Shows:
     predictors: str = ""
     round: int = 1
     labelled: bool = False
+    megabytes: bool = False
     reliability: str = ""
     against: str = ""
     error: str = ""

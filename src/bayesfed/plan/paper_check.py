@@ -24,7 +24,15 @@ OF_KIND = {  # what each kind of claim has beside what all have
     "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-SHOWS = ("diagnostic", "predictors", "labelled", "reliability", "against", "error")  # of a figure, one of these
+SHOWS = (
+    "diagnostic",
+    "predictors",
+    "labelled",
+    "megabytes",
+    "reliability",
+    "against",
+    "error",
+)  # of a figure, one of these
 UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",

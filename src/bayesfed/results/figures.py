@@ -63,7 +63,8 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
     server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last) of
     the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the accuracy
-    along the labelled images that all clients together trained on, in the last round with so many; {reliability: NAME,
+    along the labelled images that all clients together trained on, in the last round with so many; {megabytes: true, label:
+    WORDS}, the accuracy along the megabytes sent until then, both ways; {reliability: NAME,
     label: WORDS}, the accuracy of its predictor NAME in the last round along the middles of bins of confidence in percent;
     {against: LEVEL, label: WORDS}, a point a run: its best accuracy, and below it that of another level in the same round,
     in percent; or {error: NAME, label: WORDS}, a point for every network of which the server has logged a value as "NAME
@@ -73,7 +74,7 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     where = {"method": figure["methods"], **figure.get("where", {})}
     chosen = selection.choose(study, select(study.of_experiments(figure["experiment"]), where), figure.get("search"))
     records, _ = of_metric(chosen, level, {})
-    if "reliability" in figure.get("shows", {}):
+    if not {"reliability", "megabytes"}.isdisjoint(figure.get("shows", {})):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, scale = axis_of(figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
     drawn = undiverged(study, figure, records)
@@ -89,14 +90,22 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
         data = [(*line, at, scale * value) for line in kept for at, value in mean_of(lines[line]).items()]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
     names = unique(named)
+    curves = pd.DataFrame(data, columns=[*COLUMNS[:4], "run", *COLUMNS[4:6]])[COLUMNS]
     return Content(
-        curves=pd.DataFrame(data, columns=[*COLUMNS[:4], "run", *COLUMNS[4:6]])[COLUMNS],
+        curves=together(curves) if "megabytes" in figure.get("shows", {}) else curves,
         names=[name for name in figure["methods"] if name in names] if axis == "method" else names,
         rows=unique(panel(study, record, figure["rows"]) for record in records),
         columns=unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
         left_out=left_out,
     )
+
+
+def together(curves: pd.DataFrame) -> pd.DataFrame:
+    """Put the n-th points of a curve's runs at their mean place: seeds may send unlike numbers of bytes in a round."""
+    curve = ["row", "column", "curve"]
+    nth = curves.groupby([*curve, "run"]).cumcount()
+    return curves.assign(round=curves.groupby([*curve, nth])["round"].transform("mean"))
 
 
 def undiverged(study: Study, figure: Mapping[str, Any], records: Iterable[Record]) -> list[tuple[Line, Points]]:
@@ -167,6 +176,8 @@ def points(record: Record, figure: Mapping[str, Any]) -> Points:
         return record.run.along(shows["predictors"], at) if record.done else {}
     if "labelled" in shows:
         return record.along_labelled()
+    if "megabytes" in shows:
+        return record.along_megabytes()
     if "reliability" in shows:
         return record.reliability(shows["reliability"])
     if "against" in shows:
@@ -179,7 +190,7 @@ def points(record: Record, figure: Mapping[str, Any]) -> Points:
 
 
 def why_bare(record: Record, curve: Points) -> str:
-    """Return why a record has no reliability diagram: its accuracy is missing, or the record is older than bins."""
+    """Return why a record has no reliability diagram, or curve over bytes: no accuracy, or a record from before these."""
     return record.missing or (UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
@@ -332,6 +343,8 @@ def is_over_rounds(figure: Mapping[str, Any]) -> bool:
 
 def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:
     """Return True if a curve has so few points that each is marked."""
+    if "megabytes" in figure.get("shows", {}):
+        return len(places) <= 20
     return not {"x", "shows"}.isdisjoint(figure) or bool(places.max() <= 20)
 
 

@@ -207,6 +207,11 @@ class Record:
         labelled = self.run.diagnostics.get("labelled_images", {}) if self.done else {}
         return {labelled[at]: value for at, value in self.curve().items() if at in labelled}
 
+    def along_megabytes(self) -> dict[float, float]:
+        """Accuracy in [0, 1] by the megabytes sent until then, both ways. Nothing where no bytes are known."""
+        sent = self.run.megabytes if self.done else {}
+        return {sent[at]: value for at, value in self.curve().items() if at in sent}
+
     def curve(self) -> Curve:
         """Accuracy in [0, 1] by round, in order; nothing for an unfinished run."""
         if not self.done:

@@ -75,6 +75,14 @@ class RunRecord:
         return {name.removeprefix("bytes_"): values for name, values in counted.items()} or later  # type: ignore[return-value]
 
     @cached_property
+    def megabytes(self) -> Curve:
+        """Megabytes (10^6 bytes) sent from the start to the end of each round, both ways; nothing where `sent` is empty."""
+        ways = self.sent.values()
+        rounds = sorted({at for way in ways for at in way})
+        each = (sum(way.get(at, 0) for way in ways) / 1e6 for at in rounds)
+        return dict(zip(rounds, itertools.accumulate(each), strict=True))
+
+    @cached_property
     def _rows(self) -> dict[tuple[str, ...], dict[str, str]]:
         """`metrics.csv` of a finished run: (client, model, metric) -> round -> value, as texts."""
         found: dict[str, dict[str, str]] = {}

@@ -67,8 +67,6 @@ class Study:
     def published(self) -> Path:
         """The file of the published numbers, if there are any.
 
-        Raises InputError if the paper had some when it was planned, and they are gone.
-
         Raises InputError where the paper had some when it was planned, and they are not there.
         """
         path = Path(self.spec["published_file"])

@@ -26,6 +26,7 @@ IN_BRACKETS = ", published ones in brackets with their own where they have one"
 LAST = " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set"
 AS_IN_PRINT = ", as in the paper"
 CLAIMS = "Claims that have been tested"
+RUNS = "Finished runs of each experiment, by seed"
 
 
 def cost(seconds: Sequence[float]) -> str:
@@ -160,11 +161,24 @@ def legend(shown: str, printed: bool) -> str:
     return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
 
 
+def runs(study: Study) -> str:
+    """Tabulate how many of the planned runs of each experiment are finished, by seed: `18 of 25`."""
+    planned: dict[tuple[str, str], dict[Path, bool]] = defaultdict(dict)
+    for record in study.records:
+        planned[record.experiment, record.seed][record.folder] = record.done
+    experiments, seeds = unique(name for name, _ in planned), sorted({seed for _, seed in planned}, key=int)
+    lines = []
+    for name in experiments:
+        of_seeds = [planned.get((name, seed), {}).values() for seed in seeds]
+        lines.append([name, *(f"{sum(done)} of {len(done)}" if done else "" for done in of_seeds)])
+    return f"**{RUNS}**\n\n{markdown.table(['', *(f'seed {seed}' for seed in seeds)], lines)}\n"
+
+
 def text(of: Derived) -> str:
     """Write the whole page, under the label of the paper's own method.
 
-    Tables of the config's own, those named under `summary` in the paper's YAML, then every claim that a finished run
-    touches.
+    Tables of the config's own, those named under `summary` in the paper's YAML, the runs of each experiment, then every
+    claim that a finished run touches.
     """
     study = of.study
     asked = unique(str(record.folder) for record in study.records)
@@ -175,7 +189,7 @@ def text(of: Derived) -> str:
     said = published_page.in_words(of)
     out += f"{said and f' {said}'}\n\n"
     shown = "".join(table(of, name) for name in study.spec.get("summary", []))
-    out += f"{legend(shown, bool(of.published))}\n\n{shown}"
+    out += f"{legend(shown, bool(of.published))}\n\n{shown}{runs(study)}"
     if touched := [published_page.claim_line(one) for one in of.claims if one.total.of]:
         out += f"**{CLAIMS}**\n\n{markdown.table(published_page.CLAIM_HEAD, touched)}\n"
     return out

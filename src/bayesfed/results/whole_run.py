@@ -119,13 +119,10 @@ def reached(run: RunRecord, accuracy: float) -> Found:
 
 def sent_until(run: RunRecord, curve: Curve, accuracy: float) -> Found:
     """Find the megabytes sent, both ways, until a curve of accuracies in [0, 1] reaches one first."""
-    sent = run.sent
+    sent = run.megabytes
     if not sent:
         return UNRECORDED
-    first = next((at for at, value in sorted(curve.items()) if value >= accuracy), None)
-    if first is None:
-        return NEVER
-    return sum(count for way in sent.values() for at, count in way.items() if at <= first) / 1e6
+    return next((sent[at] for at, value in sorted(curve.items()) if value >= accuracy), NEVER)
 
 
 def validation(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
