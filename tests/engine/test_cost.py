@@ -141,10 +141,13 @@ def test_the_parts_of_the_time_are_the_whole(mapping: Make, data_dir: Path) -> N
     for _ in range(2):
         progress = trainer.play(progress)
         header.add(
-            {}, 100.0, 1, replace(trainer.seconds, testing=100 - trainer.seconds.clients - trainer.seconds.server)
+            {}, 100.0, 60.0, 1, replace(trainer.seconds, testing=100 - trainer.seconds.clients - trainer.seconds.server)
         )
     assert header.apart.keys() == {"clients", "server", "testing"}
     assert sum(header.apart.values()) == pytest.approx(header.seconds)
+    assert header.cpu_seconds == 120
+    header.sessions.insert(0, {"by": {"code": "earlier"}, "rounds": 1, "seconds": 1.0})
+    assert header.cpu_seconds is None
     assert all(value > 0 for value in header.apart.values())
 
 

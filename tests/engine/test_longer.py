@@ -22,7 +22,7 @@ PART = {"partition": {"alpha": 100.0, "clients": 9, "min_train": 1, "min_test": 
 def contents(run: LoadedRun) -> tuple[str, dict[str, torch.Tensor], Json]:
     """The history, every tensor, and the summary without what differs in time."""
     progress, _ = checkpoint.load_one(run.checkpoint, torch.device("cpu"))
-    timed = ("train_seconds", "seconds", "files", "digest")
+    timed = ("train_seconds", "seconds", "cpu_seconds", "files", "digest")
     summary = {key: value for key, value in run.summary.items() if key not in timed}
     return (run.folder / "metrics.csv").read_text(), progress.tensors(), summary
 

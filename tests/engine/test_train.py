@@ -232,7 +232,14 @@ def together(data_dir: Path, tmp_path: Path) -> Callable[..., int]:
 
 def record(folder: Path, checkpoint: Path) -> tuple[Any, ...]:
     """What a run leaves, but for the time that it took: metrics, run file, provenance, summary, tensors."""
-    timed = ("train_seconds", "seconds", "samples_per_second", "files", "digest")  # digests change with the times
+    timed = (
+        "train_seconds",
+        "seconds",
+        "cpu_seconds",
+        "samples_per_second",
+        "files",
+        "digest",
+    )  # digests change with the times
     whole = [json.loads((folder / name).read_text()) for name in ("provenance.json", "summary.json")]
     plain = [{key: value for key, value in one.items() if key not in timed} for one in whole]
     return (folder / "metrics.csv").read_bytes(), (folder / "run.yaml").read_bytes(), plain, tensors(checkpoint)

@@ -56,7 +56,7 @@ def finish(folder: Path, rows: Sequence[Row], seconds: float = 1.0, **more: Any)
     files.write_text(folder / "metrics.csv", "round,client,model,metric,value\n" + "".join(lines))
     files.write_text(folder / "run.yaml", "method: {name: fedavg}\n")
     files.write_text(folder / "provenance.json", json.dumps(PROVENANCE | more.pop("provenance", {})))
-    summary = {"seed": 0, "rounds": ROUNDS, "train_seconds": seconds, "diverged": None}
+    summary = {"seed": 0, "rounds": ROUNDS, "train_seconds": 2 * seconds + 1, "cpu_seconds": seconds, "diverged": None}
     run_folder.seal(folder, summary | summarise(list(rows), [10] * CLIENTS, ROUNDS) | more)
 
 

@@ -63,7 +63,11 @@ def wait(children: dict[int, float]) -> int:
 def left(out: Path) -> dict[str, Any]:
     """What a run leaves that must not depend on how often it was killed: numbers, and every parameter to the bit."""
     summary = json.loads((out / "summary.json").read_text())
-    found = {key: value for key, value in summary.items() if key not in ("train_seconds", "seconds", "files", "digest")}
+    found = {
+        key: value
+        for key, value in summary.items()
+        if key not in ("train_seconds", "seconds", "cpu_seconds", "files", "digest")
+    }
     found |= {name: (out / name).read_text() for name in ("metrics.csv", "run.yaml")}
     with safe_open(out / "checkpoint.safetensors", "np") as file:
         names = sorted(file.keys())

@@ -75,6 +75,15 @@ def test_time_is_compared_on_the_same_hardware_alone(tmp_path: Path) -> None:
     assert value(ground, "seconds") == "on other hardware"
 
 
+def test_time_is_the_cores_on_a_cpu_and_the_clocks_on_a_gpu(tmp_path: Path) -> None:
+    on_gpu = {"provenance": {"device": "cuda"}}
+    for name, more, expected in (("cpu", {}, 3.0), ("gpu", on_gpu, (2 * 3 + 1) / (2 * 1 + 1))):
+        ground = ground_of(tmp_path / name, FedAvg={"level": 0.8, **more}, Mine={"level": 0.9, "seconds": 3.0, **more})
+        assert value(ground, "seconds") == pytest.approx(expected)
+    before = {"level": 0.9, "cpu_seconds": None}
+    assert value(ground_of(tmp_path / "old", FedAvg={"level": 0.8}, Mine=before), "seconds") == "not in its record"
+
+
 def test_a_method_has_the_sides_that_its_record_has(tmp_path: Path) -> None:
     ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "server": False})
     assert ground.methods("global") == ["FedAvg"]

@@ -42,9 +42,9 @@ class Header:
     """The header of a checkpoint, beside its tensors.
 
     A resume keeps the precision, and on the same device the executor; seconds and samples add up, `sessions` say by
-    what machine, code and versions, each with its rounds and seconds, and `run` is the run file. `apart`: of the
-    seconds those of clients, server and testing. `rounds_asked`: whether the method has asked how many rounds there
-    are, as it may have before that was noted. `begun`: the key and rounds of the run that it has gone on from.
+    what machine, code and versions, each with its rounds, seconds and those of the processor, and `run` is the run file.
+    `apart`: of the seconds those of clients, server and testing. `rounds_asked`: whether the method has asked how many
+    rounds there are, as it may have before that was noted. `begun`: the key and rounds of the run that it has gone on from.
     """
 
     key: str
@@ -58,16 +58,25 @@ class Header:
     rounds_asked: bool = True
     begun: Mapping[str, Any] | None = None
 
-    def add(self, by: Mapping[str, Any], seconds: float, samples: int, apart: Seconds) -> None:
+    @property
+    def cpu_seconds(self) -> float | None:
+        """The time that the processor's cores together spent in rounds; None where a session of an earlier version lacks
+        it.
+        """
+        counted = all("cpu_seconds" in session for session in self.sessions)
+        return sum(session["cpu_seconds"] for session in self.sessions) if counted else None
+
+    def add(self, by: Mapping[str, Any], seconds: float, cpu_seconds: float, samples: int, apart: Seconds) -> None:
         """Count a round, to the last session where that was `by` the same."""
         self.seconds += seconds
         for name, value in dataclasses.asdict(apart).items():
             self.apart[name] = self.apart.get(name, 0.0) + value
         self.samples += samples
         if not self.sessions or self.sessions[-1]["by"] != by:
-            self.sessions.append({"by": by, "rounds": 0, "seconds": 0.0})
+            self.sessions.append({"by": by, "rounds": 0, "seconds": 0.0, "cpu_seconds": 0.0})
         self.sessions[-1]["rounds"] += 1
         self.sessions[-1]["seconds"] += seconds
+        self.sessions[-1]["cpu_seconds"] += cpu_seconds
 
 
 def before(path: Path) -> Path:

@@ -252,10 +252,10 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
     with stop if heard else contextlib.nullcontext():
         try:
             while not progress.over(federation.run.budget):
-                started = time.monotonic()
+                started, spent = time.monotonic(), time.process_time()
                 progress = trainer.play(progress)
                 seconds = time.monotonic() - started
-                header.add(by, seconds, trainer.samples, trainer.seconds)
+                header.add(by, seconds, time.process_time() - spent, trainer.samples, trainer.seconds)
                 header.rounds_asked |= federation.rounds_asked
                 report.round_done(progress)
                 over = progress.over(federation.run.budget)
@@ -329,6 +329,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
         "batch_size": budget.batch_size,
         "train_seconds": round(header.seconds, 3),
         "seconds": {name: round(value, 3) for name, value in header.apart.items()},
+        "cpu_seconds": None if header.cpu_seconds is None else round(header.cpu_seconds, 3),
         "kept_numbers": kept_numbers(run, progress),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
     } | summarise(progress.history, test_images(run, place), progress.round)

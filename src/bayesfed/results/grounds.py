@@ -176,9 +176,16 @@ def megabytes_to(ground: Ground, side: str, trial: Trial) -> Found:
 
 
 def seconds(ground: Ground, side: str, trial: Trial) -> Found:
-    """Find the seconds of training in those of the baseline's run of the same seed on the same hardware."""
+    """Find the seconds of a run in those of the baseline's of the same seed on the same hardware.
+
+    On a CPU those that its cores spent, which do not depend on what else the machine does; on a GPU those that passed.
+    """
     other = ground.beside(trial)
-    return other if isinstance(other, str) else trial.summary["train_seconds"] / other.summary["train_seconds"]
+    if isinstance(other, str):
+        return other
+    kind = "cpu_seconds" if trial.run.provenance["device"] == "cpu" else "train_seconds"
+    own, theirs = (one.summary.get(kind) for one in (trial, other))
+    return own / theirs if own and theirs else UNRECORDED
 
 
 def computation(ground: Ground, side: str, trial: Trial) -> Found:
@@ -210,7 +217,7 @@ COLUMNS = (
     Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients, last five rounds", worst_tenth, True, 2),
     Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
     Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
-    Column("seconds", "Time", "seconds of training, baseline = 1, same seed and hardware", seconds, decimals=2),
+    Column("seconds", "Time", "time of all rounds, tests included, baseline = 1, same seed and hardware: on a CPU what its cores spent, on a GPU what passed", seconds, decimals=2),
     Column("computation", "Compute", "multiply-adds of training, baseline = 1", computation, decimals=2),
     Column("passes", "Passes", "passes through networks for one prediction", passes, decimals=0),
 )  # fmt: skip

@@ -64,6 +64,7 @@ COSTS = {
     "client_seconds": "second",
     "server_seconds": "second",
     "testing_seconds": "second",
+    "cpu_seconds": "second",
     "multiply_adds": "billion",
     "passes": "pass",
     "kept_numbers": "number",

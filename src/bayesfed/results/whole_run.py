@@ -92,6 +92,7 @@ COST_OF: Mapping[str, tuple[str, Callable[[Any, int, bool], float]]] = {
     "megabytes_down": ("bytes", lambda sent, *_: sent["down"] / 1e6),
     "megabytes_up": ("bytes", lambda sent, *_: sent["up"] / 1e6),
     "train_seconds": ("train_seconds", lambda seconds, *_: seconds),
+    "cpu_seconds": ("cpu_seconds", lambda seconds, *_: seconds),
     "client_seconds": ("seconds", lambda seconds, *_: seconds["clients"]),
     "server_seconds": ("seconds", lambda seconds, *_: seconds["server"]),
     "testing_seconds": ("seconds", lambda seconds, *_: seconds["testing"]),
