@@ -82,10 +82,11 @@ def adaptive_ece(confidence: Tensor, wrong: Tensor) -> Tensor:
 
 def classwise_ece(p: Tensor, labels: Tensor) -> Tensor:
     """Return the class-wise ECE () of probabilities (n, classes) against labels (n,), up to EXACT."""
-    classes = p.shape[-1]
+    classes, one = p.shape[-1], torch.ones_like(labels, dtype=p.dtype)
     edges = torch.linspace(0, 1, BINS + 1, dtype=p.dtype, device=p.device)[1:-1]
-    of_class = BINS * torch.arange(classes, device=p.device)
+    of_class = BINS * torch.arange(classes, dtype=torch.int32, device=p.device)
+    place = torch.bucketize(p, edges, out_int32=True).add_(of_class)
     # Whole numbers, whose sums have no rounding: so a scattered sum repeats itself on a GPU.
-    gap = ((p - torch.nn.functional.one_hot(labels, classes)) / EXACT).round_()
-    sums = p.new_zeros(BINS * classes).index_add_(0, (torch.bucketize(p, edges) + of_class).flatten(), gap.flatten())
+    gap = p.scatter_add(-1, labels[:, None], -one[:, None]).div_(EXACT).round_()
+    sums = p.new_zeros(BINS * classes).index_add_(0, place.flatten(), gap.flatten())
     return sums.abs().sum() * EXACT / p.numel()
