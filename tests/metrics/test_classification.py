@@ -8,13 +8,13 @@ import torch
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss
 
-from bayesfed.metrics.classification import BINS, EXACT, accuracy, further, uncertainty
+from bayesfed.metrics.classification import BINS, EXACT, Predictions, accuracy, further, uncertainty
 
 
 def test_by_hand() -> None:
     p = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.55, 0.45], [0.3, 0.7]], dtype=torch.float64)
     y = torch.tensor([0, 1, 0, 1])
-    found = uncertainty(p.log(), y)
+    found = uncertainty(Predictions(p.log(), y))
     assert accuracy(p.log(), y) == 0.75
     assert found["nll"] == pytest.approx(-np.log([0.9, 0.2, 0.55, 0.7]).mean())
     assert found["brier"] == pytest.approx((2 * 0.01 + 2 * 0.64 + 2 * 0.45**2 + 2 * 0.09) / 4)
@@ -25,7 +25,7 @@ def test_by_hand() -> None:
 
 def test_images_of_one_bin_are_averaged() -> None:
     p = torch.tensor([[0.91, 0.09], [0.92, 0.08], [0.93, 0.07]], dtype=torch.float64)
-    found = uncertainty(p.log(), torch.tensor([0, 0, 1]))
+    found = uncertainty(Predictions(p.log(), torch.tensor([0, 0, 1])))
     assert found["ece"] == found["mce"] == pytest.approx(0.92 - 2 / 3)
 
 
@@ -33,14 +33,14 @@ def test_against_scikit_learn() -> None:
     generator = torch.Generator().manual_seed(0)
     log_p = torch.randn(500, 10, generator=generator, dtype=torch.float64).mul(2).log_softmax(-1)
     y = torch.randint(0, 10, (500,), generator=generator)
-    found = uncertainty(log_p, y)
+    found = uncertainty(Predictions(log_p, y))
     assert found["nll"] == pytest.approx(log_loss(y.numpy(), log_p.exp().numpy(), labels=range(10)))
     assert 0 <= found["ece"] <= found["mce"] <= 1
     assert 0 <= found["brier"] <= 2
 
 
 def test_a_certain_and_right_prediction_is_perfect() -> None:
-    found = uncertainty(torch.tensor([[0.0, -1e9]]), torch.tensor([0]))
+    found = uncertainty(Predictions(torch.tensor([[0.0, -1e9]]), torch.tensor([0])))
     assert found == {"nll": 0.0, "brier": 0.0, "ece": 0.0, "mce": 0.0}
 
 
@@ -54,7 +54,7 @@ def random_predictions(n: int, classes: int) -> tuple[torch.Tensor, torch.Tensor
 def test_further_metrics_by_plain_loops(n: int, classes: int) -> None:
     """The definitions, image by image in float64."""
     log_p, y = random_predictions(n, classes)
-    found = {name: float(value) for name, value in further(log_p, y).items()}
+    found = {name: float(value) for name, value in further(Predictions(log_p, y)).items()}
     p, labels = log_p.exp().numpy(), y.numpy()
     right, confidence = p.argmax(1) == labels, p.max(1)
     order = sorted(range(n), key=lambda i: -confidence[i])
@@ -77,7 +77,7 @@ def test_further_metrics_by_plain_loops(n: int, classes: int) -> None:
 def test_adaptive_and_classwise_ece_against_scikit_learns_curves() -> None:
     """Quantile bins of equally many images; of each class its own curve, weighted by the images in its bins."""
     log_p, y = random_predictions(450, 4)
-    found = further(log_p, y)
+    found = further(Predictions(log_p, y))
     p, labels = log_p.exp().numpy(), y.numpy()
     right = p.argmax(1) == labels
     # Confidences by their rank, so that no quantile lies between two images of a bin.
@@ -94,5 +94,5 @@ def test_adaptive_and_classwise_ece_against_scikit_learns_curves() -> None:
 
 
 def test_a_certain_and_right_prediction_has_nothing_further() -> None:
-    found = further(torch.tensor([[0.0, -1e9]]), torch.tensor([0]))
+    found = further(Predictions(torch.tensor([[0.0, -1e9]]), torch.tensor([0])))
     assert found == {"adaptive_ece": 0.0, "classwise_ece": 0.0, "aurc": 0.0}

@@ -13,7 +13,7 @@ from bayesfed.engine import method_checks
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.methods.node import GLOBAL, SAMPLED, Node
 from bayesfed.methods.predictors import Predictor
-from bayesfed.metrics.classification import accuracy, bins, further, uncertainty
+from bayesfed.metrics.classification import Predictions, accuracy, bins, further, uncertainty
 from bayesfed.metrics.detection import detection, entropy, fpr95
 from bayesfed.runs.run_folder import Row
 from bayesfed.runs.summary import LAST, PASSES
@@ -135,7 +135,8 @@ class Evaluation:
                 self.off.append((predictor.name, method_checks.off_one(log_probabilities)))
                 values = {"accuracy": accuracy(log_probabilities, truth)}
                 if self.detailed:
-                    values |= uncertainty(log_probabilities, truth) | further(log_probabilities, truth)
+                    of = Predictions(log_probabilities, truth)
+                    values |= uncertainty(of) | further(of)
                 if self.detailed and name == "test":
                     values |= self.tasks(node.client, predictor, log_probabilities, truth)
                 readings += [Reading(who, predictor.name, f"{name}_{key}", value) for key, value in values.items()]
@@ -262,7 +263,7 @@ class Evaluation:
 
 def validation(who: str, model: str, log_probabilities: Tensor, labels: Tensor) -> list[Reading]:
     """Accuracy, NLL and ECE on validation images, from log probabilities (n, classes) and labels (n,)."""
-    measured = uncertainty(log_probabilities, labels)
+    measured = uncertainty(Predictions(log_probabilities, labels))
     values = {"accuracy": accuracy(log_probabilities, labels), "nll": measured["nll"], "ece": measured["ece"]}
     return [Reading(who, model, f"validation_{name}", value) for name, value in values.items()]
 
@@ -271,7 +272,7 @@ def reliability(model: str, log_probabilities: Tensor, labels: Tensor) -> list[R
     """Return the bins of a model of the server as rows `reliability_<bin>_<what>`, bins from 1."""
     return [
         Reading("global", model, f"reliability_{number}_{what}", value)
-        for what, values in vars(bins(log_probabilities, labels)).items()
+        for what, values in vars(bins(Predictions(log_probabilities, labels))).items()
         for number, value in enumerate(values, start=1)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +18,25 @@ def accuracy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Predictions:
+    """Log class probabilities (n, classes) of images, n at least 1, their labels (n,), and what is made of them once."""
+
+    log_probabilities: Tensor
+    labels: Tensor
+
+    @cached_property
+    def p(self) -> Tensor:
+        """Class probabilities (n, classes), float64."""
+        return self.log_probabilities.double().exp()
+
+    @cached_property
+    def highest(self) -> tuple[Tensor, Tensor]:
+        """The largest probability of each image (n,), and its class (n,)."""
+        confidence, predicted = self.p.max(-1)
+        return confidence, predicted
+
+
+@dataclass(frozen=True)
 class Bins:
     """The images of BINS equal bins of confidence, the largest probability (left end excluded), one entry a bin: how many
     there are, how many of them are predicted right, and the sum of their confidences. Each (BINS,), float64."""
@@ -26,48 +46,47 @@ class Bins:
     confidence: Tensor
 
 
-def bins(log_probabilities: Tensor, labels: Tensor) -> Bins:
-    """Return the bins of (n, classes) against labels (n,): what a reliability diagram shows (Guo et al. 2017)."""
-    confidence, predicted = log_probabilities.double().exp().max(-1)
+def bins(of: Predictions) -> Bins:
+    """Return the bins of predictions: what a reliability diagram shows (Guo et al. 2017)."""
+    confidence, predicted = of.highest
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=confidence.device)[1:-1]
     # Bins as a matrix (BINS, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
     inside = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), BINS).double().T
-    return Bins(inside.sum(1), inside @ (predicted == labels).double(), inside @ confidence)
+    return Bins(inside.sum(1), inside @ (predicted == of.labels).double(), inside @ confidence)
 
 
-def uncertainty(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return NLL, Brier score, ECE and MCE, each (), of (n, classes) against labels (n,), n at least 1.
+def uncertainty(of: Predictions) -> dict[str, Tensor]:
+    """Return NLL, Brier score, ECE and MCE of predictions, each ().
 
     nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. Over `bins`:
     ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such gap over bins that are not empty (Guo et al. 2017).
     """
-    log_p = log_probabilities.double()
-    target = torch.nn.functional.one_hot(labels, log_p.shape[-1]).double()
-    binned = bins(log_p, labels)
+    n, classes = of.p.shape
+    target = torch.nn.functional.one_hot(of.labels, classes).double()
+    binned = bins(of)
     gap = (binned.right - binned.confidence).abs()
     return {
-        "nll": -log_p.gather(-1, labels[:, None]).mean(),
-        "brier": (log_p.exp() - target).square().sum(-1).mean(),
-        "ece": gap.sum() / len(labels),
+        "nll": -of.log_probabilities.gather(-1, of.labels[:, None]).double().mean(),
+        "brier": (of.p - target).square_().sum(-1).mean(),
+        "ece": gap.sum() / n,
         "mce": (gap / binned.images.clamp(min=1)).max(),
     }
 
 
-def further(log_probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return adaptive ECE, class-wise ECE and AURC, each (), of (n, classes) against labels (n,), n at least 1.
+def further(of: Predictions) -> dict[str, Tensor]:
+    """Return adaptive ECE, class-wise ECE and AURC of predictions, each ().
 
     adaptive_ece = sum_b n_b/n |acc_b - conf_b| over BINS bins of equally many images, in the order of their confidence
     (Nixon et al. 2019). classwise_ece = mean_c sum_b n_b/n |freq_bc - conf_bc| over BINS equal bins of each class's
     probability (Kull et al. 2019). aurc = mean_k (errors among the k most confident)/k, the area under risk over coverage
     (Geifman and El-Yaniv 2017). Images of one confidence keep their order.
     """
-    p = log_probabilities.double().exp()
-    confidence, predicted = p.max(-1)
+    confidence, predicted = of.highest
     confidence, order = confidence.sort(descending=True, stable=True)
-    wrong = (predicted != labels)[order].double()
+    wrong = (predicted != of.labels)[order].double()
     return {
         "adaptive_ece": adaptive_ece(confidence, wrong),
-        "classwise_ece": classwise_ece(p, labels),
+        "classwise_ece": classwise_ece(of.p, of.labels),
         "aurc": (wrong.cumsum(0) / torch.arange(1, len(wrong) + 1, device=wrong.device)).mean(),
     }
 
