@@ -144,13 +144,15 @@ def test_errors_of_networks(lab: Any, stored: Callable[..., None]) -> None:
     [
         (
             DIAGRAM | {"shows": {"reliable": "global"}},
-            "shows: expected one of diagnostic, predictors, labelled, megabytes, reliability, against, error and a label",
+            "shows: expected one of diagnostic, metric, predictors, labelled, megabytes, reliability, against, error and a label",
         ),
         (
             DIAGRAM | {"shows": {"reliability": "global", "error": "AE", "label": ""}},
-            "shows: expected one of diagnostic, predictors, labelled, megabytes, reliability, against, error and a label",
+            "shows: expected one of diagnostic, metric, predictors, labelled, megabytes, reliability, against, error and a label",
         ),
         (DIAGRAM | {"shows": {"predictors": "ridge", "round": 0}}, "shows.round: expected a round from 1, or -1"),
+        (DIAGRAM | {"shows": {"metric": "client_accuracy_sd", "label": "sd"}}, "shows.metric: expected a predictor's"),
+        (DIAGRAM | {"shows": {"metric": "predictive_ecc", "label": "ECE"}}, "unknown metric 'predictive_ecc_last'"),
     ],
 )
 def test_wrong_diagrams(figure: dict[str, Any], message: str, study: Study) -> None:
@@ -178,6 +180,20 @@ def test_accuracy_along_labelled_images(lab: Any, stored: Callable[..., None]) -
     table = {**TABLE, "columns": [{"title": "height", "metric": "global_accuracy_labelled"}]}
     _, (hbfl, fml) = tables.layout(study, table, cells.rows(study, table))
     assert (hbfl["height"], fml["height"]) == (f"{(40 + 45 + 60) / 3:.2f}", "no active learning")
+
+
+def test_a_metric_over_rounds(study: Study) -> None:
+    """In its unit, in the rounds in which it is measured; who has none is named."""
+    figure = {**DIAGRAM, "shows": {"metric": "global_ece", "label": "ECE (%)"}}
+    paper_check.check_figure(study, figure)
+    data = figures.content(study, figure)
+    of_seed = {seed: dict(zip(own["round"], own["accuracy"], strict=True)) for seed, own in data.curves.groupby("seed")}
+    assert of_seed == {"0": {10: 90, 60: 20}, "1": {10: 90, 60: pytest.approx(30)}}
+    assert figures.without(study, data.records) == ["FML (not in its record)"]
+    (axes,) = plots.draw(study, figure, data).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "ECE (%)")
+    brier = {**figure, "shows": {"metric": "global_brier", "label": "Brier score"}}
+    assert figures.content(study, brier).curves["accuracy"].max() == pytest.approx(0.6)
 
 
 def test_accuracy_along_megabytes(lab: Any, stored: Callable[..., None]) -> None:

@@ -175,13 +175,15 @@ class Shows:
     """The content of a figure in place of the accuracy over rounds (results/figures.py): one of these, and its axis'
     label.
 
-    diagnostic: a value that the server logs. predictors: the server's predictors of that name, in a round (-1: the last).
-    labelled: accuracy by labelled images. megabytes: accuracy by megabytes sent until then, both ways. reliability: accuracy
-    by confidence. against: accuracy by that of another level. error: a logged value of every network.
+    diagnostic: a value that the server logs. metric: one of a predictor, as predictive_ece. predictors: the server's
+    predictors of that name, in a round (-1: the last). labelled: accuracy by labelled images. megabytes: accuracy by
+    megabytes sent until then, both ways. reliability: accuracy by confidence. against: accuracy by that of another level.
+    error: a logged value of every network.
     """
 
     label: Text
     diagnostic: str = ""
+    metric: str = ""
     predictors: str = ""
     round: int = 1
     labelled: bool = False

@@ -26,6 +26,7 @@ OF_KIND = {  # what each kind of claim has beside what all have
 }
 SHOWS = (
     "diagnostic",
+    "metric",
     "predictors",
     "labelled",
     "megabytes",
@@ -60,6 +61,10 @@ def paper(study: Study, published: Path, runs: Runs) -> None:
             metric = column.get("metric", table.get("metric"))
             narrowed = {"experiment": table["experiment"], **{key: column[key] for key in ("method",) if key in column}}
             naming(place(study, "tables", name), check_predictor, study, narrowed, metric, runs)
+    for name, figure in spec.get("figures", {}).items():
+        if metric := figure.get("shows", {}).get("metric"):
+            narrowed = {"experiment": figure["experiment"], "method": figure["methods"]}
+            naming(place(study, "figures", name), check_predictor, study, narrowed, f"{metric}_last", runs)
     for claim in spec.get("claims", []):
         where = f"{study.paper}.yaml, claim '{claim['claim']}'"
         naming(where, check_claim, study, claim)
@@ -229,6 +234,11 @@ def check_shows(figure: Mapping[str, Any], records: Sequence[Record]) -> None:
         )
     if (asked := shows.get("round", 1)) < 1 and asked != -1:
         raise InputError(f"shows.round: expected a round from 1, or -1 for the last, found {asked}")
+    if "metric" in shows:
+        level, statistic = read_metric(f"{shows['metric']}_last", {})
+        if not (statistic.predictor or level == "global"):
+            raise InputError(f"shows.metric: expected a predictor's, as predictive_ece, found {shows['metric']}")
+        of_level(records, f"{shows['metric']}_last", {})
     if "against" in shows:
         one_of(shows["against"], LEVELS, "accuracy")
         of_level(records, f"{shows['against']}_accuracy_best", {})

@@ -76,7 +76,7 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     frame, every = (frame, 1) if figures.is_scatter(figure) else thinned(frame)
     if frame.empty:
         return Chart(place, name, figure["title"], "", [], [], {})
-    drawn, percent = set(frame["curve"].unique()), "diagnostic" not in shows
+    drawn, percent = set(frame["curve"].unique()), figures.is_of_accuracy(figure)
     names = {each: study.labelled(axis, each) for each in data.names if each in drawn}
     curves = styled(names, figures.places(study, axis, data.names))
     below, upright = figures.axis_titles(figure)

@@ -16,7 +16,7 @@ import pandas as pd
 from bayesfed.results import selection
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import Record, of_metric, select
-from bayesfed.results.statistics import BEST, POINTS
+from bayesfed.results.statistics import BEST, POINTS, read_metric
 from bayesfed.results.study import Study
 from bayesfed.results.whole_run import UNRECORDED
 
@@ -61,7 +61,8 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     (results/selection.py), `note`, `title`. With an `x`, the column `round` holds its values.
 
     `shows` puts something else in the place of the accuracy over rounds: {diagnostic: NAME, label: WORDS}, what the method's
-    server has logged under that name; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last) of
+    server has logged under that name; {metric: NAME, label: WORDS}, a metric of a predictor, as `predictive_ece`, in the
+    rounds in which it is measured; {predictors: NAME, label: WORDS, round: R}, the accuracy in round R (-1: the last) of
     the server's predictors "NAME 0", "NAME 0.5" and so on, along these numbers; {labelled: true, label: WORDS}, the accuracy
     along the labelled images that all clients together trained on, in the last round with so many; {megabytes: true, label:
     WORDS}, the accuracy along the megabytes sent until then, both ways; {reliability: NAME,
@@ -74,9 +75,9 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     where = {"method": figure["methods"], **figure.get("where", {})}
     chosen = selection.choose(study, select(study.of_experiments(figure["experiment"]), where), figure.get("search"))
     records, _ = of_metric(chosen, level, {})
-    if not {"reliability", "megabytes"}.isdisjoint(figure.get("shows", {})):
+    if not {"reliability", "megabytes", "metric"}.isdisjoint(figure.get("shows", {})):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
-    axis, scale = axis_of(figure), 1 if "diagnostic" in figure.get("shows", {}) else 100
+    axis, scale = axis_of(figure), scale_of(figure)
     drawn = undiverged(study, figure, records)
     left_out: Set[str] = set()
     if is_scatter(figure):
@@ -148,6 +149,14 @@ def mean_of(curves: Sequence[Points]) -> Points:
     return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in places}
 
 
+def scale_of(figure: Mapping[str, Any]) -> int:
+    """Return the factor by which a figure's values are shown: accuracies are percent."""
+    shows = figure.get("shows", {})
+    if "metric" in shows:
+        return read_metric(f"{shows['metric']}_last", {})[1].scale
+    return 1 if "diagnostic" in shows else 100
+
+
 def axis_of(figure: Mapping[str, Any]) -> str:
     """Return what tells a figure's curves apart: an axis of its runs, or the networks of each run."""
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
@@ -171,6 +180,8 @@ def points(record: Record, figure: Mapping[str, Any]) -> Points:
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
         return record.run.diagnostics.get(shows["diagnostic"], {}) if record.done else {}
+    if "metric" in shows:
+        return record.along_rounds(shows["metric"])
     if "predictors" in shows:
         at = record.rounds if shows["round"] == -1 else shows["round"]
         return record.run.along(shows["predictors"], at) if record.done else {}
@@ -190,7 +201,7 @@ def points(record: Record, figure: Mapping[str, Any]) -> Points:
 
 
 def why_bare(record: Record, curve: Points) -> str:
-    """Return why a record has no reliability diagram, or curve over bytes: no accuracy, or a record from before these."""
+    """Return why a record has no curve of what not all records have: no accuracy, or it is from before that."""
     return record.missing or (UNRECORDED if record.done and not record.diverged and not curve else "")
 
 
@@ -330,15 +341,20 @@ def why(records: Iterable[Record]) -> str:
 def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
     """Return the titles of a figure's horizontal and vertical axes."""
     shows = figure.get("shows", {})
-    upright = shows["label"] if "diagnostic" in shows else "accuracy (%)"
-    return shows["label"] if shows and "diagnostic" not in shows else figure.get("x", "round").replace(
-        "_", " "
-    ), upright
+    below = figure.get("x", "round").replace("_", " ")
+    if not shows:
+        return below, "accuracy (%)"
+    return (shows["label"], "accuracy (%)") if is_of_accuracy(figure) else (below, shows["label"])
+
+
+def is_of_accuracy(figure: Mapping[str, Any]) -> bool:
+    """Return True if the vertical axis of a figure has an accuracy."""
+    return {"diagnostic", "metric"}.isdisjoint(figure.get("shows", {}))
 
 
 def is_over_rounds(figure: Mapping[str, Any]) -> bool:
     """Return True if the horizontal axis of a figure has rounds."""
-    return "x" not in figure and figure.get("shows", {}).keys() <= {"diagnostic", "label"}
+    return "x" not in figure and ("shows" not in figure or not is_of_accuracy(figure))
 
 
 def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:

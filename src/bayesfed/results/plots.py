@@ -172,7 +172,7 @@ def _panels(
             panel.set_visible(False)
             continue
         own = curves.query("row == @row and column == @column")
-        _panel(panel, own, palette, few, whole=rounds, percent="diagnostic" not in shows, scatter=scatter)
+        _panel(panel, own, palette, few, whole=rounds, percent=figures.is_of_accuracy(figure), scatter=scatter)
         if row == top[column]:
             panel.set_title(column, color=INK)
         if column == left[row]:

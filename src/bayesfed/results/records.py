@@ -207,6 +207,15 @@ class Record:
         labelled = self.run.diagnostics.get("labelled_images", {}) if self.done else {}
         return {labelled[at]: value for at, value in self.curve().items() if at in labelled}
 
+    def along_rounds(self, metric: str) -> dict[float, float]:
+        """Return a metric of a predictor, as `predictive_ece`, by the rounds in which it is measured; nothing where none
+        is.
+        """
+        level, statistic = read_metric(f"{metric}_last", {})
+        own = statistic if statistic.predictor else replace(statistic, predictor=level)
+        found = whole_run.curve(self.run, own, self.foreign) if self.done else {}
+        return {} if isinstance(found, str) else {at: value for at, value in found.items() if math.isfinite(value)}
+
     def along_megabytes(self) -> dict[float, float]:
         """Accuracy in [0, 1] by the megabytes sent until then, both ways. Nothing where no bytes are known."""
         sent = self.run.megabytes if self.done else {}

@@ -46,7 +46,7 @@ def find(run: RunRecord, statistic: Statistic, personal: bool, foreign: Mapping[
         return validation(summary, statistic.of.removeprefix(VALIDATION), personal)
     if statistic.of in SPREADS:
         return spread(summary, statistic)
-    return of_predictor(run, statistic, recorded(statistic.of, foreign))
+    return of_predictor(run, statistic, foreign)
 
 
 def recorded(metric: str, foreign: Mapping[str, str]) -> str:
@@ -60,16 +60,27 @@ def predictive(run: RunRecord) -> str:
     return "global_sampled" if "accuracy" in run.measured("global_sampled") else "global"
 
 
-def of_predictor(run: RunRecord, statistic: Statistic, metric: str) -> Found:
-    """Find what is measured of a predictor: the server's on the full test set, else the mean over the clients that have one,
-    each on its own shard."""
-    model = predictive(run) if statistic.predictor == PREDICTIVE else statistic.predictor
+def curve(run: RunRecord, statistic: Statistic, foreign: Mapping[str, str]) -> Curve | str:
+    """Find what is measured of a predictor by round: the server's on the full test set, else the mean over the clients that
+    have one, each on its own shard."""
+    model, metric = model_of(run, statistic), recorded(statistic.of, foreign)
     of_model = run.measured(model) or run.over_clients(model)
     if not of_model:
         return NO_GLOBAL if statistic.predictor == PREDICTIVE else f"no predictor {model}"
-    if metric not in of_model:
-        return UNRECORDED
-    values = list(of_model[metric].values())
+    return of_model.get(metric, UNRECORDED)
+
+
+def model_of(run: RunRecord, statistic: Statistic) -> str:
+    """Name the predictor that a statistic is of in a record."""
+    return predictive(run) if statistic.predictor == PREDICTIVE else statistic.predictor
+
+
+def of_predictor(run: RunRecord, statistic: Statistic, foreign: Mapping[str, str]) -> Found:
+    """Find a statistic of `curve`."""
+    found, model, metric = curve(run, statistic, foreign), model_of(run, statistic), recorded(statistic.of, foreign)
+    if isinstance(found, str):
+        return found
+    values = list(found.values())
     value = max(values) if statistic.name == "best" else statistics.fmean(values[-TAILS[statistic.name] :])
     if math.isfinite(value):
         return value
