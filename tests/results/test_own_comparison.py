@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 
 from bayesfed.report import build, chart_specs, charts, run_details
-from bayesfed.results import figures, per_run, plots, published_page, summary_page, tables
+from bayesfed.results import figure_axes, figures, per_run, plots, published_page, summary_page, tables
 from bayesfed.results import study as join
 
 PRINT = re.compile(r"\b(print(ed)?|claims?|paper's|papers')\b")
@@ -120,7 +120,7 @@ def test_rounds_have_whole_ticks(rounds: int, ticks: str, lab: Any, stored: Call
 
 def test_what_is_no_round_keeps_its_ticks() -> None:
     of = {"accuracy": "global"}
-    assert figures.is_over_rounds(of)
-    assert figures.is_over_rounds({**of, "shows": {"diagnostic": "eta", "label": "eta"}})
-    assert not figures.is_over_rounds({**of, "x": "lr"})
-    assert not figures.is_over_rounds({**of, "shows": {"reliability": "global", "label": "confidence"}})
+    assert figure_axes.is_over_rounds(of)
+    assert figure_axes.is_over_rounds({**of, "shows": {"diagnostic": "eta", "label": "eta"}})
+    assert not figure_axes.is_over_rounds({**of, "x": "lr"})
+    assert not figure_axes.is_over_rounds({**of, "shows": {"reliability": "global", "label": "confidence"}})

@@ -1,12 +1,12 @@
-"""A paper's tables, figures, claims and published numbers, checked against its grid before anything is run."""
+"""A paper's tables, figures and claims, checked against its grid before anything is run."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.core.errors import InputError, nearest
-from bayesfed.results import cells, claims, comparison, formatting, selection, tables
+from bayesfed.papers.spec import Shows
+from bayesfed.results import cells, claims, formatting, selection, tables
 from bayesfed.results.records import Record, of_metric, select
 from bayesfed.results.statistics import LEVELS, PREDICTIVE, VALIDATION, foreign_of, read_metric
 from bayesfed.results.study import Study
@@ -24,16 +24,7 @@ OF_KIND = {  # what each kind of claim has beside what all have
     "rises": ("methods", "along"),
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
-SHOWS = (
-    "diagnostic",
-    "metric",
-    "predictors",
-    "labelled",
-    "megabytes",
-    "reliability",
-    "against",
-    "error",
-)  # of a figure, one of these
+SHOWS = tuple(name for name in Shows.__annotations__ if name not in ("label", "round"))  # of a figure, one of these
 UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",
@@ -45,7 +36,7 @@ Runs = Mapping[tuple[str, str], "Run"]
 """A run of each experiment and method, by their names."""
 
 
-def paper(study: Study, published: Path, runs: Runs) -> None:
+def paper(study: Study, runs: Runs) -> None:
     """Check a paper; the study's records are those of its own grid, none of them run.
 
     Raises InputError that names the item, in the paper's file or in the config that added it, what is wrong in it, and the
@@ -71,7 +62,6 @@ def paper(study: Study, published: Path, runs: Runs) -> None:
         naming(where, check_predictor, study, {"experiment": claim["experiments"]}, claim["metric"], runs)
     for name in spec.get("summary", []):
         naming(f"{study.paper}.yaml, summary", one_of, name, spec.get("tables", {}), "table")
-    naming(str(published), check_published, study, published)
 
 
 def check_labels(study: Study) -> None:
@@ -315,53 +305,3 @@ def check_axes(records: Sequence[Record], over: Sequence[str], used: Sequence[st
             raise InputError(f"over: '{axis}' tells cells apart here, so the best cannot be chosen over it")
     if not over:
         raise InputError("over: expected the axes to choose the best over, found none")
-
-
-def check_published(study: Study, published: Path) -> None:
-    """Return the published numbers: each of a table, in a cell of one, and what else its row says true of that cell's
-    runs."""
-    rows = comparison.read_published(published)
-    axes = formatting.unique(axis for record in study.records for axis in record.axes)
-    for column in rows[0] if rows else ():
-        if column not in ("item", *comparison.KEYS, "value", "sd", "unplanned"):
-            one_of(column, axes, "axis")
-    by_item: dict[str, list[Mapping[str, Any]]] = {}
-    for name, table in study.spec.get("tables", {}).items():
-        for item in table.get("published", [name]):
-            by_item.setdefault(item, []).append(table)
-    for row in rows:
-        one_of(row["item"], by_item, "table")
-    for item, of_item in by_item.items():
-        check_item(study, [row for row in rows if row["item"] == item], of_item)
-
-
-def check_item(study: Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
-    """Return the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have, or
-    it is of none, and says why."""
-    placed = set[int]()
-    every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
-    for cell in every:
-        for row in comparison.printed_of(study, cell, rows):
-            check_row(study, row, cell)
-            placed.add(id(row))
-    for row in rows:
-        keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
-        if row.get("unplanned"):
-            comparison.unplanned(study, row)  # raises for its metric
-            if id(row) in placed:
-                raise InputError(f"unplanned: a cell of {row['item']} has {keys}; leave the reason out")
-        elif id(row) not in placed:
-            raise InputError(f"no cell of {row['item']} has {keys}, which is published as {row['value']}")
-
-
-def check_row(study: Study, row: Mapping[str, str], cell: cells.Cell) -> None:
-    """Raise InputError where a row of published numbers says of its cell what no run of it has."""
-    left = [
-        key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)
-    ]
-    for key in left:
-        found = formatting.unique(filter(None, (study.written(key, record.field(key)) for record in cell.records)))
-        if found and row[key] not in found:
-            raise InputError(
-                f"{row['item']}: no run of the cell with {row['value']} has {key} '{row[key]}'; {nearest(row[key], found)}"
-            )

@@ -272,7 +272,7 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
     """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained. Each claim gets
     `cells`, in how many of that grid it can be tested, since a config may plan fewer. Of the config counts what its runs are
     asked for beside."""
-    from bayesfed.plan import paper_check
+    from bayesfed.plan import paper_check, published_check
     from bayesfed.results import claims
     from bayesfed.results import study as join
 
@@ -306,7 +306,8 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
     whole = list(experiments.cells(paper, asked, once, counted=False))
     study = join.study(paper, spec, "", [cell for cell, _ in whole], Path())
     runs = {(cell["experiment"], cell["method"]): run for cell, run in whole}
-    paper_check.paper(study, Path(spec["published_file"]), runs)
+    paper_check.paper(study, runs)
+    published_check.check(study, Path(spec["published_file"]))
     for claim in spec.get("claims", []):
         claim["cells"] = len(claims.tests(study, claim))
 

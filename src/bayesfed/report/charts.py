@@ -16,7 +16,7 @@ import pandas as pd
 
 from bayesfed.report.chart_specs import HEIGHT, LINE, Curve, Json, Look, lines
 from bayesfed.report.html_tables import as_link
-from bayesfed.results import figure_panels, figures, formatting
+from bayesfed.results import figure_axes, figure_panels, figures, formatting
 from bayesfed.results.records import Record
 from bayesfed.results.study import Study
 
@@ -73,14 +73,14 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     data, axis, shows = figures.content(study, figure), figures.axis_of(figure), figure.get("shows", {})
     place = f"{study.paper}-{name}"
     frame = data.curves.rename(columns={"round": "x", "accuracy": "value"})
-    frame, every = (frame, 1) if figures.is_scatter(figure) else thinned(frame)
+    frame, every = (frame, 1) if figure_axes.is_scatter(figure) else thinned(frame)
     if frame.empty:
         return Chart(place, name, figure["title"], "", [], [], {})
-    drawn, percent = set(frame["curve"].unique()), figures.is_of_accuracy(figure)
+    drawn, percent = set(frame["curve"].unique()), figure_axes.is_of_accuracy(figure)
     names = {each: study.labelled(axis, each) for each in data.names if each in drawn}
     curves = styled(names, figures.places(study, axis, data.names))
-    below, upright = figures.axis_titles(figure)
-    logarithmic = figures.is_logarithmic(figure, frame["x"])
+    below, upright = figure_axes.axis_titles(figure)
+    logarithmic = figure_axes.is_logarithmic(figure, frame["x"])
     across = ends(frame["x"], logarithmic)
     sides = ["row", "column"] if "dataset" in figure["columns"] else ["row"]  # datasets have scales of their own
     limits = {key: bounds(own["value"], percent) for key, own in frame.groupby(sides)}
@@ -94,13 +94,13 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
     small = f"{figures.footnote(study, data.records, shows, data.left_out)}{figures.notes(figure, data.records)}"
     small = " ".join(filter(None, (small, figure_panels.bare(study, figure, data))))
     small += f" Every {every}th point is drawn." if every > 1 else ""
-    few = figures.has_few(figure, frame["x"])
+    few = figure_axes.has_few(figure, frame["x"])
     kind = Look(
         few=few,
         logarithmic=logarithmic,
         diagonal="reliability" in shows,
-        scatter=figures.is_scatter(figure),
-        rounds=figures.is_over_rounds(figure),
+        scatter=figure_axes.is_scatter(figure),
+        rounds=figure_axes.is_over_rounds(figure),
         named=crowded,
     )
     spec, choices = lines(curves, below, upright, kind), ""

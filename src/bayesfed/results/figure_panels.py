@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from bayesfed.results import figures
+from bayesfed.results import figure_axes, figures
 from bayesfed.results.study import Study
 
 MOST = 6
@@ -65,7 +65,7 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 
 def common_scale(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Literal["row", "none"]:
     """Return "row" if the panels of a row have one scale: not with datasets side by side, nor in a column on its side."""
-    apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figures.is_scatter(figure))
+    apart = flat or "dataset" in figure["columns"] or (flattens(data.curves) and not figure_axes.is_scatter(figure))
     return "none" if apart else "row"
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.results import selection
+from bayesfed.results import figure_axes, selection
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import Record, of_metric, select
-from bayesfed.results.statistics import BEST, POINTS, read_metric
+from bayesfed.results.statistics import BEST
 from bayesfed.results.study import Study
 from bayesfed.results.whole_run import UNRECORDED
 
@@ -77,10 +77,10 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     records, _ = of_metric(chosen, level, {})
     if not {"reliability", "megabytes", "metric"}.isdisjoint(figure.get("shows", {})):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
-    axis, scale = axis_of(figure), scale_of(figure)
+    axis, scale = axis_of(figure), figure_axes.scale_of(figure)
     drawn = undiverged(study, figure, records)
     left_out: Set[str] = set()
-    if is_scatter(figure):
+    if figure_axes.is_scatter(figure):
         data = [(*line, at, scale * value) for line, values in drawn for at, value in values.items()]
     else:
         lines: dict[Line, list[Points]] = {}
@@ -149,14 +149,6 @@ def mean_of(curves: Sequence[Points]) -> Points:
     return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in places}
 
 
-def scale_of(figure: Mapping[str, Any]) -> int:
-    """Return the factor by which a figure's values are shown: accuracies are percent."""
-    shows = figure.get("shows", {})
-    if "metric" in shows:
-        return read_metric(f"{shows['metric']}_last", {})[1].scale
-    return 1 if "diagnostic" in shows else 100
-
-
 def axis_of(figure: Mapping[str, Any]) -> str:
     """Return what tells a figure's curves apart: an axis of its runs, or the networks of each run."""
     return NETWORK if "error" in figure.get("shows", {}) else figure.get("curves", "method")
@@ -168,11 +160,6 @@ def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, P
         return [(record.field(axis_of(figure)), points(record, figure))]
     found = record.run.errors(figure["shows"]["error"]) if record.done else []
     return [(network.split()[0], {at: value}) for network, at, value in found]
-
-
-def is_scatter(figure: Mapping[str, Any]) -> bool:
-    """Return True if a figure has points alone, no lines."""
-    return not POINTS.isdisjoint(figure.get("shows", {}))
 
 
 def points(record: Record, figure: Mapping[str, Any]) -> Points:
@@ -336,34 +323,3 @@ def colours(places: Mapping[str, int]) -> dict[str, str]:
 def why(records: Iterable[Record]) -> str:
     """Return why finished records have no accuracy; "" if none of them has a reason."""
     return " or ".join(unique(record.missing for record in records if record.missing))
-
-
-def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the titles of a figure's horizontal and vertical axes."""
-    shows = figure.get("shows", {})
-    below = figure.get("x", "round").replace("_", " ")
-    if not shows:
-        return below, "accuracy (%)"
-    return (shows["label"], "accuracy (%)") if is_of_accuracy(figure) else (below, shows["label"])
-
-
-def is_of_accuracy(figure: Mapping[str, Any]) -> bool:
-    """Return True if the vertical axis of a figure has an accuracy."""
-    return {"diagnostic", "metric"}.isdisjoint(figure.get("shows", {}))
-
-
-def is_over_rounds(figure: Mapping[str, Any]) -> bool:
-    """Return True if the horizontal axis of a figure has rounds."""
-    return "x" not in figure and ("shows" not in figure or not is_of_accuracy(figure))
-
-
-def has_few(figure: Mapping[str, Any], places: pd.Series) -> bool:
-    """Return True if a curve has so few points that each is marked."""
-    if "megabytes" in figure.get("shows", {}):
-        return len(places) <= 20
-    return not {"x", "shows"}.isdisjoint(figure) or bool(places.max() <= 20)
-
-
-def is_logarithmic(figure: Mapping[str, Any], places: pd.Series) -> bool:
-    """Return True if the values of an axis span so much that the axis is logarithmic."""
-    return "x" in figure and bool(places.min() > 0 and places.max() >= 100 * places.min())

@@ -18,7 +18,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 from bayesfed.core.files import replacing
-from bayesfed.results import csv_file, figure_panels, figures
+from bayesfed.results import csv_file, figure_axes, figure_panels, figures
 from bayesfed.results.study import Study
 
 PANEL = (2.5, 1.85)
@@ -102,7 +102,7 @@ def draw(study: Study, figure: Mapping[str, Any], data: figures.Content) -> Figu
         small = figures.footnote(study, data.records, figure.get("shows", {}), data.left_out)
         small += figures.notes(figure, data.records) + (f" {bare}" if bare else "")
         share = figure_panels.common_scale(figure, data, flat)
-        few = figures.has_few(figure, data.curves["round"])
+        few = figure_axes.has_few(figure, data.curves["round"])
         scales = {} if few else figure_panels.cut_scales(data.curves, share)
         if scales:
             small += " A scale begins where its curves are after a twentieth of the rounds; what is below is cut off."
@@ -158,10 +158,10 @@ def _panels(
     `few`: points are marked; `share`: whether those of a row have one scale; `scales`: those that do not show all;
     `labels`: those at the ends of curves, if these are many.
     """
-    curves, shows, scatter = data.curves, figure.get("shows", {}), figures.is_scatter(figure)
+    curves, shows, scatter = data.curves, figure.get("shows", {}), figure_axes.is_scatter(figure)
     axes = made.subplots(len(data.rows), len(data.columns), squeeze=False, sharex="col", sharey=share)
-    log, rounds = figures.is_logarithmic(figure, curves["round"]), figures.is_over_rounds(figure)
-    below, upright = figures.axis_titles(figure)
+    log, rounds = figure_axes.is_logarithmic(figure, curves["round"]), figure_axes.is_over_rounds(figure)
+    below, upright = figure_axes.axis_titles(figure)
     shown = figure_panels.drawn(data)
     top = {column: next(row for row in data.rows if (row, column) in shown) for column in data.columns}
     last = {column: next(row for row in reversed(data.rows) if (row, column) in shown) for column in data.columns}
@@ -172,7 +172,7 @@ def _panels(
             panel.set_visible(False)
             continue
         own = curves.query("row == @row and column == @column")
-        _panel(panel, own, palette, few, whole=rounds, percent=figures.is_of_accuracy(figure), scatter=scatter)
+        _panel(panel, own, palette, few, whole=rounds, percent=figure_axes.is_of_accuracy(figure), scatter=scatter)
         if row == top[column]:
             panel.set_title(column, color=INK)
         if column == left[row]:
