@@ -24,6 +24,7 @@ torch.set_num_threads(1)
 settings.register_profile("short", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("long", deadline=5000, max_examples=2000)
 settings.load_profile("short")
+LONG = ("tests/workflow/", "test_gpu_calls", "test_notebook", "test_wheel")
 TOYS = Path(__file__).parent / "methods" / "toys"
 MINE = """
 import collections, contextvars, functools, itertools, logging, random, threading, types
@@ -40,6 +41,11 @@ class Mine(FedAvg):
 
 METHOD = Mine
 """
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long tests first: what is left to share between processes at the end is short."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
 
 
 @pytest.fixture(autouse=True)

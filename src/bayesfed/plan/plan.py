@@ -269,9 +269,8 @@ ASKS = ("tasks", "active", "clients_on_test")  # what of a run decides what can 
 
 
 def check_paper(paper: str, spec: Tree, config: Tree) -> None:
-    """Check what a paper makes of its runs, in its own grid: a mistake must not wait until all is trained. Each claim gets
-    `cells`, in how many of that grid it can be tested, since a config may plan fewer. Of the config counts what its runs are
-    asked for beside."""
+    """Check what a paper makes of its runs, in its own grid, before any is trained. Each claim gets `cells`, in how many of
+    that grid it can be tested, since a config may plan fewer. Of the config counts what its runs are asked for beside."""
     from bayesfed.plan import paper_check, published_check
     from bayesfed.results import claims
     from bayesfed.results import study as join

@@ -15,11 +15,12 @@ def check(study: Study, published: Path) -> None:
 
     Raises InputError that names the file.
     """
-    naming(str(published), check_rows, study, comparison.read_published(published))
+    naming(str(published), check_file, study, published)
 
 
-def check_rows(study: Study, rows: comparison.Published) -> None:
-    """Raise InputError where a row has an unknown column, item or cell."""
+def check_file(study: Study, published: Path) -> None:
+    """Raise InputError where a row cannot be read, or has an unknown column, item or cell."""
+    rows = comparison.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
         if column not in ("item", *comparison.KEYS, "value", "sd", "unplanned"):
