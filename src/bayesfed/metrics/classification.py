@@ -35,6 +35,12 @@ class Predictions:
         confidence, predicted = self.p.max(-1)
         return confidence, predicted
 
+    @cached_property
+    def residual(self) -> Tensor:
+        """Each class's probability, less 1 where it is the label's (n, classes)."""
+        one = self.p.new_ones(())
+        return self.p.scatter_add(-1, self.labels[:, None], -one.expand(len(self.labels), 1))
+
 
 @dataclass(frozen=True)
 class Bins:
@@ -61,14 +67,12 @@ def uncertainty(of: Predictions) -> dict[str, Tensor]:
     nll = -mean log p(y); brier = mean sum_c (p_c - [c = y])^2, from 0 to 2. Over `bins`:
     ece = sum_b n_b/n |acc_b - conf_b|, mce the largest such gap over bins that are not empty (Guo et al. 2017).
     """
-    n, classes = of.p.shape
-    target = torch.nn.functional.one_hot(of.labels, classes).double()
     binned = bins(of)
     gap = (binned.right - binned.confidence).abs()
     return {
         "nll": -of.log_probabilities.gather(-1, of.labels[:, None]).double().mean(),
-        "brier": (of.p - target).square_().sum(-1).mean(),
-        "ece": gap.sum() / n,
+        "brier": of.residual.square().sum(-1).mean(),
+        "ece": gap.sum() / len(of.labels),
         "mce": (gap / binned.images.clamp(min=1)).max(),
     }
 
@@ -86,7 +90,7 @@ def further(of: Predictions) -> dict[str, Tensor]:
     wrong = (predicted != of.labels)[order].double()
     return {
         "adaptive_ece": adaptive_ece(confidence, wrong),
-        "classwise_ece": classwise_ece(of.p, of.labels),
+        "classwise_ece": classwise_ece(of),
         "aurc": (wrong.cumsum(0) / torch.arange(1, len(wrong) + 1, device=wrong.device)).mean(),
     }
 
@@ -99,13 +103,13 @@ def adaptive_ece(confidence: Tensor, wrong: Tensor) -> Tensor:
     return gaps[ends].diff().abs().sum() / n
 
 
-def classwise_ece(p: Tensor, labels: Tensor) -> Tensor:
-    """Return the class-wise ECE () of probabilities (n, classes) against labels (n,), up to EXACT."""
-    classes, one = p.shape[-1], torch.ones_like(labels, dtype=p.dtype)
-    edges = torch.linspace(0, 1, BINS + 1, dtype=p.dtype, device=p.device)[1:-1]
-    of_class = BINS * torch.arange(classes, dtype=torch.int32, device=p.device)
-    place = torch.bucketize(p, edges, out_int32=True).add_(of_class)
+def classwise_ece(of: Predictions) -> Tensor:
+    """Return the class-wise ECE () of predictions, up to EXACT."""
+    classes, device = of.p.shape[-1], of.p.device
+    edges = torch.linspace(0, 1, BINS + 1, dtype=of.p.dtype, device=device)[1:-1]
+    of_class = BINS * torch.arange(classes, dtype=torch.int32, device=device)
+    place = torch.bucketize(of.p, edges, out_int32=True).add_(of_class)
     # Whole numbers, whose sums have no rounding: so a scattered sum repeats itself on a GPU.
-    gap = p.scatter_add(-1, labels[:, None], -one[:, None]).div_(EXACT).round_()
-    sums = p.new_zeros(BINS * classes).index_add_(0, place.flatten(), gap.flatten())
-    return sums.abs().sum() * EXACT / p.numel()
+    gap = (of.residual / EXACT).round_()
+    sums = of.p.new_zeros(BINS * classes).index_add_(0, place.flatten(), gap.flatten())
+    return sums.abs().sum() * EXACT / of.p.numel()
