@@ -73,8 +73,10 @@ def test_statements_follow_from_the_numbers(comparison: Comparison, tmp_path: Pa
     alone = Comparison(grounds(tmp_path / "a", {"harsh": {"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]}}), "global")
     assert alone.statements == [
         "Global model: Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
-        "the clients on harsh, with 1.0 times the bytes and 1.0 times the multiply-adds of FedAvg."
+        "the clients on harsh, at the cost of FedAvg."
     ]
+    alone.compared["megabytes"][0].means["Mine"] *= 2
+    assert alone.price("Mine") == ", with 2.0 times the bytes of FedAvg"
     lonely = Comparison(grounds(tmp_path / "b", {"harsh": {"FedAvg": [0.8, 0.81]}}), "global")
     assert lonely.statements == []
 

@@ -170,14 +170,17 @@ class Comparison:
         return leader, where, [method for method, count in near.items() if count == len(shown) and method != leader]
 
     def price(self, method: str) -> str:
-        """Compare what a method sends and computes beside the baseline."""
-        baseline, told = self.grounds[0].baseline, []
+        """Compare what a method sends and computes beside the baseline, where that is not the same."""
+        baseline, told, known = self.grounds[0].baseline, [], False
         for name, words in PRICES.items():
             both = [one.means for one in self.compared[name] if {method, baseline} <= one.means.keys()]
             ratios = [means[method] / means[baseline] for means in both if means[baseline]]
             if ratios and method != baseline:
-                told.append(f"{statistics.fmean(ratios):.1f} times the {words}")
-        return f", with {listed(told)} of {baseline}" if told else ""
+                known, ratio = True, f"{statistics.fmean(ratios):.1f}"
+                told += [f"{ratio} times the {words}"] if ratio != "1.0" else []
+        if told:
+            return f", with {listed(told)} of {baseline}"
+        return f", at the cost of {baseline}" if known else ""
 
 
 def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> list[Comparison]:
@@ -200,7 +203,7 @@ LEADS = {
     "worst": "best for the worst tenth of the clients",
 }
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
-"""The words on a leader's cost; not its time, which depends on what else the machine did."""
+"""The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
