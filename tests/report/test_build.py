@@ -6,6 +6,8 @@ import html.parser
 import io
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -85,6 +87,11 @@ def some_runs(lab, stored):
     stored(lab.cell("heterogeneous", "HBFL", "cifar100", seed=2, **small), [0.1, 0.2])
     stored(lab.cell("heterogeneous", "FML", "cifar100", seed=3), [0.1], diverged={"round": 1})
     return lab
+
+
+def test_a_report_needs_no_torch() -> None:
+    program = "import sys; from bayesfed.report import build, compare; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def numbers(row) -> list[str]:

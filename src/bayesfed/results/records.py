@@ -156,6 +156,14 @@ class Record:
             return rounds
         return list(range(self.run.together[1][rounds[0]], rounds[-1] + 1))
 
+    @property
+    def ends_whole(self) -> bool:
+        """True if it has an accuracy in each of the last five rounds of its run, so that any tail is of these."""
+        if not self.done or self.level in ("personal", RUN):
+            return False
+        had, curve = self.run.rounds, self.curve()
+        return all(at in curve for at in range(max(1, had + 1 - TAILS["last5"]), had + 1))
+
     def at_the_end(self, tail: Sequence[int], statistic: Statistic) -> bool:
         """Return True if a `tail` is the last rounds of the run."""
         had = self.run.rounds

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bayesfed.methods.node import SAMPLED
 from bayesfed.results.formatting import text
 from bayesfed.results.grounds import SEARCH
 
@@ -22,7 +21,7 @@ def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
     average over weight samples stands for its model.
     """
     block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
-    sampled = [values["nll"] for name, values in block.items() if name.endswith(SAMPLED)]
+    sampled = [values["nll"] for name, values in block.items() if name.endswith("_sampled")]
     found = sampled or [values["nll"] for values in block.values()]
     return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
 

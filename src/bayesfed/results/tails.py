@@ -13,6 +13,8 @@ def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
     For example `last: each client's last tested round, 8 to 40`.
     """
     records = list(records)
+    if all(record.ends_whole for record in records):
+        return ""
     told = []
     for statistic in {one.name: one for one in asked if one.name in TAILS}.values():
         having = [(record, tail) for record in records if (tail := record.tail(statistic))]
