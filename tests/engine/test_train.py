@@ -22,6 +22,7 @@ import yaml
 from helpers.children import child
 from safetensors import safe_open
 
+import bayesfed
 from bayesfed import cli
 from bayesfed.core import files
 from bayesfed.engine import evaluation, gpu_lease, session, training
@@ -737,6 +738,7 @@ def test_a_terminated_run_leaves_a_checkpoint(mapping: Make, digits_dir: Path, t
 
 LONG_STEP = """
 import sys, time
+import bayesfed
 from bayesfed import cli
 from bayesfed.engine import signals
 from bayesfed.engine.federation import Federation
@@ -799,3 +801,9 @@ def test_training_loads_light_libraries_alone() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in found
     assert not heavy & set(found)
+
+
+def test_a_summary_names_what_a_method_predicts_with(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    for name, named in (("fedlap_cov", "global"), ("fedavg", None)):
+        bayesfed.train(mapping(name, rounds=1), tmp_path / name, data=data_dir)
+        assert json.loads((tmp_path / name / "summary.json").read_text()).get("predictive") == named

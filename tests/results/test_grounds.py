@@ -49,6 +49,13 @@ def test_each_column_is_of_the_record(tmp_path: Path) -> None:
     assert value(ground, "passes") == "not in its record"
 
 
+def test_a_method_may_name_what_it_predicts_with(tmp_path: Path) -> None:
+    named = {"level": 0.9, "sampled": True, "predictive": "global"}
+    whole = ground_of(tmp_path / "a", FedAvg={"level": 0.8}, Mine={"level": 0.9, "sampled": True})
+    mean = ground_of(tmp_path / "b", FedAvg={"level": 0.8}, Mine=named)
+    assert value(mean, "nll") != value(whole, "nll") == pytest.approx(0.09)
+
+
 def test_counted_work_comes_before_the_plans(tmp_path: Path) -> None:
     counted = {
         "multiply_adds": {"clients": 3, "server": 1},

@@ -30,6 +30,8 @@ def test_the_smallest_validation_nll_of_the_predictive_is_chosen() -> None:
     assert found(summary(0.3), summary(0.2), summary(0.2)).best == 1
     assert found(summary(0.1, sampled=0.4), summary(0.2, sampled=0.3)).best == 1
     assert found(summary(0.1), summary(0.3, side="clients"), personal=True).best == 1
+    named = [summary(0.1, sampled=0.4) | {"predictive": "global"}, summary(0.2, sampled=0.3) | {"predictive": "global"}]
+    assert found(*named).best == 0
     assert found(summary(math.nan), {}, summary(None), summary(5.0)).best == 3
 
 

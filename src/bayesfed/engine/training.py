@@ -332,6 +332,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
         "cpu_seconds": None if header.cpu_seconds is None else round(header.cpu_seconds, 3),
         "kept_numbers": kept_numbers(run, progress),
         "diverged": dataclasses.asdict(progress.diverged) if progress.diverged else None,
+        **({"predictive": method.predictive} if method.predictive else {}),
     } | summarise(progress.history, test_images(run, place), progress.round)
     run_folder.seal(place.out, summary)
 

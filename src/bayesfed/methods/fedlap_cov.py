@@ -42,6 +42,7 @@ class FedLapCov(FedLap):
     label = "FedLap-Cov"
     revision = 1
     draws_by_image = True
+    predictive = GLOBAL  # the paper tests the mean m
     logs: ClassVar = {"precision_mean": "mean of the server's precisions S over all parameters"}
 
     @dataclass(frozen=True)

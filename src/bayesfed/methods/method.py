@@ -122,6 +122,8 @@ class Method(metaclass=ByOptions):
     free: ClassVar[tuple[str, ...]] = ()
     # True where the sizes of messages depend on what is learnt, and not on the run file alone.
     grows: ClassVar[bool] = False
+    # The server's predictor that a method is for, where that is not the average over weight samples beside it.
+    predictive: ClassVar[str] = ""
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.
     draws_by_image: ClassVar[bool] = False
 

@@ -18,11 +18,12 @@ def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
     """Return the validation NLL of what a method predicts with; infinity for a run that diverged.
 
     It is that of the last round, of the clients' models if the method is for personal models, else of the server's; an
-    average over weight samples stands for its model.
+    average over weight samples stands for its model, if the method does not name another predictor.
     """
     block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
+    named = [values["nll"] for name, values in block.items() if name == summary.get("predictive")]
     sampled = [values["nll"] for name, values in block.items() if name.endswith("_sampled")]
-    found = sampled or [values["nll"] for values in block.values()]
+    found = named or sampled or [values["nll"] for values in block.values()]
     return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
 
 

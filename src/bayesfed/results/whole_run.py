@@ -56,7 +56,11 @@ def recorded(metric: str, foreign: Mapping[str, str]) -> str:
 
 
 def predictive(run: RunRecord) -> str:
-    """Name the server's predictor that a run's method is for: the average over weight samples where there is one."""
+    """Name the server's predictor that a run's method is for: the average over weight samples where there is one, if the
+    method names no other.
+    """
+    if named := (run.summary or {}).get("predictive"):
+        return str(named)
     return "global_sampled" if "accuracy" in run.measured("global_sampled") else "global"
 
 
