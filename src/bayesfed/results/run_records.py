@@ -90,7 +90,10 @@ class RunRecord:
         for line in self._text("metrics.csv").splitlines()[1:]:
             at, _, rest = line.partition(",")
             names, _, value = rest.rpartition(",")
-            found.setdefault(names, {})[at] = value
+            try:
+                found[names][at] = value
+            except KeyError:
+                found[names] = {at: value}
         return {tuple(names): values for names, values in zip(csv.reader(found), found.values(), strict=True)}
 
     @cached_property
