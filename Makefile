@@ -8,7 +8,7 @@
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the demo's report again
 #   make report CONFIG=paper                the report of another config, from finished runs: nothing is trained or fetched
 #   make docs                               the documentation site, in site/; fails at dead links
-#   make test-report                        the report in a real browser; needs chromium (Debian: apt-get install chromium)
+#   make test-report                        report and site in a real browser; needs chromium (Debian: apt-get install chromium)
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && \
@@ -45,6 +45,7 @@ test-kills: $(STAMP)
 
 test-report: $(STAMP)
 	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
 	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 test-remotes: $(STAMP)

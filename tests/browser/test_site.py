@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import http.server
-import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -35,8 +35,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
-    mkdocs = shutil.which("mkdocs")
-    if mkdocs is None:
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    if not mkdocs.exists():
         pytest.skip("no mkdocs here; `make docs` installs it")
     place = tmp_path_factory.mktemp("site")
     done = subprocess.run([mkdocs, "build", "-d", str(place)], cwd=PROJECT, capture_output=True, text=True)
