@@ -55,34 +55,48 @@ class Look:
     named: bool = False
 
 
+LAYERS = ("diagonal", "spread", "seeds", "mean", "marks", "joints", "names", "points")
+"""Of `frame_of`, from back to front."""
+
+
 def lines(curves: Sequence[Curve], below: str, upright: str, look: Look) -> Json:
-    """Curves with these names and styles: the frame of their look, with its axes' titles and scales filled in."""
+    """Curves with these names and styles: the layers of their look, with the axes' titles and scales filled in."""
     filled = {
         '"@below"': below,
         '"@upright"': upright,
+        '"@form"': ".2f" if upright.endswith("(%)") else ".4g",
+        '"@unseen"': 0.75 if look.scatter else 0,
         '["@names"]': [one.name for one in curves],
         '["@colours"]': [one.colour for one in curves],
         '["@dashes"]': [one.dash for one in curves],
         '["@shapes"]': [one.shape for one in curves],
         '"@labels"': {one.name: one.label for one in curves},
     }
-    text = frame_of(look, ".2f" if upright.endswith("(%)") else ".4g")
+    text = frame_of(look.logarithmic, look.rounds)
     for place, value in filled.items():
         text = text.replace(place, json.dumps(value))
-    found: Json = json.loads(text)
-    return found
+    spec: Json = json.loads(text)
+    absent = set() if look.diagonal else {"diagonal"}
+    absent |= {"spread", "seeds", "mean", "marks"} if look.scatter else set() if look.few else {"marks"}
+    absent |= set() if look.named else {"joints", "names"}
+    spec["layer"] = [layer for name, layer in zip(LAYERS, spec["layer"], strict=True) if name not in absent]
+    if not look.diagonal:
+        del spec["datasets"]  # the diagonal's ends
+    if not look.named:
+        spec["params"] = [one for one in spec["params"] if one["name"] not in ("heights", "names", "room")]
+    return spec
 
 
 @functools.cache
 @unvalidated
-def frame_of(look: Look, form: str) -> str:
-    """Return the specification of curves as JSON, with places to fill in: Altair takes its time for each.
+def frame_of(logarithmic: bool, rounds: bool) -> str:
+    """Return the specification of curves with all LAYERS as JSON, with places to fill in: Altair takes its time for each.
 
     The mean over seeds, a band of one standard deviation, each seed thin behind; hover names run and value. Data: curve,
     seed, x, value, run.
     """
-    x = alt.X("x:Q").scale(between("left", "right", "log" if look.logarithmic else "linear"))
-    x = x.title("@below").axis(grid=False, tickCount=5, **OF_ROUNDS if look.rounds else {})
+    x = alt.X("x:Q").scale(between("left", "right", "log" if logarithmic else "linear"))
+    x = x.title("@below").axis(grid=False, tickCount=5, **OF_ROUNDS if rounds else {})
     y = alt.Y("value:Q").scale(between("low", "high")).title("@upright").axis(tickCount=5)
     colour = alt.Color("curve:N").scale(domain=["@names"], range=["@colours"]).legend(None)
     dash = alt.StrokeDash("curve:N").scale(domain=["@names"], range=["@dashes"]).legend(None)
@@ -93,35 +107,30 @@ def frame_of(look: Look, form: str) -> str:
         alt.Tooltip("curve:N", title="curve"),
         alt.Tooltip("seed:N", title="seed"),
         alt.Tooltip("x:Q", title="@below"),
-        alt.Tooltip("value:Q", title="@upright", format=form),
-        alt.Tooltip("mean:Q", title="mean over seeds", format=form),
+        alt.Tooltip("value:Q", title="@upright", format="@form"),
+        alt.Tooltip("mean:Q", title="mean over seeds", format="@form"),
         alt.Tooltip("seeds:Q", title="seeds"),
         alt.Tooltip("run:N", title="run (click opens it)"),
     ]
-    seen = alt.condition(hover, alt.value(1), alt.value(0.75 if look.scatter else 0))
     points = base.transform_joinaggregate(mean="mean(value)", seeds="count()", groupby=["curve", "x"])
     points = points.mark_point(filled=True, size=60, cursor="pointer").encode(
-        x, y, colour, shape, tooltip=tip, opacity=seen
+        x, y, colour, shape, tooltip=tip, opacity=alt.condition(hover, alt.value(1), alt.value("@unseen"))
     )
-    layers: list[Any] = [diagonal(x, y)] if look.diagonal else []
-    if not look.scatter:
-        spread = base.transform_aggregate(
-            mean="mean(value)", sd="stdev(value)", seeds="count()", groupby=["curve", "x"]
-        )
-        spread = spread.transform_filter("datum.seeds > 1")
-        spread = spread.transform_calculate(value="datum.mean - datum.sd", upper="datum.mean + datum.sd")
-        layers.append(spread.mark_area(opacity=0.16, clip=True).encode(x, y, alt.Y2("upper:Q"), colour))
-        each = base.mark_line(strokeWidth=0.8, opacity=0.35, clip=True)
-        layers.append(each.encode(x, y, colour, detail="seed:N"))
-        mean = base.mark_line(strokeWidth=2, clip=True)
-        layers.append(mean.encode(x, y.aggregate("mean"), colour, dash))
-    if look.few and not look.scatter:
-        layers.append(base.mark_point(filled=True, size=34).encode(x, y.aggregate("mean"), colour, shape))
+    spread = base.transform_aggregate(mean="mean(value)", sd="stdev(value)", seeds="count()", groupby=["curve", "x"])
+    spread = spread.transform_filter("datum.seeds > 1")
+    spread = spread.transform_calculate(value="datum.mean - datum.sd", upper="datum.mean + datum.sd")
+    layers = [
+        diagonal(x, y),
+        spread.mark_area(opacity=0.16, clip=True).encode(x, y, alt.Y2("upper:Q"), colour),
+        base.mark_line(strokeWidth=0.8, opacity=0.35, clip=True).encode(x, y, colour, detail="seed:N"),
+        base.mark_line(strokeWidth=2, clip=True).encode(x, y.aggregate("mean"), colour, dash),
+        base.mark_point(filled=True, size=34).encode(x, y.aggregate("mean"), colour, shape),
+        *names_at_ends(base, x, y, colour),
+        points.add_params(hover),
+    ]
     params = [alt.param("hidden", value=[]), *ends_of_axes()]
-    if look.named:
-        layers += names_at_ends(base, x, y, colour)
-        params += [alt.param("heights", value={}), alt.param("names", value="@labels"), alt.param("room", value=200)]
-    return json.dumps(finished(alt.layer(*layers, points.add_params(hover)).add_params(*params)))
+    params += [alt.param("heights", value={}), alt.param("names", value="@labels"), alt.param("room", value=200)]
+    return json.dumps(finished(alt.layer(*layers), params))
 
 
 def names_at_ends(base: Any, x: Any, y: Any, colour: Any) -> list[Any]:
@@ -153,7 +162,7 @@ def of_run(below: str, upright: str, diagonal_line: bool = False) -> Json:
     points = points.encode(x, y, colour, tooltip=tip, opacity=seen)
     layers: list[Any] = [diagonal(x, y)] if diagonal_line else []
     params = [alt.param("hidden", value=[]), *(ends_of_axes() if diagonal_line else [])]
-    return finished(alt.layer(*layers, line, points.add_params(hover)).add_params(*params))
+    return finished(alt.layer(*layers, line, points.add_params(hover)), params)
 
 
 @unvalidated
@@ -170,7 +179,7 @@ def beside_published() -> Json:
     tip = ["cell:N", alt.Tooltip("x:Q", title="published"), alt.Tooltip("value:Q", title="here"), "verdict:N"]
     points = alt.Chart().mark_point(filled=True, size=80, opacity=0.85, cursor="pointer")
     shown = points.encode(x, y, colour, shape, tooltip=tip)
-    return finished(alt.layer(diagonal(x, y), shown).add_params(*ends_of_axes()), 260)
+    return finished(alt.layer(diagonal(x, y), shown), ends_of_axes(), 260)
 
 
 @unvalidated
@@ -218,9 +227,13 @@ def diagonal(x: Any, y: Any) -> Any:
     return ends.mark_line(strokeDash=[4, 4], strokeWidth=1, color="#888", clip=True).encode(x, y)
 
 
-def finished(chart: Any, height: int = HEIGHT) -> Json:
-    """Return a chart as JSON, as wide as its place, without what the page adds: its data and its colours."""
+def finished(chart: Any, params: Sequence[Any] = (), height: int = HEIGHT) -> Json:
+    """Return a chart as JSON, as wide as its place, with parameters of the page (Altair's way to add them copies all
+    layers), without what the page adds: its data and its colours.
+    """
     whole = chart.properties(width="container", height=height, data=alt.NamedData("panel"))
     spec: Json = whole.to_dict(validate=False)
     spec.pop("config", None)
+    if params:
+        spec["params"] = [*(one.param.to_dict() for one in params), *spec.get("params", [])]
     return spec

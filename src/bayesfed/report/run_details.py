@@ -70,11 +70,9 @@ def story(
             for model, values in summary.get("uncertainty", {}).items()
         },
         "reliability": {
-            model: [
-                [round(middle, 2), round(100 * accuracy, 2)] for middle, accuracy in first.reliability(model).items()
-            ]
+            model: [[round(middle, 2), round(100 * accuracy, 2)] for middle, accuracy in bins.items()]
             for model in summary.get("uncertainty", {})
-            if first.reliability(model)
+            if (bins := first.reliability(model))
         },
         "diagnostics": {name: thin(values, 4 * POINTS, scale=1) for name, values in diagnostics(run).items()},
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ class Record:
             return rounds
         return list(range(self.run.together[1][rounds[0]], rounds[-1] + 1))
 
-    @property
+    @cached_property
     def ends_whole(self) -> bool:
         """True if it has an accuracy in each of the last five rounds of its run, so that any tail is of these."""
         if not self.done or self.level in ("personal", RUN):
@@ -200,8 +200,9 @@ class Record:
         bins.
         """
         found = self.run.measured(model) if self.done and not self.diverged else {}
+        of = {name: values for name, values in found.items() if name.startswith("reliability_")}
         last = {
-            what: [next(iter(found[name].values())) for name in found if re.fullmatch(rf"reliability_\d+_{what}", name)]
+            what: [next(iter(of[name].values())) for name in of if name.endswith(f"_{what}")]
             for what in ("images", "right")
         }
         bins = len(last["images"])

@@ -211,10 +211,10 @@ class RunRecord:
         of_model = self.measured(model)
         accuracy, found = of_model.get("accuracy", {}), {}
         for metric, values in of_model.items():
-            tail = list(values)[-last:]
-            why = unique(run_folder.undefined(metric, values[at], accuracy.get(at, math.nan)) for at in tail)
-            if told := " or ".join(filter(None, why)):
-                found[metric] = told
+            odd = [at for at in list(values)[-last:] if not math.isfinite(values[at])]
+            if odd:
+                why = unique(run_folder.undefined(metric, values[at], accuracy.get(at, math.nan)) for at in odd)
+                found[metric] = " or ".join(why)
         return found
 
 
