@@ -18,6 +18,7 @@ from bayesfed.engine.executors import cuda_graphs as graphs_module
 from bayesfed.engine.executors.base import Result
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
+from bayesfed.methods import fedgvi
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
@@ -86,9 +87,12 @@ def assert_executors_agree(
 
 @pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_executor_is_eager_to_rounding(name: str, device: str, mapping: Make, data_dir: Any) -> None:
+def test_every_executor_is_eager_to_rounding(
+    name: str, device: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest. On a CPU the lower precisions
     for methods alone that have all kinds of steps between them."""
+    monkeypatch.setattr(fedgvi, "SAMPLES", 5)
     casts = tuple(BOUNDS) if device == "cuda" or name in CAST else (torch.float64,)
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
     assert_executors_agree(lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device, casts)

@@ -24,12 +24,7 @@ def test_parameter_counts_of_the_papers(name: str, parameters: int) -> None:
     assert build(name, classes=10, channels=3, size=32).parameters == parameters
 
 
-def chain(name: str) -> bool:
-    """Whether a network is a chain of our layers, and no module."""
-    return isinstance(build(name, 10, 3, 32), Network)
-
-
-CHAINS = [name for name in NETWORKS if chain(name)]
+CHAINS = [name for name in NETWORKS if isinstance(NETWORKS[name](10, 3, 32), Chain | tuple)]  # no modules
 
 
 def layers_of(name: str, classes: int, channels: int, size: int) -> tuple[Conv | Linear, ...]:

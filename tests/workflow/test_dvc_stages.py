@@ -73,7 +73,7 @@ def test_own_plugins_are_dependencies(own: Clone) -> None:
             (plugins / name).unlink()
         else:
             (plugins / name).write_text(before)
-        assert "up to date" in own.run("dvc", "status", *stages), name
+    assert "up to date" in own.run("dvc", "status", *stages)
     (plugins / "methods" / "mine.py").write_text(f"{METHOD}# A comment.\n")
     (before,) = own.summaries("own")
     own.run("dvc", "repro", "train@own")

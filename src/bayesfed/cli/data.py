@@ -62,10 +62,10 @@ def partition(args: argparse.Namespace) -> None:
     """Run `bayesfed partition`."""
     from bayesfed.data import overview
     from bayesfed.data import partition as partitions
-    from bayesfed.runs import run_file as runfile
+    from bayesfed.runs import dealt
 
-    run = runfile.load(args.runfile, args.data)
-    cell = (run.datasets[0], run.partition, run.budget.seed, args.data)
+    (dataset, *_), scheme, seed = dealt.load(args.runfile, args.data)
+    cell = (dataset, scheme, seed, args.data)
     print(partitions.build(*cell, args.partitions))
     if args.overview:
         overview.write(*cell, args.overview, args.partitions)

@@ -86,7 +86,9 @@ def further(of: Predictions) -> dict[str, Tensor]:
     (Geifman and El-Yaniv 2017). Images of one confidence keep their order.
     """
     confidence, predicted = of.highest
-    confidence, order = confidence.sort(descending=True, stable=True)
+    # In the order of their bits, which is that of positive numbers, and faster found.
+    order = confidence.view(torch.int64).sort(descending=True, stable=True).indices
+    confidence = confidence[order]
     wrong = (predicted != of.labels)[order].double()
     return {
         "adaptive_ece": adaptive_ece(confidence, wrong),
@@ -106,9 +108,8 @@ def adaptive_ece(confidence: Tensor, wrong: Tensor) -> Tensor:
 def classwise_ece(of: Predictions) -> Tensor:
     """Return the class-wise ECE () of predictions, up to EXACT."""
     classes, device = of.p.shape[-1], of.p.device
-    edges = torch.linspace(0, 1, BINS + 1, dtype=of.p.dtype, device=device)[1:-1]
     of_class = BINS * torch.arange(classes, dtype=torch.int32, device=device)
-    place = torch.bucketize(of.p, edges, out_int32=True).add_(of_class)
+    place = (of.p * BINS).ceil_().sub_(1).clamp_(min=0).int().add_(of_class)  # a bin's left end is the one before's
     # Whole numbers, whose sums have no rounding: so a scattered sum repeats itself on a GPU.
     gap = (of.residual / EXACT).round_()
     sums = of.p.new_zeros(BINS * classes).index_add_(0, place.flatten(), gap.flatten())

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bayesfed import methods, models
-from bayesfed.core import files, options, plugins
+from bayesfed.core import options, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import catalogue, prepare, schemes, store
 from bayesfed.data.catalogue import source
-from bayesfed.data.schemes import Scheme, Whole
 from bayesfed.methods.method import Method
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import callbacks
+from bayesfed.runs import callbacks, dealt
 from bayesfed.runs.compatibility import check_counts, check_fit
 from bayesfed.runs.schedule import Schedule
 from bayesfed.runs.spec import Active, Budget, Run, Tasks
-
-BLOCKS = {  # that every run file has, with an example for each
-    "dataset": "mnist",
-    "partition": "{alpha: 0.1, clients: 10}",
-    "method": "{name: fedavg}",
-    "models": "{global: mlp}",
-}
 
 
 def load(path: Path, data: Path = plugins.DATA) -> Run:
     """Read the run file at `path`; raise InputError for anything in it that is wrong, datasets with too few images
     included.
     """
-    mapping = files.read_yaml(path)
-    if not isinstance(mapping, Mapping):
-        found = "an empty file" if mapping is None else reprlib.repr(mapping)
-        raise InputError(
-            f"{path}: expected keys and values, found {found}; see examples/run.yaml and docs/reference/run-file.md"
-        )
-    run = resolve(mapping, data)
+    run = resolve(dealt.mapping_of(path), data)
     check_counts(run)
     return run
 
@@ -53,7 +38,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     """
     mapping = options.renamed(options.check_mapping(mapping, ""))
     valid = [
-        *BLOCKS,
+        *dealt.BLOCKS,
         *Budget.__dataclass_fields__,
         "images",
         "schedule",
@@ -63,16 +48,9 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
         "on_round",
         "plugins",
     ]
-    if "papers" in mapping:
-        raise InputError("run file: this is a sweep config; expand it with `bayesfed plan FILE --out DIR`")
-    if {"paper", "reference"} <= mapping.keys():
-        raise InputError(
-            "run file: this is a paper's file; name it in a config, `papers: [NAME]`, and expand that with `bayesfed plan`"
-        )
+    dealt.check_kind(mapping)
     options.check_keys(mapping, valid, "")
-    for key, example in BLOCKS.items():
-        if key not in mapping:
-            raise InputError(f"{key} is missing; give one, e.g. `{key}: {example}`")
+    dealt.check_blocks(mapping)
     folder = mapping.get("plugins")
     plugins.use(folder, data)
     folder = None if folder is None else str(folder)
@@ -80,7 +58,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     partition = schemes.read(mapping["partition"])
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
-    datasets = read_datasets(mapping["dataset"], partition)
+    datasets = dealt.read_datasets(mapping["dataset"], partition)
     active = options.read(Active, mapping["active"], "active") if "active" in mapping else None
     tasks = read_tasks(mapping.get("tasks", {}), datasets, images)
     method, chosen = read_method(mapping["method"])
@@ -107,31 +85,6 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     return run
 
 
-def read_datasets(value: object, partition: Scheme) -> tuple[str, ...]:
-    """Read the datasets' names: one, or one a client where the partition says that each holds a whole one."""
-    names = value if isinstance(value, list) else [value]
-    for name in names:
-        source(str(name))
-    whole = isinstance(partition, Whole)
-    if whole and len(names) != partition.clients:
-        raise InputError(
-            f"dataset: partition '{Whole.name}' needs one for each of {partition.clients} clients, found {len(names)}"
-        )
-    if not whole and len(names) != 1:
-        raise InputError(f"dataset: {len(names)} datasets need the partition scheme '{Whole.name}'; give one dataset")
-    if not whole:
-        one = source(str(names[0]))
-        if one.train:
-            partition.check_data(one)
-        # Before anything is made for each client; of a dataset that is still to be fetched the size is not known.
-        if one.train and partition.clients > one.train + one.test:
-            raise InputError(
-                f"partition.clients: {partition.clients} clients are more than the {one.train + one.test} images of "
-                f"dataset '{one.name}'"
-            )
-    return tuple(str(name) for name in names)
-
-
 def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -> Tasks:
     """Read the `tasks` block; raise InputError for OOD datasets that do not exist, or cannot be shown to the run's
     networks.
@@ -154,7 +107,7 @@ def read_tasks(value: object, datasets: tuple[str, ...], images: prepare.Seen) -
 def read_method(value: object) -> tuple[type[Method], Any]:
     """Read the method and its hyperparameters from the `method` block."""
     if not isinstance(value, Mapping) or "name" not in value:
-        raise InputError(f"method: expected keys with a `name`, found {value!r}; e.g. {BLOCKS['method']}")
+        raise InputError(f"method: expected keys with a `name`, found {value!r}; e.g. {dealt.BLOCKS['method']}")
     method = methods.get(value["name"])
     return method, options.read(method.Options, {k: v for k, v in value.items() if k != "name"}, "method")
 
@@ -166,7 +119,7 @@ def read_models(
     method's further networks.
     """
     if not isinstance(value, Mapping) or "global" not in value:
-        raise InputError(f"models: expected keys with a `global`, found {value!r}; e.g. {BLOCKS['models']}")
+        raise InputError(f"models: expected keys with a `global`, found {value!r}; e.g. {dealt.BLOCKS['models']}")
     options.check_keys(value, ("global", "local", *method.networks), "models")
     for key in method.networks:
         if key not in value:

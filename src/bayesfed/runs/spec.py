@@ -19,6 +19,7 @@ from bayesfed.data.partition import filename
 from bayesfed.data.schemes import Scheme, Whole
 from bayesfed.data.source import Source
 from bayesfed.methods.method import Method
+from bayesfed.runs.dealt import LARGEST_SEED
 from bayesfed.runs.revision import ENGINE_REVISION
 from bayesfed.runs.schedule import CONSTANT, Schedule
 
@@ -38,7 +39,7 @@ class Budget:
     rounds: int = option(low=1)
     local_epochs: int = option(low=0)
     batch_size: int = option(low=1)
-    seed: int = option(low=0, high=2**63 - 1)
+    seed: int = option(low=0, high=LARGEST_SEED)
     stragglers: float = option(0.0, low=0, high=1)
     participation: float = option(1.0, above=0, high=1)
     server_images: int = option(0, low=0)  # set aside for the server, whatever the method needs at least
