@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bayesfed.data.schemes import QuantitySkew as QuantitySkew
     from bayesfed.data.schemes import RotationSkew as RotationSkew
     from bayesfed.data.schemes import Shards as Shards
+    from bayesfed.data.schemes import TwoClasses as TwoClasses
+    from bayesfed.data.schemes import TwoLevel as TwoLevel
     from bayesfed.data.schemes import Whole as Whole
     from bayesfed.engine.loaded import LoadedRun as LoadedRun
     from bayesfed.engine.loaded import TrainedModel as TrainedModel
@@ -61,7 +63,7 @@ PLACES = {
     "core.options": ("option",),
     "data.schemes": (
         "ClassesApart", "Dirichlet", "DirichletClient", "DirichletFloor", "Given", "IID", "Labels5", "NoiseSkew",
-        "QuantitySkew", "RotationSkew", "Shards", "Whole",
+        "QuantitySkew", "RotationSkew", "Shards", "TwoClasses", "TwoLevel", "Whole",
     ),
     "data.fetch": ("fetch",),
     "engine.loaded": ("LoadedRun", "TrainedModel", "load_run", "train"),

@@ -9,6 +9,7 @@ from helpers.damage import cuts, flips, put
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from bayesfed.core import rng
 from bayesfed.core.errors import InputError
 from bayesfed.data import overview, partition, store
 from bayesfed.data.fetch import fetch
@@ -21,6 +22,8 @@ from bayesfed.data.schemes import (
     DirichletFloor,
     Labels5,
     Shards,
+    TwoClasses,
+    TwoLevel,
     Whole,
     divide,
     read,
@@ -152,6 +155,14 @@ trained = st.one_of(
     )
     for scheme in (DirichletFloor, DirichletClient)
 )
+two_level = st.builds(
+    TwoLevel,
+    sizes=st.sampled_from([0.3, 1, 100]),
+    alpha=st.sampled_from([0.01, 0.5, 100]),
+    share=st.sampled_from([0.3, 1.0]),
+    clients=st.integers(1, 12),
+    min_train=st.integers(1, 3),
+)
 
 
 def train_hands(splits, spec, seed):
@@ -166,7 +177,7 @@ def train_hands(splits, spec, seed):
 
 
 @settings(deadline=None, max_examples=80)
-@given(labels(), trained, seeds)
+@given(labels(), st.one_of(trained, two_level), seeds)
 def test_training_images_go_to_one_client_each_and_nobody_is_empty(splits, spec, seed):
     hands = train_hands(splits, spec, seed)
     dealt = np.concatenate(hands)
@@ -196,6 +207,41 @@ def test_floor_deals_runs_of_a_class_in_its_order(splits, spec, seed):
             assert not len(hand) or len(hand) == 1 + np.searchsorted(images, hand[-1]) - np.searchsorted(
                 images, hand[0]
             )
+
+
+def test_two_levels_are_shares_of_sizes_times_classes():
+    """Without skew the share of each class is dealt equally; with it a client's images of a class are the rule's."""
+    split = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 500))
+    even = TwoLevel(sizes=1e8, alpha=1e8, share=0.2, clients=5)
+    parts = divide(split, split, even, 0)
+    for k in range(5):
+        assert np.bincount(split[parts.train(k)]).tolist() == [20] * 4
+    uneven = TwoLevel(sizes=1, alpha=0.5, share=0.5, clients=5, min_train=0)
+    parts, random = divide(split, split, uneven, 3), rng.generator(3, "partition")
+    sizes, classes = random.dirichlet(np.ones(5)), random.dirichlet(np.full(4, 0.5), size=5)
+    for label in range(4):
+        weights = [sizes[k] * classes[k, label] for k in range(5)]
+        asked = [round(0.5 * 500 * weight / sum(weights)) for weight in weights]
+        held = [int((split[parts.train(k)] == label).sum()) for k in range(5)]
+        assert held == [2 if count == 1 else count for count in asked]
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(100, 10), (5, 10), (7, 2), (6, 4)])
+def test_two_classes_for_every_client(clients, classes):
+    """Each client has images of two classes, all images are dealt once, and pieces of a class are equal."""
+    split = np.random.default_rng(1).permutation(np.repeat(np.arange(classes), 203))
+    seen = set()
+    for seed in range(3):
+        parts = divide(split, split, TwoClasses(clients=clients, min_train=1), seed)
+        np.testing.assert_array_equal(np.sort(parts.train_indices), np.arange(len(split)))
+        for k in range(clients):
+            counts = np.bincount(split[parts.train(k)], minlength=classes)
+            assert np.count_nonzero(counts) == 2
+            assert set(counts[counts > 0]) <= {203 // (2 * clients // classes), 203 // (2 * clients // classes) + 1}
+        seen.add(parts.train_indices.tobytes())
+    assert len(seen) == 3
+    with pytest.raises(InputError, match=r"^partition\.clients: 5 clients have 10 pieces of 3 classes"):
+        divide(np.arange(60) % 3, np.arange(60) % 3, TwoClasses(clients=5, min_train=1), 0)
 
 
 def test_an_empty_client_gets_one_image_of_the_first_class():

@@ -162,7 +162,11 @@ def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(round(value, 6) for value in means), tuple(round(value, 6) for value in deviations)
 
 
-FIXED = {"half": (0.5, 0.5), "none": (0.0, 1.0)}  # mean and standard deviation, whatever the dataset
+FIXED = {
+    "half": (0.5, 0.5),
+    "none": (0.0, 1.0),
+    "levels": (0.0, 1 / 255),
+}  # mean and standard deviation, whatever the dataset
 
 
 @dataclass(frozen=True)
@@ -173,12 +177,13 @@ class Seen:
 
     prepare: a preparation, by name or as {name: side}; `none` keeps the native size. channels: 3 repeats a grey image, 1 is
     the luma of a coloured one. normalise: by mean and standard
-    deviation of the prepared training images, by 0.5 and 0.5 for every channel, or none, from 0 to 1. augment: what is done
+    deviation of the prepared training images, by 0.5 and 0.5 for every channel, none, from 0 to 1, or as levels, from 0 to
+    255. augment: what is done
     in training (data/augment.py).
     """
 
     prepare: Any = "dataset"
-    normalise: Literal["dataset", "half", "none"] = "dataset"
+    normalise: Literal["dataset", "half", "none", "levels"] = "dataset"
     augment: Literal["dataset", "none", "crop_flip", "fola"] = "dataset"
     channels: int | None = option(None, low=GREY, high=COLOUR)
 

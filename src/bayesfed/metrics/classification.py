@@ -109,7 +109,8 @@ def classwise_ece(of: Predictions) -> Tensor:
     """Return the class-wise ECE () of predictions, up to EXACT."""
     classes, device = of.p.shape[-1], of.p.device
     of_class = BINS * torch.arange(classes, dtype=torch.int32, device=device)
-    place = (of.p * BINS).ceil_().sub_(1).clamp_(min=0).int().add_(of_class)  # a bin's left end is the one before's
+    # A bin's left end is the one before's. What is no number has a place too: its sum is none.
+    place = (of.p * BINS).ceil_().sub_(1).nan_to_num_(0).clamp_(0, BINS - 1).int().add_(of_class)
     # Whole numbers, whose sums have no rounding: so a scattered sum repeats itself on a GPU.
     gap = (of.residual / EXACT).round_()
     sums = of.p.new_zeros(BINS * classes).index_add_(0, place.flatten(), gap.flatten())

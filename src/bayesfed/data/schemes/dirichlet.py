@@ -155,6 +155,49 @@ class DirichletClient(Scheme):
         return of_training_images(hands)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TwoLevel(Scheme):
+    """Dirichlet shares of all images for the clients, and of classes for each (public code of FedLap and BayesADMM).
+
+    sizes: the concentration of the first. alpha: of the others. share: of the training images, what is dealt. Nobody gets
+    test images.
+    """
+
+    name = "two_level"
+
+    min_test: int = option(0, low=0)
+    sizes: Concentration
+    alpha: Concentration
+    share: float = option(1.0, above=0, high=1)
+
+    def draw(self, train_labels: Indices, test_labels: Indices, seed: int) -> Partition:
+        """Deal by sizes p ~ Dir(sizes * 1_N) and classes c_k ~ Dir(alpha * 1_C) (public code of FedLap and BayesADMM).
+
+        Of the n_c images of class c client k gets round(share * n_c * p_k c_kc / sum_j p_j c_jc), two where that is one: the
+        next ones of the class, shuffled, as far as there are any. Nobody gets test images. Redraws as
+        `dirichlet_class_shared`; the public code has no least size, here `min_train: 0`.
+        """
+        self.check_room(int(self.share * len(train_labels)), len(test_labels))
+        counts = np.bincount(train_labels)
+        random = rng.generator(seed, "partition")
+
+        def draw() -> tuple[Indices, int, int]:
+            sizes = random.dirichlet(np.full(self.clients, self.sizes))
+            weights = sizes * random.dirichlet(np.full(len(counts), self.alpha), size=self.clients).T
+            # A class that no client wants (all of its weights are 0) is dealt to none.
+            shares = weights / np.maximum(weights.sum(1, keepdims=True), np.finfo(float).tiny)
+            asked = np.round(self.share * counts[:, None] * shares).astype(np.int64)
+            ends = np.minimum(np.cumsum(np.where(asked == 1, 2, asked), axis=1), counts[:, None])
+            return ends, int(np.diff(ends, axis=1, prepend=0).sum(0).min()), 0
+
+        ends = redrawn(draw, self, "alpha")
+        pieces = [
+            np.split(random.permutation(np.flatnonzero(train_labels == label)), end)[:-1]
+            for label, end in enumerate(ends)
+        ]
+        return of_training_images([np.concatenate(hand) for hand in zip(*pieces, strict=True)])
+
+
 def by_shares(train_labels: Indices, test_labels: Indices, scheme: Scheme, key: str, seed: int) -> Partition:
     """Divide both splits by the same Dirichlet shares of each class, drawn again while a client has too few images."""
     classes = int(max(train_labels.max(), test_labels.max())) + 1

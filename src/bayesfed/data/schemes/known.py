@@ -13,17 +13,17 @@ from bayesfed.core.errors import InputError
 from bayesfed.data.schemes.base import COMMON, USUAL, Indices, Partition, Scheme
 from bayesfed.data.schemes.check import wrongly_dealt
 from bayesfed.data.schemes.counts import IID, Shards
-from bayesfed.data.schemes.dirichlet import Dirichlet, DirichletClient, DirichletFloor, QuantitySkew
+from bayesfed.data.schemes.dirichlet import Dirichlet, DirichletClient, DirichletFloor, QuantitySkew, TwoLevel
 from bayesfed.data.schemes.features import NoiseSkew, RotationSkew
 from bayesfed.data.schemes.given import Given
-from bayesfed.data.schemes.labels import ClassesApart, Labels5
+from bayesfed.data.schemes.labels import ClassesApart, Labels5, TwoClasses
 from bayesfed.data.schemes.nested import as_fields
 from bayesfed.data.schemes.whole import Whole
 
 SCHEMES: Mapping[str, type[Scheme]] = {
     scheme.name: scheme
     for scheme in (
-        Dirichlet, DirichletFloor, DirichletClient, ClassesApart, Labels5, Shards, IID, Given, QuantitySkew, NoiseSkew,
+        Dirichlet, DirichletFloor, DirichletClient, ClassesApart, Labels5, Shards, IID, Given, TwoLevel, TwoClasses, QuantitySkew, NoiseSkew,
         RotationSkew, Whole,
     )
 }  # fmt: skip

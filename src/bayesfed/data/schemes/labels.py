@@ -9,7 +9,8 @@ import numpy as np
 
 from bayesfed.core import rng
 from bayesfed.core.errors import InputError
-from bayesfed.data.schemes.base import Indices, Partition, Scheme, packed
+from bayesfed.core.options import option
+from bayesfed.data.schemes.base import Indices, Partition, Scheme, of_training_images, packed
 
 # Training and test images that a client has of each of its labels, times the number of clients: in pFedBayes ten clients
 # have 50 and 950 of MNIST in the small setting, twenty have 25 and 475 of CIFAR-10.
@@ -48,6 +49,55 @@ class ClassesApart(Scheme):
                         f"partition: client {k} has {len(hand)} {split} images in its classes, fewer than {least}"
                     )
         return Partition(*packed(hands[0]), *packed(hands[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoClasses(Scheme):
+    """Two classes for every client (BayesADMM's public code)."""
+
+    name = "two_classes"
+
+    min_test: int = option(0, low=0)
+
+    def draw(self, train_labels: Indices, test_labels: Indices, seed: int) -> Partition:
+        """Deal every client a piece of two classes (BayesADMM's public code).
+
+        Of C classes each is cut at random into 2N/C pieces of the same size, or one image more. A client's first class is the one that
+        was given out least until then, its second a random other one with pieces left. Where none is left for a client, all
+        is drawn again. Nobody gets test images. Raises InputError if C does not divide 2N.
+        """
+        self.check_room(len(train_labels), len(test_labels))
+        classes = int(train_labels.max()) + 1
+        pieces, rest = divmod(2 * self.clients, classes)
+        if rest or classes < 2:
+            raise InputError(
+                f"partition.clients: {self.clients} clients have {2 * self.clients} pieces of {classes} classes, which are "
+                "not equally many of each; take another number"
+            )
+        random = rng.generator(seed, "partition")
+        while (pairs := self.pairs(classes, pieces, random)) is None:
+            pass
+        piles = [
+            np.array_split(random.permutation(np.flatnonzero(train_labels == label)), pieces)
+            for label in range(classes)
+        ]
+        hands = [np.concatenate([piles[label].pop() for label in pair]) for pair in pairs]
+        return of_training_images(hands, scheme=self)
+
+    def pairs(self, classes: int, pieces: int, random: np.random.Generator) -> list[tuple[int, int]] | None:
+        """Draw the two classes of each client, every class `pieces` times; None where a client has no second one."""
+        given = np.zeros(classes, np.int64)
+        found = []
+        for _ in range(self.clients):
+            first = int(given.argmin())
+            given[first] += 1
+            others = [label for label in np.flatnonzero(given < pieces) if label != first]
+            if not others:
+                return None
+            second = int(random.choice(others))
+            given[second] += 1
+            found.append((first, second))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
