@@ -115,6 +115,13 @@ def tables_of_speed() -> str:
             f"{r['round_seconds_after']} s", f"**{r['more_percent']} %**",
         ],
     )  # fmt: skip
+    if first := read("first-minutes"):
+        out += f"What is waited for first, here and in commit {first[0]['before']}, on the same records, seconds of the processor "
+        out += f"(`benchmarks/first-minutes-cpu.csv`; {first[0]['hardware']}, one thread):\n\n"
+        out += table(
+            ["step", "before", "now", "ratio"],
+            [[r["step"], f"{r['before_cpu_seconds']} s", f"{r['cpu_seconds']} s", f"**{r['times']}**"] for r in first],
+        )
     if startup:
         out += "Short runs, each in a process of its own or several in one: first rounds of FOLA's MLP on MNIST with evaluation, one "
         out += "thread (`benchmarks/startup-cpu.csv`):\n\n"

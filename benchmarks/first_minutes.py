@@ -20,7 +20,7 @@ from pathlib import Path
 from bayesfed.engine import device as devices
 from benchmarks import common
 
-TURNS = 3
+TURNS = 5
 ROOT = common.HERE.parent
 PLAN = "results/paper/plan"
 BAYESFED = [sys.executable, "-m", "bayesfed"]
@@ -47,8 +47,8 @@ def checkout(commit: str, folder: Path) -> None:
 def in_checkout(folder: Path, command: list[str]) -> float:
     """Run a command with a checkout's own code; return the processor's seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
+    own = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    subprocess.run(command, cwd=folder, env=os.environ | own, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
