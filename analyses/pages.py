@@ -17,6 +17,7 @@ from analyses.hbfl import finished_runs
 from analyses.hbfl import sampled_partitions as measured
 from analyses.markdown import listed, pivot, table
 from bayesfed.plan import plan
+from bayesfed.results.grounds import COLUMNS
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.summary_page import APART, CLAIMS, LEGEND
 
@@ -174,6 +175,22 @@ def analysis_tables() -> str:
     return text + "".join(f"## {title}\n\n{make()}" for title, make in parts.items())
 
 
+def comparison() -> str:
+    """Return the page of the comparison: what follows from its tables, then the tables."""
+    text = of_paper("comparison", "comparison", "comparison")
+    lines = text.splitlines(keepends=True)
+    said = "".join(line for line in lines if line.startswith("- "))
+    tables = "".join(line for line in lines if not line.startswith("- "))
+    return (
+        "# All methods on one ground\n\nThe same data, partitions, seeds and number of configurations for each method: "
+        "[grounds, columns and searches](../guides/compare.md#grounds). A method is missing until its search is finished. "
+        "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command.\n\n"
+        f"{said}\n![Accuracy against megabytes, ECE against accuracy, OOD detection against ECE]"
+        f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
+        "## Columns\n\n" + table(["column", "meaning"], [[one.title, one.words] for one in COLUMNS])
+    )
+
+
 OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"headline": headline.table_of_claims},
@@ -192,6 +209,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
 WHOLE: dict[Path, Callable[[], str]] = {
     **{DOCS / f"results/tables/{paper}.md": partial(paper_tables, paper) for paper in PAPERS},
     DOCS / "results/tables/hbfl-analysis.md": analysis_tables,
+    DOCS / "results/comparison.md": comparison,
     DOCS / "results/tables/benchmarks-cpu.md": lambda: "# Benchmarks on CPUs\n\n" + benchmark_pages.tables_of_speed(),
     DOCS / "results/tables/benchmarks-gpu.md": lambda: "# Benchmarks on a GPU\n\n" + benchmark_pages.gpu_found(),
     DOCS / "reference/methods.md": reference.methods_page,
