@@ -175,6 +175,24 @@ def analysis_tables() -> str:
     return text + "".join(f"## {title}\n\n{make()}" for title, make in parts.items())
 
 
+def processor_time() -> str:
+    """Tabulate the core-minutes of the runs of each ground, the dearest methods first, and their sum."""
+    with (RUNS / "comparison" / "tables" / "comparison" / "runs.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if not row["experiment"].startswith("search")]
+    out = ""
+    for ground in dict.fromkeys(row["experiment"] for row in rows):
+        minutes: dict[str, list[float]] = {}
+        for row in rows:
+            if row["experiment"] == ground:
+                minutes.setdefault(row["method"], []).append(float(row["cpu_seconds"]) / 60)
+        dearest = sorted(minutes.items(), key=lambda one: -sum(one[1]) / len(one[1]))
+        whole = sum(map(sum, minutes.values()))
+        out += f"{ground}: {whole:.0f} core-minutes for {sum(map(len, minutes.values()))} runs.\n\n"
+        cells = [[method, str(len(own)), f"{sum(own) / len(own):.1f}"] for method, own in dearest]
+        out += table(["method", "runs", "core-minutes a run"], cells)
+    return out
+
+
 def comparison() -> str:
     """Return the page of the comparison: what follows from its tables, then the tables."""
     text = of_paper("comparison", "comparison", "comparison")
@@ -187,7 +205,9 @@ def comparison() -> str:
         "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command.\n\n"
         f"{said}\n![Accuracy against megabytes, ECE against accuracy, OOD detection against ECE]"
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
-        "## Columns\n\n" + table(["column", "meaning"], [[one.title, one.words] for one in COLUMNS])
+        "## Columns\n\n"
+        + table(["column", "meaning"], [[one.title, one.words] for one in COLUMNS])
+        + f"\n## Processor time\n\n{processor_time()}"
     )
 
 

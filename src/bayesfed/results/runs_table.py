@@ -22,6 +22,7 @@ MODELS = {"global": "global", "clients": "client", "global_on_shards": "global_o
 """Block of a summary -> how its columns begin; those of clients are means over clients."""
 WHOLE = ("train_seconds", "megabytes_down", "megabytes_up", "megabytes")
 COUNTED = {
+    "cpu_seconds": "cpu_seconds",
     "client_seconds": "client_seconds",
     "server_seconds": "server_seconds",
     "testing_seconds": "testing_seconds",
