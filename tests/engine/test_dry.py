@@ -44,12 +44,14 @@ def forget_bytes(folder: Path) -> Mapping[str, int]:
         ("fedlap_cov", {}),
         ("fedpa", {}),
         ("fola_errors", {}),
+        ("bnfed", {}),
+        ({"name": "bnfed", "form": "code"}, {}),
         ("fedavg", {"models": {"global": "resnet20_gn"}, "partition": {"alpha": 100.0, "clients": 2}}),
         ("fedavg", {"models": {"global": "pfedbayes_vgg_bn"}, "images": {"prepare": {"resize": 32}}}),
     ],
 )
 def test_bytes_without_training_are_those_of_the_trained_run(
-    name: str,
+    name: str | dict[str, Any],
     changes: dict[str, Any],
     mapping: Make,
     data_dir: Path,
@@ -74,16 +76,18 @@ def test_bytes_without_training_are_those_of_the_trained_run(
 def test_what_cannot_be_counted_is_told(
     mapping: Make, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bayesfed.train(mapping("bnfed"), grown := tmp_path / "grown", data=data_dir)
+    bayesfed.train(mapping("fedprox"), edited := tmp_path / "edited", data=data_dir)
     bayesfed.train(mapping(), plain := tmp_path / "plain", data=data_dir)
-    forget_bytes(grown)
-    command = ["count-bytes", str(grown), str(plain), "--data", str(data_dir)]
+    forget_bytes(edited)
+    asked = (edited / "run.yaml").read_text()
+    (edited / "run.yaml").write_text(asked.replace("name: fedprox", "name: fedprox, mu: 3"))
+    command = ["count-bytes", str(edited), str(plain), "--data", str(data_dir)]
     assert cli.main(command) == 2
     told = capsys.readouterr()
     assert "plain: bytes are in its record" in told.out
-    assert "what it sends depends on what it learns" in told.err
+    assert "edited" in told.err
     assert "1 of 2 could not be counted" in told.err
-    assert not (grown / "bytes.json").exists()
+    assert not (edited / "bytes.json").exists()
     (plain / "bytes.json").write_text(json.dumps({"key": "x", "down": [1], "up": [1]}))
     assert RunRecord(plain).sent_later == {}
 

@@ -21,8 +21,7 @@ HOW = "computed later from the run file, in rounds on made-up images without tra
 def count(folder: Path, data: Path, partitions: Path | None = None) -> str:
     """Compute the bytes of a finished run, keep them in `bytes.json` beside its record, and say what they are.
 
-    Nothing is done where the record has them. Raises InputError where they depend on what a run learns, and where the
-    run file gives another run now.
+    Nothing is done where the record has them. Raises InputError where the run file gives another run now.
     """
     summary = run_folder.finished(folder)
     if "bytes" in summary:

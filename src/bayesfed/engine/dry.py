@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bayesfed.core.errors import InputError
 from bayesfed.data.augment import Features
 from bayesfed.engine.cost import MultiplyAdds
 from bayesfed.engine.device import Compute
@@ -77,12 +76,7 @@ def bytes_of(run: Run, rounds: int, able: Sequence[bool] = ()) -> dict[str, list
     """Return the bytes that travel in each of a run's first rounds, by their way.
 
     A client's first and second round are played, and the run's last (SWAG's sends more). All others count as the second.
-    Raises InputError for a method that `grows`.
     """
-    if run.build_method().grows:
-        raise InputError(
-            f"method '{run.method}': what it sends depends on what it learns, and cannot be counted later; train it again"
-        )
     of = made_up(replace(run, active=None), able)
     progress, found = begin(of), dict[str, list[int]](down=[], up=[])
     seen: set[int] = set()

@@ -98,7 +98,6 @@ class BNFed(Method):
     name = "bnfed"
     label = "BNFed"
     revision = 1
-    grows = True
     logs: ClassVar = {"atoms": "how many hidden neurons the global network has"}
 
     @dataclass(frozen=True)

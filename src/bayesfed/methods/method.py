@@ -120,8 +120,6 @@ class Method(metaclass=ByOptions):
     logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Names in messages that need not travel, such as what a client could compute itself: not counted as communication.
     free: ClassVar[tuple[str, ...]] = ()
-    # True where the sizes of messages depend on what is learnt, and not on the run file alone.
-    grows: ClassVar[bool] = False
     # The server's predictor that a method is for, where that is not the average over weight samples beside it.
     predictive: ClassVar[str] = ""
     # True where steps draw random numbers for each image of a mini-batch, which is then never filled up.

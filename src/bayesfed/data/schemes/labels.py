@@ -62,9 +62,9 @@ class TwoClasses(Scheme):
     def draw(self, train_labels: Indices, test_labels: Indices, seed: int) -> Partition:
         """Deal every client a piece of two classes (BayesADMM's public code).
 
-        Of C classes each is cut at random into 2N/C pieces of the same size, or one image more. A client's first class is the one that
-        was given out least until then, its second a random other one with pieces left. Where none is left for a client, all
-        is drawn again. Nobody gets test images. Raises InputError if C does not divide 2N.
+        Of C classes each is cut at random into 2N/C pieces of the same size, or one image more. A client's first class is
+        the one that was given out least until then, its second a random other one with pieces left. Where none is left for
+        a client, all is drawn again. Nobody gets test images. Raises InputError if C does not divide 2N.
         """
         self.check_room(len(train_labels), len(test_labels))
         classes = int(train_labels.max()) + 1
