@@ -178,7 +178,10 @@ def analysis_tables() -> str:
 def processor_time() -> str:
     """Tabulate the core-minutes of the runs of each ground, the dearest methods first, and their sum."""
     with (RUNS / "comparison" / "tables" / "comparison" / "runs.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if not row["experiment"].startswith("search")]
+        # A run that diverged has no time.
+        rows = [
+            row for row in csv.DictReader(file) if row["cpu_seconds"] and not row["experiment"].startswith("search")
+        ]
     out = ""
     for ground in dict.fromkeys(row["experiment"] for row in rows):
         minutes: dict[str, list[float]] = {}
@@ -200,8 +203,9 @@ def comparison() -> str:
     said = "".join(line for line in lines if line.startswith("- "))
     tables = "".join(line for line in lines if not line.startswith("- "))
     return (
-        "# All methods on one ground\n\nThe same data, partitions, seeds and number of configurations for each method: "
-        "[grounds, columns and searches](../guides/compare.md#grounds). A method is missing until its search is finished. "
+        "# All methods on one ground\n\nThe same data, partitions, seeds and rule of choice for each method: "
+        "[grounds](../guides/compare.md#grounds), [searches](../guides/compare.md#the-same-care-for-each-method). "
+        "A method is missing until it has runs. "
         "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command.\n\n"
         f"{said}\n![Accuracy against megabytes, ECE against accuracy, OOD detection against ECE]"
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
