@@ -14,7 +14,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.plan import plan
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
-MINE = "experiments: {mine: {cases: [{dataset: mnist, models.global: mlp, method: FOLA}], axes: {method.lr: [0.1]}}}"
+MINE = "experiments: {mine: {cases: [{dataset: mnist, models.global: mlp, method: FedLap}], axes: {method.lr: [0.1]}}}"
 NO_METHOD = "experiments: {mine: {cases: [{dataset: mnist, models.global: mlp}], axes: {method.lr: [0.1]}}}"
 
 
@@ -29,17 +29,20 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (NO_METHOD, "fola, experiment mine (dataset mnist, model mlp, lr 0.1): method: no case and no axis names one"),
+        (
+            NO_METHOD,
+            "fedlap, experiment mine (dataset mnist, model mlp, lr 0.1): method: no case and no axis names one",
+        ),
         ("run: {rounds: {value: 3}}", "config.run.rounds: expected a whole number, found {'value': 3}"),
         (
             MINE.replace("method.lr", "lr"),
-            "fola, experiment mine (dataset mnist, model mlp, method FOLA, lr 0.1): lr: unknown key; did you mean 'method.lr'?",
+            "fedlap, experiment mine (dataset mnist, model mlp, method FedLap, lr 0.1): lr: unknown key; did you mean 'method.lr'?",
         ),
         (MINE.replace("models.global", "model"), "): model: unknown key; did you mean 'models.global'?"),
         (MINE.replace("method.lr", "alpha"), "): alpha: unknown key; did you mean 'partition.alpha'?"),
         (
-            "experiments: {heterogeneity: {axes: {alpha: [1]}}}",
-            "config.experiments.heterogeneity.axes.alpha: unknown key; did you mean 'partition.alpha'?",
+            "experiments: {heterogeneous: {axes: {methods: [FedLap]}}}",
+            "config.experiments.heterogeneous.axes.methods: unknown key; did you mean 'method'?",
         ),
         ("run: {weights: 3}", "weights: expected keys and values, found 3"),
         ("run: {alpha: 1}", "): config.run.alpha: unknown key; valid: "),
@@ -50,14 +53,16 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "title: 2026-02-30",
             "config/mine.yaml: not readable as YAML: '2026-02-30' in line 4 is no timestamp; put text",
         ),
-        (f"methods: {{FOLA: {{lr: 1{'0' * 400}}}}}", "config.methods.FOLA.lr: expected a finite number, found 1000"),
-        ("methods: {FOLA: {lr: .nan}}", "config.methods.FOLA.lr: expected a finite number, found nan"),
+        (
+            f"methods: {{FedLap: {{lr: 1{'0' * 400}}}}}",
+            "config.methods.FedLap.lr: expected a finite number, found 1000",
+        ),
+        ("methods: {FedLap: {lr: .nan}}", "config.methods.FedLap.lr: expected a finite number, found nan"),
         (
             "experiments: {mine: {cases: [{1: 2}]}}",
             "config.experiments.mine.cases[0]: expected text as a key, found 1;",
         ),
-        (f"{MINE}\ntables: {{table2: {{title: x}}}}", "config.tables.table2: the paper has a table of that name; take"),
-        (f"{MINE}\nfigures: {{figure3: {{}}}}", "config.figures.figure3: the paper has a figure of that name; take"),
+        (f"{MINE}\ntables: {{digits: {{title: x}}}}", "config.tables.digits: the paper has a table of that name; take"),
         (
             f"{MINE}\nfigures: {{mine: {{experiment: mine, accuracy: global, x: round, methods: []}}}}",
             "config.figures.mine.methods: expected a list of 1 or more, found []",
@@ -71,7 +76,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_it_is_named(config: Path, text: str, words: str) -> None:
-    config.write_text(f"name: mine\npapers: [fola]\nseeds: [0]\n{text}\n")
+    config.write_text(f"name: mine\npapers: [fedlap]\nseeds: [0]\n{text}\n")
     with pytest.raises(InputError) as error:
         plan.write(config)
     assert words in str(error.value)
@@ -86,6 +91,10 @@ def test_it_is_named(config: Path, text: str, words: str) -> None:
         (
             "name: mine\npapers: [folaa]\nseeds: [0]",
             "config/papers/folaa.yaml: there is no such file; did you mean 'fola'?",
+        ),
+        (
+            "name: mine\npapers: [fola]\nseeds: [0]\nfigures: {figure3: {}}",
+            "config.figures.figure3: the paper has a figure of that name; take",
         ),
     ],
 )
