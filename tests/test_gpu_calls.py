@@ -141,7 +141,7 @@ def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(
 
 def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
     rows = make("smoke")
-    order = ["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels", "modules", "method-fml"]
+    order = ["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels", "modules", "method-fedprox"]
     assert list(dict.fromkeys(row["part"] for row in rows)) == order
     assert {row["part"] for row in rows if row.get("holds")} == {*order} - {"rounds"}
     assert {row["case"] for row in rows if row["part"] == "kernels"} == {"hbfl", "fedavg"}

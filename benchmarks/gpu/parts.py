@@ -53,7 +53,7 @@ TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
 FULL = Scale(
     (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 20, (1, 2, 4, 6, 10), (1, 2, 4)
 )  # fmt: skip
-SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fml",), 2, (1, 2), (1, 2))
+SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fedprox",), 2, (1, 2), (1, 2))
 
 
 class Failed(Exception):

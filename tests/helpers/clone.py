@@ -37,9 +37,11 @@ class Clone:
             if not (folder / part).exists():
                 copy(PROJECT / part, folder / part)
         # The copy's source comes before the installed package; nothing of the user's settings comes in. In CI, DVC starts
-        # no process that looks for a newer version of itself, and outlives the test.
+        # no process that looks for a newer version of itself, and outlives the test. Threads that wait do not spin: another
+        # test has the other core.
         path = {"PATH": os.defpath, "HOME": str(folder), "PYTHONPATH": str(folder / "src")}
-        self.environment = path | {"OMP_NUM_THREADS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "CI": "1"}
+        threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+        self.environment = path | threads | {"GIT_CONFIG_GLOBAL": os.devnull, "CI": "1"}
 
     def start(self, *command: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """A command of the environment that runs the tests, found without any help of PATH; it ends with the block."""

@@ -74,11 +74,6 @@ def test_own_plugins_are_dependencies(own: Clone) -> None:
         else:
             (plugins / name).write_text(before)
     assert "up to date" in own.run("dvc", "status", *stages)
-    (plugins / "methods" / "mine.py").write_text(f"{METHOD}# A comment.\n")
-    (before,) = own.summaries("own")
-    own.run("dvc", "repro", "train@own")
-    assert len(own.summaries("own")) == 2
-    assert before.exists()
 
 
 def test_what_is_behind_a_link_is_left_out_by_name(tmp_path: Path) -> None:
