@@ -137,7 +137,7 @@ def stop_in_round(number: int, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize("method", ["hbfl", "fml", "abavg", "fedppd", "fedppd_distill", "fedswag", "fedpa"])
+@pytest.mark.parametrize("method", ["hbfl", "fml", "abavg", "fedppd_distill"])
 def test_a_stopped_run_resumes_bit_for_bit(
     method: str, train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
