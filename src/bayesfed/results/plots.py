@@ -10,7 +10,6 @@ from typing import Any, Literal
 import matplotlib
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -178,7 +177,6 @@ def _panels(
         if column == left[row]:
             panel.set_ylabel(f"{row}\n{upright}" if row else upright)
             panel.tick_params(labelleft=True)
-            panel.yaxis.label.set_visible(True)  # seaborn hides it inside of a grid
         if "reliability" in shows:
             panel.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
         if log:
@@ -187,7 +185,6 @@ def _panels(
         if row == last[column]:
             panel.set_xlabel(below)
             panel.tick_params(labelbottom=True)
-            panel.xaxis.label.set_visible(True)
         if (row, column) in scales:
             panel.set_ylim(*scales[row, column])
         if labels:
@@ -273,25 +270,17 @@ def _panel(axes: Axes, data: pd.DataFrame, palette: dict[str, Any], few: bool,
         return
     over = data.groupby(["curve", "round"])["accuracy"].agg(["mean", "std", "count"]).reset_index()
     order = [name for name in reversed(palette) if name in set(over["curve"])]
-    sns.lineplot(
-        data=over,
-        x="round",
-        y="mean",
-        hue="curve",
-        hue_order=order,
-        palette={name: palette[name] for name in order},
-        size="curve",
-        size_order=order,
-        sizes={name: _width(name, palette) for name in order},
-        estimator=None,
-        marker="o" if few else None,
-        markersize=3.2,
-        markeredgewidth=0,
-        legend=False,
-        ax=axes,
-    )
     for name in order:
         curve = over[over["curve"] == name]
+        axes.plot(
+            curve["round"],
+            curve["mean"],
+            color=palette[name],
+            linewidth=_width(name, palette),
+            marker="o" if few else None,
+            markersize=3.2,
+            markeredgewidth=0,
+        )
         if (curve["count"] > 1).all():
             # An accuracy ends at 0 and 100 %, whatever its spread.
             low, high = curve["mean"] - curve["std"], curve["mean"] + curve["std"]
