@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ def test_time_is_the_cores_on_a_cpu_and_the_clocks_on_a_gpu(tmp_path: Path) -> N
         assert value(ground, "seconds") == pytest.approx(expected)
     before = {"level": 0.9, "cpu_seconds": None}
     assert value(ground_of(tmp_path / "old", FedAvg={"level": 0.8}, Mine=before), "seconds") == "not in its record"
+
+
+def test_of_several_client_models_all_seeds_count_by_the_same(tmp_path: Path) -> None:
+    """By the mean over seeds: `meme` is a little better on validation images of seed 0, and much worse on seed 1's."""
+    cells = [cell("g", "Mine", seed) for seed in (0, 1)]
+    for one, level in zip(cells, (0.9, 0.2), strict=True):
+        meme = [replace(row, model="meme") for row in history(level) if row.model == "local"]
+        finish(tmp_path / one["folder"], [*history(0.8), *meme])
+    (ground,) = of.load(cells, {one["folder"]: 1 for one in cells}, "Mine", lambda folder: RunRecord(tmp_path / folder))
+    assert ground.client_models == {"Mine": "local"}
+    assert ground.values(COLUMN["nll"], "personal", "Mine")[0] == pytest.approx({"0": 0.1, "1": 0.1})
 
 
 def test_a_method_has_the_sides_that_its_record_has(tmp_path: Path) -> None:

@@ -43,18 +43,10 @@ class Trial:
         """The summary of its run, empty while that is not finished."""
         return self.run.summary or {}
 
-    def predictor(self, side: str) -> str:
-        """Name the predictor that the method is for: the average over weight samples where there is one.
-
-        Of several models of the clients it is the one with the best validation accuracy; "" where a side has none.
-        """
-        if side == "global":
-            return whole_run.predictive(self.run) if self.summary.get("global") else ""
-        models = self.run.client_models
-        plain = [model for model in models if not model.endswith("_sampled")]
-        tested: Mapping[str, Mapping[str, float]] = (self.summary.get("validation") or {}).get("clients") or {}
-        best = max(plain, key=lambda model: number(tested.get(model, {}).get("accuracy")) or 0.0, default="")
-        return f"{best}_sampled" if f"{best}_sampled" in models else best
+    def validated(self, model: str) -> float | None:
+        """Return the accuracy in [0, 1] of a model of the clients on validation images."""
+        tested: Mapping[str, Any] = (self.summary.get("validation") or {}).get("clients") or {}
+        return number(tested.get(model, {}).get("accuracy"))
 
     def accuracies(self, side: str) -> Curve:
         """Return the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
@@ -105,6 +97,30 @@ class Ground:
         means = {side: self.values(ACCURACY, side, self.baseline)[0].values() for side in SIDES}
         return {side: SHARE * statistics.fmean(found) / 100 for side, found in means.items() if found}
 
+    @cached_property
+    def client_models(self) -> Mapping[str, str]:
+        """The clients' model by which a method counts: of several the best by its mean validation accuracy over the seeds.
+
+        The average over its weight samples where there is one.
+        """
+        found = {}
+        for method, trials in self.trials.items():
+            finished = [trial for trial in trials.values() if trial.summary]
+            models = unique(model for trial in finished for model in trial.run.client_models)
+            values = {model: [trial.validated(model) or 0.0 for trial in finished] for model in models}
+            best = max(
+                (one for one in models if not one.endswith("_sampled")), key=lambda one: sum(values[one]), default=""
+            )
+            found[method] = f"{best}_sampled" if f"{best}_sampled" in models else best
+        return found
+
+    def predictor(self, trial: Trial, side: str) -> str:
+        """Name the predictor that a run's method is for, the average over weight samples where there is one; "" without this
+        side."""
+        if side == "personal":
+            return self.client_models[trial.method]
+        return whole_run.predictive(trial.run) if trial.summary.get("global") else ""
+
     def beside(self, trial: Trial) -> Trial | str:
         """Find the baseline's run of the same seed on the same hardware, or say why there is none."""
         other = self.trials.get(self.baseline, {}).get(trial.seed)
@@ -145,7 +161,7 @@ def measured(metric: str, scale: float = 1) -> Callable[[Ground, str, Trial], Fo
     """Return the way to find a metric of what a method predicts with, in the last round; `foreign`: the OOD images."""
 
     def find(ground: Ground, side: str, trial: Trial) -> Found:
-        model = trial.predictor(side)
+        model = ground.predictor(trial, side)
         name = f"{FOREIGN}{trial.foreign[0]}" if metric == "foreign" and trial.foreign else metric
         if not model:
             return UNRECORDED
@@ -201,7 +217,7 @@ def computation(ground: Ground, side: str, trial: Trial) -> Found:
 def passes(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the passes through networks for one prediction."""
     counted = (trial.summary.get("passes") or {}).get("global" if side == "global" else "clients") or {}
-    value = number(counted.get(trial.predictor(side)))
+    value = number(counted.get(ground.predictor(trial, side)))
     return UNRECORDED if value is None else value
 
 
