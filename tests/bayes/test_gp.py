@@ -52,8 +52,10 @@ def dense(K: Tensor, K_star: Tensor, y: Tensor, omega: Tensor) -> tuple[Tensor, 
     return K_star @ given @ (y / omega / 2), 8.0 - (K_star @ given @ K_star.T).diagonal()
 
 
-def test_both_predictives_are_the_dense_solve() -> None:
-    """Two chains of three classifiers, one of which has not seen all points."""
+@pytest.mark.parametrize("block", [100, 5])
+def test_both_predictives_are_the_dense_solve(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chains of three classifiers, one of which has not seen all points; twelve features at once, or in blocks."""
+    monkeypatch.setattr(gp, "BLOCK", block)
     z, new = points(12, 0, 2.0), points(5, 1, 2.0)
     K, K_star, y = KERNEL(z, z), KERNEL(new, z), signs(12, 2, 3)
     y[1, 4:8] = 0
