@@ -62,10 +62,14 @@ def test_heads_begin_as_the_servers_with_the_first_sigma(mapping: Make, data_dir
     assert c["rho2"].sqrt().item() == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.usefixtures("unwatched")
-def test_the_head_takes_steps_on_all_images(mapping: Make, data_dir: Path) -> None:
-    """Two of torch's SGD on the whole objective, with the draws that the method has, against those of mini-batches."""
-    of = federation(mapping({"name": "pfedvem", "head_epochs": 2, "draws": 3}, batch_size=16), data_dir)
+@pytest.mark.usefixtures("unwatched", "modules")
+@pytest.mark.parametrize("model", ["lenet5", "smooth"])
+def test_the_head_takes_steps_on_all_images(model: str, mapping: Make, data_dir: Path) -> None:
+    """Two of torch's SGD on the whole objective, with the draws that the method has, against those of mini-batches: of a
+    chain, whose base computes once for all draws, and of a module.
+    """
+    asked = mapping({"name": "pfedvem", "head_epochs": 2, "draws": 3}, batch_size=16, models={"global": model})
+    of = federation(asked, data_dir)
     phases, moves, first = of.method.phases, [], {}
 
     def heads_alone(c: Node) -> list[Phase]:
@@ -92,7 +96,8 @@ def test_the_head_takes_steps_on_all_images(mapping: Make, data_dir: Path) -> No
         loss = torch.distributions.kl_divergence(q, prior).sum()
         for eps in draws:
             theta = torch.cat([first["base"], mu + F.softplus(s) * eps])
-            loss = loss + F.cross_entropy(of.networks[0]["global"](theta, images), labels, reduction="sum") / 3
+            logits = of.networks[0]["global"].logits(theta, images, {}, torch.Generator())
+            loss = loss + F.cross_entropy(logits, labels, reduction="sum") / 3
         loss.backward()
         optimiser.step()
     torch.testing.assert_close(client["mu"], mu.detach(), rtol=1e-9, atol=1e-10)

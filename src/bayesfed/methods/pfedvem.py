@@ -31,7 +31,7 @@ from bayesfed.core.options import option
 from bayesfed.methods.method import Ground, Method, Update, stacked
 from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
-from bayesfed.methods.steps import SGD, ce_gradient_at
+from bayesfed.methods.steps import SGD, ce_gradient_at, head_gradients
 
 
 class PFedVEM(Method):
@@ -98,19 +98,12 @@ class PFedVEM(Method):
         heads = Phase(self.gather, epochs=self.options.head_epochs, counted=False, epoch_end=self.move)
         return [heads, c.local(self.step)]
 
-    def gradient(self, c: Learner, eps: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return that of the mean CE in the base and in the head mu + sigma eps."""
-        theta = torch.cat([c["base"], c["mu"] + softplus(c["s"]) * eps])
-        g = ce_gradient_at(c, theta, batch)
-        return g[: len(c["base"])], g[len(c["base"]) :]
-
     def gather(self, c: Learner, batch: Batch) -> None:
         """Add a mini-batch to the E-step's gradient in mu and sigma, without the KL."""
-        for eps in c["eps"][0]:
-            _, g = self.gradient(c, eps, batch)
-            g = g * batch.size / self.options.draws
-            c["g_mu"].add_(g)
-            c["g_sigma"].addcmul_(g, eps)
+        eps = c["eps"][0]
+        g = head_gradients(c, c["base"], c["mu"] + softplus(c["s"]) * eps, batch) * batch.size / self.options.draws
+        c["g_mu"].add_(g.sum(0))
+        c["g_sigma"].add_((g * eps).sum(0))
 
     def move(self, c: Node) -> None:
         """Move the head by a step; its next epoch has other draws."""
@@ -122,8 +115,10 @@ class PFedVEM(Method):
         c["g_sigma"].zero_()
 
     def step(self, c: Learner, batch: Batch) -> None:
-        g = sum(self.gradient(c, c.noise(c["mu"]), batch)[0] for _ in range(self.options.draws))
-        self.base.step(c, base=g / self.options.draws)
+        base, draws = c["base"], self.options.draws
+        heads = (c["mu"] + softplus(c["s"]) * c.noise(c["mu"]) for _ in range(draws))
+        g = sum(ce_gradient_at(c, torch.cat([base, head]), batch)[: len(base)] for head in heads)
+        self.base.step(c, base=g / draws)
 
     def finish(self, c: Node) -> State:
         return {"base": c["base"], "mu": c["mu"], "rho2": c["rho2"]}

@@ -18,7 +18,7 @@ from torch import Tensor
 from bayesfed.core.errors import InputError, out_of_memory, words
 from bayesfed.methods.method import Ground
 from bayesfed.methods.node import Batch, Learner, State
-from bayesfed.models.network import gradient, with_squares
+from bayesfed.models.network import gradient, last_inputs, with_squares
 
 Squares = Literal["batch", "images"]  # of the gradient of a mini-batch, or of those of its images, one by one
 PIECE = 8192  # entries of a vector for one block of a GPU
@@ -67,6 +67,26 @@ def ce_gradient_at(c: Learner, theta: Tensor, batch: Batch) -> Tensor:
     logits = c.model(theta, batch.x)
     (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
     return g
+
+
+def head_gradients(c: Learner, base: Tensor, heads: Tensor, batch: Batch) -> Tensor:
+    """Return the gradients (D, d) of batch.mean(CE(f(x; theta), y)) in D heads (D, d), each at theta = (base, head): a head
+    is the last layer's weight and bias, base (P - d,) all before it.
+
+    Images go through the base once, where the network tells what its last layer is given.
+    """
+    (theta,) = leaves(torch.cat([base, heads[0]]))
+    logits = c.model(theta, batch.x)
+    x = last_inputs(logits, theta)
+    if x is None:
+        (first,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        others = (ce_gradient_at(c, torch.cat([base, head]), batch) for head in heads[1:])
+        return torch.stack([first, *others])[:, len(base) :]
+    x, classes = x.to(heads.dtype), logits.shape[-1]
+    weight, bias = heads.split([heads.shape[-1] - classes, classes], -1)
+    every = torch.matmul(x, weight.unflatten(-1, (classes, -1)).mT) + bias[:, None]
+    g = loss_gradient(batch, every)
+    return torch.cat([(g.mT @ x).flatten(1), g.sum(1)], 1)
 
 
 def gradient_and_squares(c: Learner, name: str, batch: Batch, squares: Squares) -> tuple[Tensor, Tensor]:
@@ -134,7 +154,7 @@ def loss_gradient(
 
         (ce (softmax(z) - onehot(y)) + kl/T (softmax(z/T) - softmax(t/T))) / B
 
-    in a few passes over (B, classes), without the value of the loss.
+    in a few passes over (B, classes), or over the logits (D, B, classes) of several models, without the value of the loss.
     """
     z, T = logits.detach(), temperature
     share = 1.0 if batch.weight is not None else 1 / len(batch.y)
@@ -145,7 +165,8 @@ def loss_gradient(
         g = F.softmax(z, -1).mul_(ce + kl).sub_(F.softmax(teacher.detach(), -1), alpha=kl)
     else:
         g = F.softmax(z / T, -1).sub_(F.softmax(teacher.detach() / T, -1)).mul_(kl).add_(F.softmax(z, -1), alpha=ce)
-    g.scatter_(1, batch.y.unsqueeze(1), -ce, reduce="add")
+    y = batch.y.unsqueeze(1)
+    g.scatter_(-1, y if g.dim() == 2 else y.expand(len(g), -1, -1), -ce, reduce="add")
     return g if batch.weight is None else g.mul_(batch.weight[:, None])
 
 

@@ -98,6 +98,12 @@ def with_squares(logits: Tensor, theta: Tensor, g: Tensor) -> tuple[Tensor, Tens
     return None if found is None else (found[0], found[1])
 
 
+def last_inputs(logits: Tensor, theta: Tensor) -> Tensor | None:
+    """Return what the last layer was given (batch, width), where the logits are just what a network gives for theta."""
+    made = logits.grad_fn
+    return made.saved_tensors[-2] if getattr(made, "theta", None) is theta else None  # type: ignore[union-attr]
+
+
 def straight_back(logits: Tensor, theta: Tensor, g: Tensor, squared: bool = False) -> list[Tensor] | None:
     """Return what `Network.backward` gives of theta, in its dtype; None where there is something else before the
     logits.
