@@ -74,13 +74,11 @@ def test_partitions_in_a_folder_of_their_own(tmp_path: Path) -> None:
     """All rules look for them there, and nothing is written beside the data."""
     clone = Clone(tmp_path)
     clone.edit("config/test.yaml", "seeds:", "partitions: ./my shares/\nseeds:")
-    clone.edit("config/test.yaml", "short_runs: {together: 3}", "short_runs: {below: 0}")
-    clone.snakemake("datasets")
+    clone.configure("short_runs: {together: 3}", "short_runs: {below: 0}")
     name = next(run["partition"] for run in clone.plan()["runs"] if run["partition"]).removeprefix("partitions/")
-    assert (tmp_path / "my shares" / name).exists()
-    assert not (tmp_path / "data" / "partitions").exists()
     picture = f"results/test/partitions/{name.removesuffix('.npz')}.svg"
     run = next(run["folder"] for run in clone.plan()["runs"] if run["partition"] == f"partitions/{name}")
     clone.snakemake(picture, f"results/test/runs/{run}/summary.json")
+    assert (tmp_path / "my shares" / name).exists()
     assert (tmp_path / picture).exists()
     assert not (tmp_path / "data" / "partitions").exists()
