@@ -215,9 +215,30 @@ def comparison() -> str:
     )
 
 
+LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)", "worst": "worst tenth of the clients"}
+
+
+def leaders() -> str:
+    """Tabulate the method with the best mean of each quality, on each ground and side."""
+    with (RUNS / "comparison" / "tables" / "comparison" / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = {column.name: column for column in COLUMNS}
+
+    def best(rows: list[dict[str, str]], name: str) -> str:
+        column, known = columns[name], [row for row in rows if row[name]]
+        row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
+        return f"{row['method']}: {float(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
+
+    found = []
+    for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
+        own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
+        found.append([ground, side, *(best(own, name) for name in LEADERS)])
+    return table(["ground", "models", *LEADERS.values()], found)
+
+
 OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}
 BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"headline": headline.table_of_claims},
+    ROOT / "README.md": {"headline": headline.table_of_claims, "leaders": leaders},
     DOCS / "assumptions/hbfl.md": {"shards": shards},
     DOCS / "reference/run-file.md": {"names": reference.names},
     DOCS / "internals/benchmarks.md": {"speed": benchmark_pages.ratios, "gpu": benchmark_pages.gpu_rounds},
