@@ -219,7 +219,7 @@ LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)",
 
 
 def leaders() -> str:
-    """Tabulate the method with the best mean of each quality, on each ground and side."""
+    """Tabulate the method with the best mean of each quality, on each ground and side where there are several."""
     with (RUNS / "comparison" / "tables" / "comparison" / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     columns = {column.name: column for column in COLUMNS}
@@ -232,7 +232,8 @@ def leaders() -> str:
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
         own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
-        found.append([ground, side, *(best(own, name) for name in LEADERS)])
+        if len(own) > 1:
+            found.append([ground, side, *(best(own, name) for name in LEADERS)])
     return table(["ground", "models", *LEADERS.values()], found)
 
 
