@@ -8,8 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.transforms import autoaugment as torchvision
-from torchvision.transforms import functional
 
 from bayesfed.core.errors import InputError
 from bayesfed.data import autoaugment
@@ -28,9 +26,16 @@ def pictures(count: int, channels: int, side: int) -> Tensor:
     return images.to(torch.uint8)
 
 
+def torchvisions() -> Any:
+    """torchvision's own, imported where it is used, since that takes a second."""
+    from torchvision.transforms import autoaugment as torchvision
+
+    return torchvision.AutoAugment(torchvision.AutoAugmentPolicy.CIFAR10)
+
+
 def one_by_one(images: Tensor, draws: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """torchvision's AutoAugment of each image, with the given draws in place of its own."""
-    original = torchvision.AutoAugment(torchvision.AutoAugmentPolicy.CIFAR10)
+    original = torchvisions()
     found = []
     for image, (policy, *rest) in zip(images, draws.tolist(), strict=True):
         drawn = (int(policy), torch.tensor(rest[:2]), torch.tensor(rest[2:]).long())
@@ -42,7 +47,7 @@ def one_by_one(images: Tensor, draws: np.ndarray, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("channels", "side"), [(3, 32), (1, 32), (3, 28), (1, 9)])
 def test_every_policy_and_sign_equals_torchvisions(channels: int, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every policy with every pair of signs: both operations, either of them, none, and chances on the edge."""
-    original = torchvision.AutoAugment(torchvision.AutoAugmentPolicy.CIFAR10)
+    original = torchvisions()
     rows: list[list[float]] = []
     for policy, ((_, first, _), (_, second, _)) in enumerate(original.policies):
         for signs in ([0, 0], [0, 1], [1, 0], [1, 1]):
@@ -84,6 +89,8 @@ def test_equalize(channels: int, side: int) -> None:
     images = pictures(60, channels, side)
     images[4:8] = images[4:8] // 128 * 255  # two levels
     images[8:12, :, 1:] = 255
+    from torchvision.transforms import functional
+
     assert torch.equal(autoaugment.equalize(images), functional.equalize(images))
 
 

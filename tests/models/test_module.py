@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from helpers.networks import MODULES, Residual
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torchvision.models import resnet18
 
 from bayesfed.core.errors import InputError
 from bayesfed.models.drawing import Drawing
@@ -195,6 +194,8 @@ def test_frozen_parameters_and_still_buffers_are_constants() -> None:
 
 
 def test_resnet_18() -> None:
+    from torchvision.models import resnet18  # which takes a second
+
     of = ModuleNetwork("resnet18", lambda classes, channels, size: resnet18(num_classes=classes), *OF)
     assert (of.parameters, of.batchwise) == (11_181_642, True)
     theta, statistics, x = start(of, torch.float32)

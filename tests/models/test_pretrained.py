@@ -12,7 +12,6 @@ import torch
 import yaml
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchvision.models import resnet18
 
 import bayesfed
 from bayesfed import cli, models
@@ -77,6 +76,8 @@ def test_a_network_starts_from_a_file_but_for_its_head(end: str, tmp_path: Path)
 
 def test_torchvisions_resnet_with_another_head(tmp_path: Path) -> None:
     """Under torchvision's own names; an older file has no counts of mini-batches."""
+    from torchvision.models import resnet18  # which takes a second
+
     pretrained = {k: v for k, v in tensors_of(resnet18()).items() if not k.endswith("num_batches_tracked")}
     path = weights.find(tmp_path, store(tmp_path, pretrained, name="resnet18"))
     of = models.build("resnet18", 100, 3, 32, path)
