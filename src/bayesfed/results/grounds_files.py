@@ -6,11 +6,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from bayesfed.core import files
 from bayesfed.results import csv_file, latex, markdown
 from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, Column, Ground, shown_columns, with_twins
 from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BEST, NEAR = "★", "≈"
 MARKS = (
@@ -19,6 +25,7 @@ MARKS = (
 )
 PAIRS = (("megabytes", "accuracy"), ("accuracy", "ece"), ("ece", "ood"))
 """Columns of each scatter plot: across and upright."""
+TICKS = {"accuracy": (10, 30, 50, 70, 80, 90, 95, 97, 98, 99, 99.5), "ece": (0.1, 0.3, 1, 3, 10, 30)}
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,22 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     return [*written, *picture(comparisons[0], out / "comparison")]
 
 
+def spread(axes: Axes, way: str, column: str) -> None:
+    """Give an axis, x or y, of accuracies or ECE in percent its room near 100 or 0, where most methods are: logarithms of
+    the error or of the ECE, with ticks at round values.
+    """
+    set_scale, limits = getattr(axes, f"set_{way}scale"), getattr(axes, f"get_{way}lim")
+    if column == "accuracy":
+        set_scale("function", functions=(lambda value: -np.log(101 - value), lambda place: 101 - np.exp(-place)))
+    elif column == "ece":
+        set_scale("log")
+    if column in TICKS:
+        low, high = limits()
+        ticks = [at for at in TICKS[column] if low <= at <= high]
+        axes.set(**{f"{way}ticks": ticks, f"{way}ticklabels": [f"{at:g}" for at in ticks]})
+        axes.minorticks_off()
+
+
 def picture(comparison: Comparison, path: Path) -> list[Path]:
     """Draw the scatter plots of each ground, a point a method."""
     import matplotlib
@@ -172,6 +195,8 @@ def picture(comparison: Comparison, path: Path) -> list[Path]:
                         style = {"color": f"C{number % 10}", "marker": "os^Dvp*X"[number % 8], "s": 26, "label": method}
                         at.scatter(x[method], y[method], **style)
                 at.set(xlabel=columns[across].title, ylabel=columns[upright].title, title=ground.name)
+                spread(at, "x", across)
+                spread(at, "y", upright)
         marks = {label: mark for at in axes.flat for mark, label in zip(*at.get_legend_handles_labels(), strict=True)}
         made.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=4, frameon=False)
         return plots.save(made, path)
