@@ -54,6 +54,9 @@ def test_wins_ranks_and_the_best(comparison: Comparison) -> None:
         "Near",
     }
     assert comparison.record("ece", "Better", "FedAvg") == (1, 0, 1)
+    first = Comparison(comparison.grounds[:1], comparison.side)
+    assert first.record("ece", "Better", "FedAvg") == (1, 0, 0)
+    assert first.record("ece", "FedAvg", "Better") == (0, 0, 1)
     assert comparison.record("ece", "Near", "Better")[1] >= 1
     assert ece[1].ranks == {"FedAvg": 1.0, "Better": 2.5, "Near": 2.5}
     found = comparison.mean_rank("ece", "FedAvg")
