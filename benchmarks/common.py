@@ -60,11 +60,12 @@ def federation(
     clients: int = 10,
     **budget: Any,
 ) -> Federation:
-    """Return the clients of a run on such images; alpha 100 unless `alpha` is among the rest, which goes to the run
-    file.
+    """Return the clients of a run on such images; alpha 100 and two images at least, unless `alpha` or `min_train` is
+    among the rest, which goes to the run file.
     """
     method = {"name": method} if isinstance(method, str) else method
-    partition = {"alpha": budget.pop("alpha", 100.0), "clients": clients, "min_train": 2, "min_test": 0}
+    partition = {"alpha": 100.0, "clients": clients, "min_train": 2, "min_test": 0}
+    partition |= {name: budget.pop(name) for name in ("alpha", "min_train") if name in budget}
     run = run_file.resolve(
         {
             "dataset": data.source.name, "partition": partition, "method": method, "models": models, "rounds": 100,

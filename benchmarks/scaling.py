@@ -4,9 +4,10 @@
 
 FML on CNN2, whose clients keep a model of their own and its momentum between rounds. The time of a trained image is
 that of whole rounds of five local epochs, evaluation included, in turns in one process: clients 10 (all in every
-round), 100 and 1000 (a tenth in every round), and fewer images. Memory, checkpoint and what a round without training
-costs after 1, 100 and 400 rounds: each case in a process of its own, where every client has its state and a round of
-one local epoch is trained. Writes benchmarks/scaling-<device>.csv.
+round), 100 and 1000 (a tenth in every round), and fewer images; and 10 000 clients of 50 images each, a hundredth in every
+round, against ten such clients. Memory, checkpoint and what a round without training costs after 1, 100 and 400 rounds:
+each case in a process of its own, where every client has its state and a round of one local epoch is trained; there FedAvg
+too, whose clients keep nothing, with 1000 and 100 000. Writes benchmarks/scaling-<device>.csv.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,63 +29,89 @@ from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.rounds import Progress, Trainer, begin, copy
 from benchmarks import common
 
-# clients, part in a round, training and test images, rounds before
+
+class Case(NamedTuple):
+    """So many clients, the part of them in a round, images, rounds before, the method, and a dataset with its side."""
+
+    clients: int
+    participation: float
+    images: int
+    test_images: int
+    rounds_before: int = 1
+    method: str = "fml"
+    dataset: tuple[str, int] = ("cifar10", 32)
+
+
+GREY, SMALL = ("mnist", 32), ("femnist", 28)
+TEN, FIFTY_EACH = Case(10, 1.0, 50_000, 10_000), Case(10, 1.0, 500, 100, dataset=GREY)
+# Timed ones, each with the ten clients that it is set against.
+TIMED = {
+    TEN: TEN, Case(100, 0.1, 50_000, 10_000): TEN, Case(1000, 0.1, 50_000, 10_000): TEN, Case(10, 1.0, 12_500, 10_000): TEN,
+    Case(10, 1.0, 25_000, 10_000): TEN, FIFTY_EACH: FIFTY_EACH, Case(10_000, 0.01, 500_000, 100, dataset=GREY): FIFTY_EACH,
+}  # fmt: skip
 CASES = [
-    (10, 1.0, 50_000, 10_000, 1), (100, 0.1, 50_000, 10_000, 1), (1000, 0.1, 50_000, 10_000, 1),
-    (10, 1.0, 12_500, 10_000, 1), (10, 1.0, 25_000, 10_000, 1),
-    (10, 1.0, 1000, 100, 1), (10, 1.0, 1000, 100, 100), (10, 1.0, 1000, 100, 400),
+    *TIMED, *(Case(10, 1.0, 1000, 100, rounds) for rounds in (1, 100, 400)),
+    Case(1000, 0.1, 5000, 100, method="fedavg", dataset=SMALL),
+    Case(100_000, 0.001, 500_000, 100, method="fedavg", dataset=SMALL),
 ]  # fmt: skip
-TIMED, TURNS = CASES[:5], 3
+TURNS = 3
+PIECE = 100  # clients that begin at once
 
 
-def trainer(case: tuple[int, float, int, int, int], compute: Compute, epochs: int) -> tuple[Trainer, Progress]:
-    """Return a trainer, and its progress with a state for every client."""
-    clients, participation, images, test_images, _ = case
+def trainer(case: Case, compute: Compute, epochs: int, folder: Path) -> tuple[Trainer, Progress]:
+    """Return a trainer, and its progress with a state for every client, in `folder` where they are many."""
+    models = {"global": "cnn2"} | ({"local": ["cnn2"] * case.clients} if case.method == "fml" else {})
+    name, side = case.dataset
     of = common.federation(
-        "fml", {"global": "cnn2", "local": ["cnn2"] * clients}, common.random_images(images, test_images), compute,
-        clients=clients, participation=participation, local_epochs=epochs, rounds=1000,
+        case.method, models, common.random_images(case.images, case.test_images, name, side), compute, clients=case.clients,
+        participation=case.participation, min_train=0, local_epochs=epochs, rounds=1000,
     )  # fmt: skip
     progress = begin(of)
-    states = {k: of.method.init_client(of.node(k, 0)) for k in range(clients)}
-    progress.clients = {k: copy(state, torch.device("cpu")) for k, state in states.items()}
+    for first in range(0, case.clients, PIECE):
+        states = {k: of.method.init_client(of.node(k, 0)) for k in range(first, min(first + PIECE, case.clients))}
+        progress.clients |= {k: copy(state, torch.device("cpu")) for k, state in states.items()}
+        progress = progress.bounded(folder)
     return Trainer(of, DEFAULT[compute.device.type]), progress
 
 
-def rates(device: str, precision: str) -> list[list[float]]:
-    """Seconds per trained image of whole rounds of the first cases, a list of turns for each."""
+def rates(device: str, precision: str) -> dict[Case, list[float]]:
+    """Seconds per trained image of whole rounds of the timed cases, a list of turns for each."""
     compute = devices.configure(device, precision)
-    playing = [trainer(case, compute, 5) for case in TIMED]
-    seconds: list[list[float]] = [[] for _ in TIMED]
-    for turn in range(TURNS + (device == "cuda")):  # recording takes the first turn on a GPU
-        for number, (one, progress) in enumerate(playing):
-            started = time.perf_counter()
-            playing[number] = one, one.play(progress)
-            if turn >= (device == "cuda"):
-                seconds[number].append((time.perf_counter() - started) / one.samples)
+    seconds: dict[Case, list[float]] = {case: [] for case in TIMED}
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = {case: Path(scratch) / str(number) for number, case in enumerate(TIMED)}
+        playing = {case: trainer(case, compute, 5, folder) for case, folder in folders.items()}
+        for turn in range(TURNS + (device == "cuda")):  # recording takes the first turn on a GPU
+            for case, (one, progress) in playing.items():
+                started = time.perf_counter()
+                playing[case] = one, one.play(progress).bounded(folders[case])
+                if turn >= (device == "cuda"):
+                    seconds[case].append((time.perf_counter() - started) / one.samples)
     return seconds
 
 
-def measure(case: tuple[int, float, int, int, int], device: str, precision: str) -> dict[str, Any]:
+def measure(case: Case, device: str, precision: str) -> dict[str, Any]:
     """Return the rest of a row."""
-    clients, participation, images, test_images, before = case
-    one, progress = trainer(case, devices.configure(device, precision), 1)
-    method = one.federation.method
-    phases, method.phases = method.phases, lambda c: []  # type: ignore[method-assign]
-    for _ in range(before):
-        progress = one.play(progress)
-    started = time.perf_counter()
-    progress = one.play(progress)
-    empty = time.perf_counter() - started
-    method.phases = phases  # type: ignore[method-assign]
-    progress = one.play(progress)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "c.safetensors"
+        folder = checkpoint.of_clients(path)
+        one, progress = trainer(case, devices.configure(device, precision), 1, folder)
+        method = one.federation.method
+        phases, method.phases = method.phases, lambda c: []  # type: ignore[method-assign]
+        for _ in range(case.rounds_before):
+            progress = one.play(progress).bounded(folder)
         started = time.perf_counter()
-        checkpoint.save(Path(folder) / "c", progress, checkpoint.Header("key", precision, DEFAULT[device]))
+        progress = one.play(progress).bounded(folder)
+        empty = time.perf_counter() - started
+        method.phases = phases  # type: ignore[method-assign]
+        progress = one.play(progress).bounded(folder)
+        started = time.perf_counter()
+        checkpoint.save(path, progress, checkpoint.Header("key", precision, DEFAULT[device]))
         saving = time.perf_counter() - started
-        stored = (Path(folder) / "c").stat().st_size
+        stored = sum(file.stat().st_size for file in Path(scratch).rglob("*") if file.is_file())
     row = {
-        "clients": clients, "participation": participation, "images": images, "test_images": test_images, "rounds_before": before,
-        "device": device, "precision": precision,
+        "method": case.method, "clients": case.clients, "participation": case.participation, "images": case.images,
+        "test_images": case.test_images, "rounds_before": case.rounds_before, "device": device, "precision": precision,
         "empty_round_seconds": f"{empty:.2f}",
         "checkpoint_seconds": f"{saving:.2f}", "checkpoint_mib": round(stored / 2**20),
         "peak_resident_mib": common.peak_resident_mib(),
@@ -112,8 +139,9 @@ def main() -> None:
         )
         timed = {"microseconds_per_sample": "", "times_that_of_ten_clients": ""}
         if case in TIMED:
-            timed["microseconds_per_sample"] = f"{1e6 * statistics.median(seconds[number]):.1f}"
-            timed["times_that_of_ten_clients"] = f"{common.median_ratio(seconds[number], seconds[0]):.2f}"
+            ratio = common.median_ratio(seconds[case], seconds[TIMED[case]])
+            timed["microseconds_per_sample"] = f"{1e6 * statistics.median(seconds[case]):.1f}"
+            timed["times_that_of_ten_clients"] = f"{ratio:.2f}"
         rows.append(timed | json.loads(output.stdout))
         common.show(rows[-1])
     common.write(common.HERE / f"scaling-{device}.csv", rows)

@@ -12,6 +12,7 @@ from helpers.damage import cuts, flips, put
 
 from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint
+from bayesfed.engine.client_states import ClientStates
 from bayesfed.engine.rounds import Progress
 from bayesfed.runs.run_folder import Row
 
@@ -22,7 +23,9 @@ HOST = torch.device("cpu")
 def progress(round: int, entries: int = 3) -> Progress:
     history = [Row(n, "global", "global", "test_accuracy", n / 10) for n in range(1, round + 1)]
     theta = torch.arange(float(entries))
-    return Progress(round, {"theta": theta}, {0: {"phi": theta + 1}}, history, labelled={0: torch.tensor([4, 2])})
+    return Progress(
+        round, {"theta": theta}, ClientStates({0: {"phi": theta + 1}}), history, labelled={0: torch.tensor([4, 2])}
+    )
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:

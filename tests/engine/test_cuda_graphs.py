@@ -167,7 +167,7 @@ def test_a_checkpoints_order_of_names_needs_no_new_recordings(
     recorded = cuda.recordings
     for client, state in progress.clients.items():
         assert list(state) != sorted(state)
-        progress.clients[client] = dict(sorted(state.items()))
+        progress.clients |= {client: dict(sorted(state.items()))}
     trainer.play(progress)
     assert cuda.recordings == recorded
 

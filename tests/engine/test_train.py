@@ -20,12 +20,12 @@ import pytest
 import torch
 import yaml
 from helpers.children import child
-from safetensors import safe_open
 
 import bayesfed
 from bayesfed import cli
 from bayesfed.core import files
-from bayesfed.engine import evaluation, gpu_lease, session, training
+from bayesfed.engine import client_states, evaluation, gpu_lease, session, training
+from bayesfed.engine.checkpoint import load_one
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.session import Process
 from bayesfed.engine.verify import verify
@@ -137,12 +137,17 @@ def stop_in_round(number: int, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize("method", ["hbfl", "fml", "abavg", "fedppd_distill"])
+@pytest.mark.parametrize(
+    ("method", "memory"), [("hbfl", None), ("fml", None), ("abavg", None), ("fedppd_distill", None), ("fml", 0)]
+)
 def test_a_stopped_run_resumes_bit_for_bit(
-    method: str, train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, memory: int | None, train: Train, mapping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`memory`: bytes for states of clients; beyond them they are in files."""
     whole = mapping(method, rounds=3, stragglers=0.5, local_epochs=2)
     assert train(whole, "whole") == 0
+    if memory is not None:
+        monkeypatch.setattr(client_states, "IN_MEMORY", memory)
     for done in range(3):
         out = tmp_path / f"stopped-after-{done}"
         with monkeypatch.context() as patch:
@@ -152,6 +157,7 @@ def test_a_stopped_run_resumes_bit_for_bit(
         assert not (out / "summary.json").exists()
         assert train(whole, out.name) == 0
         assert (out / "metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+        assert (out / "checkpoint.clients").exists() == (memory == 0)
         assert tensors(out / "checkpoint.safetensors") == tensors(tmp_path / "whole/checkpoint.safetensors")
 
 
@@ -247,9 +253,10 @@ def record(folder: Path, checkpoint: Path) -> tuple[Any, ...]:
 
 
 def tensors(checkpoint: Path) -> dict[str, bytes]:
-    """The tensors of a checkpoint by their names."""
-    with safe_open(checkpoint, "np") as stored:
-        return {key: stored.get_tensor(key).tobytes() for key in stored.keys()}  # noqa: SIM118
+    """The tensors of a checkpoint by their names, those in other files too, and its history."""
+    progress, _ = load_one(checkpoint, torch.device("cpu"))
+    found = {name: tensor.numpy().tobytes() for name, tensor in progress.tensors().items()}
+    return found | {"history": repr(progress.history).encode()}
 
 
 def test_runs_of_one_process_leave_what_each_alone_does(

@@ -13,12 +13,14 @@ from bayesfed.plan import cleaning, plan
 LEFT = {
     "runs/d/fedavg/seed~0-1/summary.json",
     "checkpoints/d/fedavg/seed~1-2.safetensors",
+    "checkpoints/d/fedavg/seed~1-2.clients/a.safetensors",
     "logs/train/d/fedavg/seed~1-2.log",
     "logs/tables.done",
     "runs/d/fedavg/seed~1-2/run.log",
 }
 GONE = {
     "checkpoints/d/fedavg/seed~0-1.safetensors",
+    "checkpoints/d/fedavg/seed~0-1.clients/a.safetensors",
     "runs/d/fedavg/seed~0-1/checkpoint.safetensors",
     "logs/train/d/fedavg/seed~0-1.log",
 }
@@ -49,7 +51,7 @@ def test_it_asks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def reply(question: str) -> str:
-        assert question == "Delete 6 files, 4 kB? [y/N] "
+        assert question == "Delete 7 files, 5 kB? [y/N] "
         if answer is None:
             raise EOFError
         return answer
@@ -57,8 +59,12 @@ def test_it_asks(
     monkeypatch.setattr("builtins.input", reply)
     assert cli.main(["clean"]) == 0
     assert there(results) == left
+    assert (results / "checkpoints/d/fedavg/seed~0-1.clients").exists() == (left != LEFT)
     told = capsys.readouterr().out
-    assert "results/one: 2 checkpoints of finished runs, 2 kB\nresults/one: 1 logs of finished runs, 1 kB\n" in told
+    assert (
+        "results/one: 2 checkpoints of finished runs, 2 kB\nresults/one: 1 client states of finished runs, 1 kB\nresults/one: 1 logs of finished runs, 1 kB\n"
+        in told
+    )
     assert "results/one: 3 files of an old plan" in told
 
 
@@ -69,7 +75,7 @@ def test_a_current_plan_stays(
     assert cli.main(["clean", "one", "--yes"]) == 0
     assert there(results) == LEFT | PLAN
     assert cli.main(["clean", "one", "--yes"]) == 0
-    assert capsys.readouterr().out.endswith("3 files deleted\nNothing to delete\n")
+    assert capsys.readouterr().out.endswith("4 files deleted\nNothing to delete\n")
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,8 +43,7 @@ def clean(args: argparse.Namespace) -> None:
     if not paths:
         print("Nothing to delete")
     elif args.yes or agreed(f"Delete {len(paths)} files, {cleaning.in_words(cleaning.size(paths))}? [y/N] "):
-        for path in paths:
-            path.unlink()
+        cleaning.delete(paths)
         print(f"{len(paths)} files deleted")
     else:
         print("Nothing deleted")

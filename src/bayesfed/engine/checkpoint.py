@@ -1,4 +1,5 @@
-"""A run's progress as one safetensors file: states, metric history, and how it has been computed so far.
+"""A run's progress as one safetensors file: states, metric history, and how it has been computed so far. States of clients
+that are too many for memory are files of their own, in a folder beside it.
 
 The file's metadata hold the sha256 of the whole file, taken with zeros in its place, and every byte is checked when it is
 read. The checkpoint before stays beside it, until the run is done: where the newest one is damaged or missing, a run goes
@@ -24,12 +25,14 @@ from safetensors.torch import save_file
 
 from bayesfed.core import files
 from bayesfed.core.errors import InputError
+from bayesfed.engine import client_states
 from bayesfed.engine.active_learning import Labelled
+from bayesfed.engine.client_states import ClientStates
 from bayesfed.engine.cost import Seconds
 from bayesfed.engine.rounds import Divergence, Progress
 from bayesfed.methods.node import State
 from bayesfed.runs.run_file import difference
-from bayesfed.runs.run_folder import Row
+from bayesfed.runs.run_folder import CLIENTS, Row
 
 FILE = "checkpoint.safetensors"  # its name in a run folder, unless it is kept elsewhere
 NO_DIGEST = "0" * 64
@@ -84,6 +87,11 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.stem}.before{path.suffix}")
 
 
+def of_clients(path: Path) -> Path:
+    """Return the folder with the states of clients that are not in the checkpoint at `path`, nor in the one before it."""
+    return path.with_name(path.stem.removesuffix(".before") + CLIENTS)
+
+
 def found(path: Path) -> list[Path]:
     """Return the checkpoints to go on from: the one at `path`, and the one before."""
     return [one for one in (path, before(path)) if one.exists()]
@@ -103,6 +111,27 @@ def delete_older(path: Path, key: str) -> None:
     """Delete the checkpoint before the last, which a finished run does not need; another run's stays."""
     if key_of(before(path)) == key:
         before(path).unlink()
+        client_states.prune(of_clients(path), stored_by(path))
+
+
+def stored_by(path: Path) -> set[str]:
+    """Return the files of clients that a checkpoint names; none where there is none that can be read."""
+    try:
+        with safe_open(path, "pt") as stored:
+            return set(named(stored, "clients").values())
+    except (SafetensorError, OSError, ValueError):
+        return set()
+
+
+def named(stored: Any, what: str) -> Any:
+    """Return what an open checkpoint holds as JSON; {} where it does not."""
+    there = what in stored.keys()  # noqa: SIM118  (not a dict)
+    return json.loads(bytes(stored.get_tensor(what).numpy())) if there else {}
+
+
+def as_tensor(value: object) -> torch.Tensor:
+    """Return JSON as a checkpoint holds it, uint8 (bytes,)."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
 def key_of(path: Path) -> str:
@@ -116,9 +145,11 @@ def key_of(path: Path) -> str:
 
 def save(path: Path, progress: Progress, header: Header) -> None:
     """Write a checkpoint, whole or not at all, and keep the one that was there."""
-    tensors = progress.tensors()
-    history = json.dumps([dataclasses.astuple(row) for row in progress.history]).encode()
-    tensors["history"] = torch.frombuffer(bytearray(history), dtype=torch.uint8)
+    clients = progress.clients.within(of_clients(path))
+    tensors = dataclasses.replace(progress, clients=ClientStates(clients.memory)).tensors()
+    tensors["history"] = as_tensor([dataclasses.astuple(row) for row in progress.history])
+    if clients.stored:
+        tensors["clients"] = as_tensor(clients.stored)
     tensors = apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     metadata = {"round": str(progress.round), "record": json.dumps(dataclasses.asdict(header)), "digest": NO_DIGEST}
     if progress.diverged:
@@ -141,6 +172,7 @@ def save(path: Path, progress: Progress, header: Header) -> None:
             raise OSError(f"{path}: what was written is not what is read; is the disk in order?")
         if path.exists() and whole(path):  # a damaged one must not take the place of one that is not
             os.replace(path, before(path))
+    client_states.prune(of_clients(path), {*clients.stored.values(), *stored_by(before(path))})
 
 
 def apart(state: State) -> State:
@@ -214,7 +246,7 @@ def load_one(path: Path, device: torch.device) -> tuple[Progress, Header]:
             metadata = stored.metadata()
             header = Header(**json.loads(metadata["record"]))
             diverged = Divergence(**json.loads(metadata["diverged"])) if "diverged" in metadata else None
-            history = json.loads(bytes(stored.get_tensor("history").numpy()))
+            history, apart = named(stored, "history"), named(stored, "clients")
             for name in stored.keys():  # noqa: SIM118  (not a dict)
                 owner, _, rest = name.partition("/")
                 if owner == "server":
@@ -231,4 +263,6 @@ def load_one(path: Path, device: torch.device) -> tuple[Progress, Header]:
             f"{path}: this checkpoint is damaged ({error}); give another path, or move it away (and summary.json, of a finished run) to train from the start"
         ) from None
     rows = [Row(*row) for row in history]
-    return Progress(int(metadata["round"]), server, clients, rows, diverged, dict(sorted(labelled.items()))), header
+    states = ClientStates(clients, {int(client): name for client, name in apart.items()}, of_clients(path))
+    states.check()
+    return Progress(int(metadata["round"]), server, states, rows, diverged, dict(sorted(labelled.items()))), header

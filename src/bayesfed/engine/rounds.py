@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.errors import InputError, out_of_memory, words
 from bayesfed.engine import active_learning, method_checks
 from bayesfed.engine.active_learning import Labelled
+from bayesfed.engine.client_states import ClientStates
 from bayesfed.engine.cost import CountedPhase, MultiplyAdds, Seconds, Stopwatch
 from bayesfed.engine.evaluation import Evaluation, Reading, rows
 from bayesfed.engine.executors import EXECUTORS, Job, run_plainly
@@ -54,7 +56,7 @@ class Progress:
 
     round: int
     server: State
-    clients: dict[int, State] = field(default_factory=dict)
+    clients: ClientStates = field(default_factory=ClientStates)
     history: list[Row] = field(default_factory=list)
     diverged: Divergence | None = None
     labelled: Labelled = field(default_factory=dict)  # in active learning; else all images are
@@ -66,6 +68,10 @@ class Progress:
             or self.diverged is not None
             or out_of_patience(self.history, self.round - 1, budget.patience)
         )
+
+    def bounded(self, folder: Path) -> Progress:
+        """Return the same, with the states of clients that are too many for memory in a folder."""
+        return replace(self, clients=self.clients.bounded(folder))
 
     def tensors(self) -> State:
         """Return every tensor by owner and name: server/<name>, client/<number>/<name>, labelled/<number>."""

@@ -253,7 +253,7 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
         try:
             while not progress.over(federation.run.budget):
                 started, spent = time.monotonic(), time.process_time()
-                progress = trainer.play(progress)
+                progress = trainer.play(progress).bounded(checkpoint.of_clients(place.checkpoint))
                 seconds = time.monotonic() - started
                 header.add(by, seconds, time.process_time() - spent, trainer.samples, trainer.seconds)
                 header.rounds_asked |= federation.rounds_asked

@@ -10,7 +10,7 @@ from pathlib import Path
 from bayesfed.core import files
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.plan import plan as planning
-from bayesfed.runs.run_folder import SUMMARY
+from bayesfed.runs.run_folder import CLIENTS, SUMMARY
 
 RESULTS = Path("results")
 CHECKPOINT = ".safetensors"
@@ -30,6 +30,7 @@ def found(folder: Path) -> Mapping[str, list[Path]]:
     """Return the files of a results folder that may go, by what they are; kinds without a file are left out."""
     kinds = {
         "checkpoints of finished runs": [*checkpoints(folder)],
+        "client states of finished runs": [*client_states(folder)],
         "logs of finished runs": [*of_finished(folder, "logs/train", ".log")],
         "files of an old plan": old_plan(folder / "plan"),
     }
@@ -42,6 +43,20 @@ def checkpoints(folder: Path) -> Iterator[Path]:
     for path in sorted((folder / "runs").rglob(f"*{CHECKPOINT}")):
         if path.with_name(SUMMARY).exists():
             yield path
+
+
+def client_states(folder: Path) -> Iterator[Path]:
+    """Yield the files with client states beside those checkpoints."""
+    for path in checkpoints(folder):
+        yield from sorted(path.with_suffix(CLIENTS).glob("*"))
+
+
+def delete(paths: list[Path]) -> None:
+    """Delete files, and the folders of client states that are empty then."""
+    for path in paths:
+        path.unlink()
+    for parent in {path.parent for path in paths if path.parent.suffix == CLIENTS}:
+        parent.rmdir()
 
 
 def of_finished(folder: Path, tree: str, end: str) -> Iterator[Path]:

@@ -25,6 +25,7 @@ NO_GLOBAL, NOT_ON_SHARDS = "no global model", "not tested on shards"
 # Why a metric that was measured is no number.
 INFINITE, NO_NUMBER, NO_FOREIGN = "infinite", "not a number", "no OOD images"
 ONE_KIND = {1.0: "no mistakes", 0.0: "only mistakes"}  # by accuracy: where mistakes cannot be told from the rest
+CLIENTS = ".clients"  # ends the name of the folder beside a checkpoint with the client states that are not in it
 LATER = "bytes.json"  # bytes of a record from before they were counted, computed without training
 SEALED = ("run.yaml", METRICS, "provenance.json")  # not the log, which a later call may go on with
 
