@@ -487,10 +487,11 @@ def test_a_prediction_that_is_no_number_ends_a_run(owner: str, train: Train, map
         return found
 
     monkeypatch.setattr(FML, name, predictors)
-    assert train(mapping("fml", rounds=3)) == 0
+    assert train(mapping("fml", rounds=3, validation=0.2)) == 0
     model = "global" if owner == "server" else "local"
-    told = {"round": 2, "client": owner, "tensor": f"prediction by its model '{model}'"}
-    assert json.loads((tmp_path / "out/summary.json").read_text())["diverged"] == told
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["diverged"] == {"round": 2, "client": owner, "tensor": f"prediction by its model '{model}'"}
+    assert summary["validation"]["global" if owner == "server" else "clients"][model]["nll"] is None
 
 
 def test_a_metric_that_is_not_finite_is_null(train: Train, mapping: Make, tmp_path: Path,

@@ -7,6 +7,7 @@ rounds in which it was tested last; then the block holds these rounds, under `ro
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -133,11 +134,12 @@ def validation(history: Sequence[Row], server: Mapping[int, float], own: Curves)
     if not curve:
         return {}
     last = max(row.round for row in history)
-    found: dict[str, dict[str, dict[str, float]]] = {"global": {}, "clients": {}}
+    found: dict[str, dict[str, dict[str, float | None]]] = {"global": {}, "clients": {}}
     for row in history:
         if row.round == last and row.metric.startswith("validation_"):
             level = found["global" if row.client == "global" else "clients"]
-            level.setdefault(row.model, {})[row.metric.removeprefix("validation_")] = row.value
+            value = row.value if math.isfinite(row.value) else None
+            level.setdefault(row.model, {})[row.metric.removeprefix("validation_")] = value
     best = max(curve, key=lambda number: (curve[number], -number))
     clients = [of_client[best] for of_client in own.values() if best in of_client]
     at_best = {"global": server.get(best), "clients": statistics.fmean(clients) if clients else None}
