@@ -7,6 +7,7 @@
 #   make test-slurm                         a sweep through a real Slurm, with faults: needs root, slurm-wlm and munge
 #   make setup | lint | bench | report      the set-up alone; style and types; benchmarks; the demo's report again
 #   make report CONFIG=paper                the report of another config, from finished runs: nothing is trained or fetched
+#   make bench-peers                        FedAvg beside other libraries, each installed apart: gigabytes, minutes
 #   make docs                               the documentation site, in site/; fails at dead links
 #   make test-report                        report and site in a real browser; needs chromium (Debian: apt-get install chromium)
 
@@ -25,7 +26,7 @@ define snakemake
 	@$(SNAKEMAKE) $(2) --configfile config/$(1).yaml $(3)
 endef
 
-.PHONY: demo docs test test-long test-kills test-report test-remotes test-slurm setup lint bench report
+.PHONY: demo docs test test-long test-kills test-report test-remotes test-slurm setup lint bench bench-peers report
 
 demo: $(STAMP)
 	$(call snakemake,demo)
@@ -43,7 +44,11 @@ test-kills: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/engine/test_kills.py tests/workflow/test_killed.py \
 		--hypothesis-profile=long
 
-test-report: $(STAMP)
+test-bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m analyses.pages
+
+report: $(STAMP)
 	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
 	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
@@ -75,6 +80,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m analyses.pages
 
 report: $(STAMP)
 	$(call snakemake,$(CONFIG),--forcerun report,--config runs=finished)

@@ -42,6 +42,22 @@ def ratios() -> str:
     )  # fmt: skip
 
 
+def peers() -> str:
+    """Compare images a second with other libraries on their own workloads."""
+    rows = read("peers")
+    precisions = [name.removesuffix("_mib") for name in rows[0] if name.endswith("_mib") and name != "peer_mib"]
+    head = ["workload", "library", "images/s", "MiB"]
+    head += [f"{told} {precision}" for precision in precisions for told in ("here, images/s,", "times,", "MiB,")]
+
+    def cells(r: dict[str, str]) -> list[Any]:
+        found: list[Any] = [r["workload"], r["peer"].replace("==", " "), r["peer_images_per_second"], r["peer_mib"]]
+        for one in precisions:
+            found += [r[f"{one}_images_per_second"], f"**{r[f'{one}_times_the_peer']}**", r[f"{one}_mib"]]
+        return found
+
+    return tables(head, rows, cells)
+
+
 def kernels() -> str:
     """Operators of a step, in every version that has been counted."""
     counted = csv.DictReader((BENCHMARKS / "kernels.csv").read_text().splitlines())
@@ -134,13 +150,14 @@ def tables_of_speed() -> str:
                 f"{r['together_not_training_percent']} %", f"**{r['together_over_alone']}**",
             ],
         )  # fmt: skip
-    out += "As work grows (FML, CNN2 for everyone, whole rounds with evaluation):\n\n"
+    out += "As work grows (CNN2 for everyone, whole rounds with evaluation; FML's clients keep a model, FedAvg's nothing; the "
+    out += "smaller images of the last four have ten clients of their own to be set against):\n\n"
     out += tables(
-        ["clients, part in a round", "images", "µs a trained image", "against ten clients", "checkpoint", "peak memory, every client seen"],
-        [r for r in scaling if r["test_images"] == "10000"],
+        ["method, clients, part in a round", "images", "µs a trained image", "against ten clients", "checkpoint", "peak memory, every client seen"],
+        [r for r in scaling if r["microseconds_per_sample"] or r["method"] == "fedavg"],
         lambda r: [
-            f"{r['clients']}, {float(r['participation']):.0%} ({r['device']})", r["images"], r["microseconds_per_sample"],
-            f"**{r['times_that_of_ten_clients']}**",
+            f"{r['method']}, {r['clients']}, {100 * float(r['participation']):g} % ({r['device']})", r["images"],
+            r["microseconds_per_sample"], f"**{ratio}**" if (ratio := r["times_that_of_ten_clients"]) else "",
             f"{r['checkpoint_mib']} MiB, {r['checkpoint_seconds']} s", f"{r['peak_resident_mib']} MiB",
         ],
     )  # fmt: skip

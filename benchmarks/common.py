@@ -163,11 +163,11 @@ def peak_resident_mib() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
-def write(path: Path, rows: list[dict[str, Any]], same: str = "hardware") -> None:
-    """Put the rows into a CSV, in place of what it has from the same hardware, or with the `same` other thing."""
+def write(path: Path, rows: list[dict[str, Any]], *same: str) -> None:
+    """Put the rows into a CSV, in place of those that are the same in these columns, by default in the hardware."""
     if path.exists():
-        stored = csv.DictReader(path.read_text().splitlines())
-        rows = [row for row in stored if row[same] != rows[0][same]] + rows
+        stored, columns = csv.DictReader(path.read_text().splitlines()), same or ("hardware",)
+        rows = [row for row in stored if any(row[name] != rows[0][name] for name in columns)] + rows
     columns = dict.fromkeys(key for row in reversed(rows) for key in row)  # those of today first
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")

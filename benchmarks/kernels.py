@@ -124,7 +124,7 @@ def main() -> None:
             }  # fmt: skip
             common.show(row)
             rows.append(row)
-    common.write(PATH, rows, same="version")
+    common.write(PATH, rows, "version")
 
 
 if __name__ == "__main__":

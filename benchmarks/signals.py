@@ -97,7 +97,7 @@ def main() -> None:
         names = " and ".join(dict.fromkeys([run.global_model, *run.local_models[-1:], *run.other_models.values()]))
         row = {"method": method, "networks": names, "dataset": run.datasets[0]} | measure(run, operations)
         common.show(row)
-        common.write(common.HERE / "signals-cpu.csv", [row | common.machine("cpu")], same="method")
+        common.write(common.HERE / "signals-cpu.csv", [row | common.machine("cpu")], "method")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ in float64 whatever the inputs, since precisions of different clients span many 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -14,13 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
-    """Return sum_k w_k values_k / sum_k w_k. weights (K,) or (K, P), not negative, values (K, P); gives (P,), float64."""
+def weighted_mean(weights: Tensor, values: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return sum_k w_k values_k / sum_k w_k. weights (K,) or (K, P), not negative, values (K, P), or K of (P,); gives (P,),
+    float64.
+    """
     weights = weights.double()
     # Summed one by one: the order of additions does not depend on the shape of the weights, and a thousand clients
     # are not copied to float64 all at once.
-    total: Tensor = sum(w * v.double() for w, v in zip(weights, values, strict=True)) / sum(weights)
-    return total
+    total = torch.zeros_like(values[0], dtype=torch.float64)
+    for w, v in zip(weights, values, strict=True):
+        total += w * v.double()
+    return total / sum(weights)
 
 
 def product(means: Tensor, sigmas: Tensor, powers: Tensor) -> tuple[Tensor, Tensor]:

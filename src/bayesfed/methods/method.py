@@ -242,8 +242,8 @@ def average(updates: Sequence[Update], name: str, weights: Tensor | None = None)
 
     Computed in float64; of the shape and type of what was sent.
     """
-    values = stacked(updates, name)
-    return weighted_mean(shares(updates) if weights is None else weights, values).to(values.dtype)
+    values = [update[name] for update in updates]
+    return weighted_mean(shares(updates) if weights is None else weights, values).to(values[0].dtype)
 
 
 def move_towards_average(server: Node, updates: Sequence[Update], name: str, beta: float, weights: Tensor) -> None:

@@ -1,0 +1,1 @@
+"""The engine beside other federated-learning libraries, on their own workloads: `python -m benchmarks.peers`."""
