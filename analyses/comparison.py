@@ -2,7 +2,8 @@
 
     python -m analyses.comparison
 
-For a dataset and a method it is the configuration with the smallest validation NLL (`results/searches.py`).
+For a dataset and a method it is the configuration with the smallest validation NLL (`results/searches.py`). Where its
+learning rate is the largest or smallest that was tried, the next one is added to the search, until the best is inside.
 """
 
 from __future__ import annotations
@@ -14,21 +15,41 @@ from typing import Any
 
 from bayesfed.core import files
 from bayesfed.results import searches
-from bayesfed.results.grounds import with_twins
+from bayesfed.results.grounds import SEARCH, with_twins
 from bayesfed.results.searches import Searched
 from bayesfed.runs import run_folder
 
 PAPER = Path("config/papers/comparison.yaml")
 RESULTS = Path("results/comparison")
+WIDER = f"{SEARCH}_wider"
 BEGIN, END = "  # {}: `python -m analyses.comparison` writes these lines\n", "  # {}: end\n"
 SEEDS = 5
+
+
+def wider(found: Sequence[Searched]) -> str:
+    """Return the lines of the paper's `experiments` for the searches beyond the grids, an experiment a dataset: those that
+    are there, and those that are due.
+    """
+    of_dataset: dict[tuple[str, str], list[tuple[str, str, Mapping[str, Any]]]] = {}
+    for one in found:
+        first = one.cells[0]
+        tried = [cell["axes"] for cell in one.cells if cell["experiment"].startswith(WIDER)]
+        for options in tried + [one.wider] * (one.wider is not None):
+            of_dataset.setdefault((one.dataset, first["model"]), []).append((one.method, first["alpha"], options))
+    text = ""
+    for (dataset, model), cases in of_dataset.items():
+        text += f"  {WIDER}_{dataset}:\n    axes: {{dataset: [{dataset}], models.global: [{model}]}}\n    cases:\n"
+        for method, alpha, options in cases:
+            axes = ", ".join(f"method.{name.removeprefix('method.')}: {value}" for name, value in options.items())
+            text += f"      - {{partition.alpha: {alpha}, method: {method}, {axes}}}\n"
+    return text
 
 
 def rules(found: Sequence[Searched], labels: Collection[str]) -> str:
     """Return the lines of the paper's `given` that say what was chosen, for a method and its plain twin."""
     text = ""
     for one in found:
-        if one.finished:
+        if one.finished and one.wider is None:
             axes = one.cells[one.best]["axes"]
             options = {axis.removeprefix("method."): value for axis, value in axes.items()}
             both = with_twins([one.method], labels)
@@ -45,8 +66,8 @@ def grounds(found: Sequence[Searched], settings: Mapping[str, str], labels: Coll
         of_dataset.setdefault(one.dataset, []).append(one)
     text = ""
     for dataset, of_method in of_dataset.items():
-        ready = [one.method for one in of_method if one.finished]
-        waiting = [one.method for one in of_method if not one.finished]
+        ready = [one.method for one in of_method if one.finished and one.wider is None]
+        waiting = [one.method for one in of_method if one.method not in ready]
         if waiting:
             text += f"  # {dataset}: no choice yet for {', '.join(waiting) if ready else 'any method'}\n"
         for alpha, setting in settings.items() if ready else ():
@@ -73,6 +94,7 @@ def write() -> None:
     found = searches.load(plan["cells"], lambda folder: run_folder.read(RESULTS / "runs" / folder))
     paper = plan["papers"]["comparison"]
     text = between(PAPER.read_text(encoding="utf-8"), "chosen", rules(found, paper["methods"]))
+    text = between(text, "wider", wider(found))
     files.write_text(PAPER, between(text, "grounds", grounds(found, paper["settings"], paper["methods"])))
 
 

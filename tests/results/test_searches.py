@@ -32,6 +32,8 @@ def test_the_smallest_validation_nll_of_the_predictive_is_chosen() -> None:
     assert found(summary(0.1), summary(0.3, side="clients"), personal=True).best == 1
     named = [summary(0.1, sampled=0.4) | {"predictive": "global"}, summary(0.2, sampled=0.3) | {"predictive": "global"}]
     assert found(*named).best == 0
+    student = [{"validation": {"global": {"teacher": {"nll": 0.1}, "global": {"nll": nll}}}} for nll in (0.3, 0.2)]
+    assert found(*student).scores == [0.3, 0.2]
     assert found(summary(math.nan), {}, summary(None), summary(5.0)).best == 3
 
 
@@ -45,7 +47,7 @@ def test_an_open_run_leaves_a_search_open() -> None:
 
 def test_choices_and_grounds_are_written_between_their_marks() -> None:
     """A method without a choice is named and left out; a dataset without any has no ground."""
-    done, waits = found(summary(0.3), summary(0.2)), found(None, method="HBFL")
+    done, waits = found(summary(0.3), summary(0.2), summary(0.3)), found(None, method="HBFL")
     rules = yaml.safe_load(comparison.rules([done, waits], ["FedAvg", "HBFL"]))
     assert rules == [
         {"where": {"dataset": "mnist", "method": "FedAvg"}, "methods": {"FedAvg": {"lr": 0.2, "alpha": 0.5}}}
@@ -63,10 +65,45 @@ def test_choices_and_grounds_are_written_between_their_marks() -> None:
     assert comparison.between(once, "grounds", text) == once
 
 
+def test_a_choice_at_the_end_of_its_grid_waits_for_the_next_rate() -> None:
+    assert [searches.beyond(0.3, larger=larger) for larger in (True, False)] == [1, 0.1]
+    assert [searches.beyond(0.055, larger=larger) for larger in (True, False)] == [0.1, 0.03]
+    assert searches.beyond(0.002, larger=True) == 0.003
+    assert found(summary(0.3), None).wider is None
+    inside = found(summary(0.3), summary(0.2), {})
+    assert inside.wider is None
+    assert comparison.wider([inside]) == ""
+    assert found(summary(0.3), summary(0.2)).wider == {"lr": 0.3, "method.alpha": 0.5}
+    due = found(summary(0.2), summary(0.3))
+    made = yaml.safe_load(comparison.wider([due, inside]))["search_wider_mnist"]
+    assert made["axes"] == {"dataset": ["mnist"], "models.global": ["mlp200"]}
+    assert made["cases"] == [{"partition.alpha": 0.1, "method": "FedAvg", "method.lr": 0.03, "method.alpha": 0.5}]
+    assert comparison.rules([due], []) == ""
+    assert "no choice yet for any method" in comparison.grounds([due], {}, [])
+
+
+def test_what_was_tried_beyond_a_grid_stays_in_the_file() -> None:
+    """A rate is set against those that were tried with the same options."""
+    tried = [("search", 0.01, 1), ("search", 0.003, 10), ("search", 0.001, 10), ("search_wider_mnist", 0.0003, 10)]
+    cells = [
+        cell(name, "pFedBayes", 100, alpha="0.1", axes={"lr": lr, "lr_w": lr, "zeta": zeta}, folder=str(lr))
+        for name, lr, zeta in tried
+    ]
+
+    def wider(*scores: float) -> list[float]:
+        of = {one["folder"]: summary(score) for one, score in zip(cells, scores, strict=True)}
+        made = yaml.safe_load(comparison.wider(searches.load(cells, of.get)))
+        return [case["method.lr_w"] for case in made["search_wider_mnist"]["cases"]]
+
+    assert wider(0.5, 0.3, 0.2, 0.4) == [0.0003]
+    assert wider(0.5, 0.3, 0.2, 0.1) == [0.0003, 0.0001]
+    assert wider(0.5, 0.2, 0.3, 0.4) == [0.0003, 0.01]
+
+
 def test_a_plain_twin_has_the_options_of_its_method() -> None:
     labels = ["FedAvg", "FedAvg, plain"]
-    (rule,) = yaml.safe_load(comparison.rules([found(summary(0.3), summary(0.2))], labels))
+    (rule,) = yaml.safe_load(comparison.rules([found(summary(0.3), summary(0.2), {})], labels))
     assert rule["where"] == {"dataset": "mnist", "method": labels}
     assert rule["methods"] == {label: {"lr": 0.2, "alpha": 0.5} for label in labels}
-    made = yaml.safe_load(comparison.grounds([found(summary(0.3))], {"1": "mild"}, labels))
+    made = yaml.safe_load(comparison.grounds([found({}, summary(0.3), {})], {"1": "mild"}, labels))
     assert made["mnist-mild"]["axes"]["method"] == labels

@@ -17,13 +17,13 @@ Cell = Mapping[str, Any]
 def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
     """Return the validation NLL of what a method predicts with; infinity for a run that diverged.
 
-    It is that of the last round, of the clients' models if the method is for personal models, else of the server's; an
+    It is that of the last round: of the clients' best model if the method is for personal models, else of the server's. An
     average over weight samples stands for its model, if the method does not name another predictor.
     """
     block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
     named = [values["nll"] for name, values in block.items() if name == summary.get("predictive")]
     sampled = [values["nll"] for name, values in block.items() if name.endswith("_sampled")]
-    found = named or sampled or [values["nll"] for values in block.values()]
+    found = named or sampled or [values["nll"] for name, values in block.items() if personal or name == "global"]
     return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
 
 
@@ -53,6 +53,23 @@ class Searched:
         return min(range(len(self.cells)), key=lambda place: self.scores[place])
 
     @property
+    def wider(self) -> dict[str, Any] | None:
+        """The options to try next: the chosen ones, with the next learning rate beyond all that were tried with them; None
+        where the chosen rate is inside, and where a run is open.
+
+        Options that are equal to `lr` in all configurations move with it.
+        """
+        if not self.finished:
+            return None
+        every, chosen = [cell["axes"] for cell in self.cells], self.cells[self.best]["axes"]
+        moved = [axis for axis in chosen if all(axes[axis] == axes["lr"] for axes in every)]
+        rates = [axes["lr"] for axes in every if axes == {**chosen, **dict.fromkeys(moved, axes["lr"])}]
+        if min(rates) < chosen["lr"] < max(rates):
+            return None
+        rate = beyond(chosen["lr"], larger=chosen["lr"] == max(rates))
+        return {**chosen, **dict.fromkeys(moved, rate)}
+
+    @property
     def rows(self) -> list[list[str]]:
         """A row a configuration: its options, its score, and whether it is chosen."""
         found = []
@@ -61,6 +78,12 @@ class Searched:
             said = "open" if self.summaries[place] is None else f"{score:.4f}" if math.isfinite(score) else "diverged"
             found.append([options, said, "yes" if self.finished and place == self.best else ""])
         return found
+
+
+def beyond(rate: float, *, larger: bool) -> float:
+    """Return the nearest of ..., 0.01, 0.03, 0.1, ... that is at least 1.4 times as large, or as small, as a rate."""
+    steps = [float(f"{digit}e{power}") for power in range(-9, 9) for digit in (1, 3)]
+    return min(s for s in steps if s >= 1.4 * rate) if larger else max(s for s in steps if s <= rate / 1.4)
 
 
 def load(cells: Iterable[Cell], summary_of: Callable[[str], Mapping[str, Any] | None]) -> list[Searched]:
