@@ -31,6 +31,7 @@ endef
 demo: $(STAMP)
 	$(call snakemake,demo)
 	@echo "Open  reports/demo.html: every table, figure and claim of the demo. It trains on digits for a few rounds; do not compare it with the papers."
+	@echo "and   reports/demo-methods.html: six methods beside each other, with calibration and cost."
 	@echo "Try   .venv/bin/bayesfed train examples/run.yaml --out runs/one     # one run of HBFL: seconds"
 	@echo "Then  make report CONFIG=paper     # the papers' results, from finished runs: about a minute. Guides: docs/guides/quickstart.md"
 

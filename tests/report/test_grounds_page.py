@@ -85,3 +85,20 @@ def test_papers_and_searches_alone_have_a_paper_s_page(plan: Path, tmp_path: Pat
     content["cells"] = [one for one in content["cells"] if one["experiment"] == "search"]
     plan.write_text(json.dumps(content))
     assert 'role="tablist"' in build.write(plan, tmp_path / "reports/comparison.html")[0].read_text()
+
+
+def test_a_plan_of_papers_and_grounds_has_both_pages(plan: Path, tmp_path: Path) -> None:
+    content = json.loads(plan.read_text())
+    table = {"title": "One table", "experiment": "harsh", "metric": "global_accuracy_last5"}
+    table |= {"rows": {"method": ["FedAvg"]}, "columns": [{"dataset": "mnist"}]}
+    content["papers"]["one"] = content["papers"]["comparison"] | {"paper": "one", "tables": {"t": table}}
+    content["cells"] += [one | {"paper": "one"} for one in content["cells"] if one["experiment"] == "harsh"]
+    plan.write_text(json.dumps(content))
+    page, grounds, _ = build.write(plan, tmp_path / "reports/both.html")
+    assert 'id="tab-one"' in page.read_text()
+    assert 'id="tab-comparison"' not in page.read_text()
+    assert f'<a href="{grounds.name}">all methods on one ground</a>' in page.read_text()
+    assert [len(of) for of in data_of(grounds)["runs"]["harsh"].values()] == [3, 3]
+    assert cli.main(["tables", str(plan), "--out", str(tmp_path / "tables")]) == 0
+    assert (tmp_path / "tables/comparison/comparison.csv").is_file()
+    assert (tmp_path / "tables/one/t.csv").is_file()

@@ -1,7 +1,8 @@
 """The report: a page of our own that answers first and opens offline, and beside it Snakemake's, which shows how it was made.
 
 Needs   every run, table, figure and partition picture, the benchmarks
-Gives   reports/<config>.html, reports/<config>-crate/ro-crate-metadata.json, reports/<config>-workflow.html
+Gives   reports/<config>.html, reports/<config>-crate/ro-crate-metadata.json, reports/<config>-workflow.html; of papers and
+        grounds in one config reports/<config>-methods.html
 """
 
 

@@ -100,8 +100,9 @@ def tables(args: argparse.Namespace) -> None:
     found = derived.load(args.plan)
     tables.write(found, args.out)
     plan = json.loads(args.plan.read_text(encoding="utf-8"))
-    if sides := paired.of_plan(plan, [one.study for one in found]):
-        grounds_files.write(sides, args.out / found[0].study.paper)
+    studies = [one.study for one in found]
+    if sides := paired.of_plan(plan, studies):
+        grounds_files.write(sides, args.out / paired.of_grounds(studies)[0].paper)
     tell_of_runs(args.plan)
 
 

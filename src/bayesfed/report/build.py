@@ -20,7 +20,7 @@ from bayesfed.report.charts import Chart, of_figure
 from bayesfed.report.claims_text import Answer, Closeness
 from bayesfed.report.html_tables import Plain, Table, of_paper
 from bayesfed.report.templating import templates
-from bayesfed.results import claims_table, derived, formatting, hardware, verdicts
+from bayesfed.results import claims_table, derived, formatting, hardware, paired, verdicts
 from bayesfed.results.derived import Derived
 from bayesfed.results.records import Record
 
@@ -79,8 +79,9 @@ class Paper:
 
 
 def write(plan: Path, out: Path) -> list[Path]:
-    """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns both files.
+    """Write the report of a plan to `out`, and its RO-Crate to a folder beside it; returns the files.
 
+    Where the plan has grounds and papers, the page of its grounds lies beside that of its papers, as `<name>-methods.html`.
     Reads the plan's results folder: runs, tables of partitions if they exist, and of benchmarks if the config asks for
     them. The workflow's own report is linked if it is beside `out`, as `<name>-workflow.html`. Raises
     InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
@@ -90,13 +91,22 @@ def write(plan: Path, out: Path) -> list[Path]:
     found = derived.load(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
     studies, metadata = [one.study for one in found], ro_crate.path(out)
-    files.write_text(out, grounds_page.of_plan(content, studies) or of_papers(found, content, results, out))
+    grounds = grounds_page.of_plan(content, studies)
+    apart = paired.of_grounds(studies) if grounds else []
+    papers = [one for one in found if one.study not in apart]
+    beside = out.with_name(f"{out.stem}-methods.html") if grounds and papers else None
+    if papers:
+        files.write_text(out, of_papers(papers, content, results, out, beside))
+    if grounds:
+        files.write_text(beside or out, grounds)
     ro_crate.write(metadata, out, content, results, studies)
-    return [out, metadata]
+    return [out, *([beside] if beside else []), metadata]
 
 
-def of_papers(found: Sequence[Derived], content: Mapping[str, Any], results: Path, out: Path) -> str:
-    """Render the page of papers, a tab each."""
+def of_papers(
+    found: Sequence[Derived], content: Mapping[str, Any], results: Path, out: Path, beside: Path | None
+) -> str:
+    """Render the page of papers, a tab each; beside: the page of the plan's grounds."""
     held = sections.held(content, results)
     runs = [run_details.of_study(one, content) for one in found]
     shown = [paper(one, own, held, content) for one, own in zip(found, runs, strict=True)]
@@ -121,6 +131,7 @@ def of_papers(found: Sequence[Derived], content: Mapping[str, Any], results: Pat
             },
             libraries=libraries(),
             workflow=workflow.name if workflow.exists() else "",
+            grounds=beside.name if beside else "",
             crate=metadata.relative_to(out.parent).as_posix(),
         )
     )

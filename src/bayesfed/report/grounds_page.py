@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> str:
-    """Render the page of a plan; "" for one of papers, whose tables, figures or claims are shown."""
+    """Render the page of a plan's grounds; "" for one of papers alone, whose tables, figures or claims are shown."""
     sides = paired.of_plan(plan, studies)
     if not sides:
         return ""

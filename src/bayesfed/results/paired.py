@@ -183,15 +183,22 @@ class Comparison:
         return f", at the cost of {baseline}" if known else ""
 
 
+def of_grounds(studies: Sequence[Study]) -> list[Study]:
+    """Return the studies that have grounds and no table, figure or claim of a paper."""
+    return [study for study in studies if not any(study.spec.get(kind) for kind in ("tables", "figures", "claims"))]
+
+
 def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> list[Comparison]:
     """Return both sides of the grounds of a plan; none for papers, and where nothing but searches is finished."""
-    if any(study.spec.get(kind) for study in studies for kind in ("tables", "figures", "claims")):
+    own = of_grounds(studies)
+    if not own:
         return []
-    runs = {record.folder.as_posix(): record.run for study in studies for record in study.records}
+    runs = {record.folder.as_posix(): record.run for study in own for record in study.records}
     of_folder = {folder.rpartition("/runs/")[2]: run for folder, run in runs.items()}
     costs = {run["folder"]: run["cost"] for run in plan["runs"]}
-    methods = {label: block for study in studies for label, block in study.spec["methods"].items()}
-    found = load(plan["cells"], costs, baseline_of(methods), of_folder.__getitem__)
+    methods = {label: block for study in own for label, block in study.spec["methods"].items()}
+    cells = [cell for cell in plan["cells"] if cell["paper"] in {study.paper for study in own}]
+    found = load(cells, costs, baseline_of(methods), of_folder.__getitem__)
     shown = [ground for ground in found if any(ground.methods(side) for side in SIDES)]
     return [Comparison(shown, side) for side in SIDES] if shown else []
 
