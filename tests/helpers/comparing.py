@@ -65,6 +65,7 @@ def cell(experiment: str, method: str, seed: int, **more: Any) -> dict[str, Any]
     return {
         "experiment": experiment,
         "dataset": "mnist",
+        "used": "mnist",
         "alpha": "0.1",
         "model": "mlp200",
         "clients": CLIENTS,

@@ -25,7 +25,7 @@ def plan(tmp_path: Path) -> Path:
     for one in cells[:-1]:
         level = (0.9 if one["method"] == "FedAvg" else 0.8) + 0.01 * one["seed"] * (one["seed"] < 100)
         finish(root / "runs" / one["folder"], history(level), key="0", method="fedavg", dataset=["mnist"])
-    common = {"paper": "comparison", "used": "mnist", "setting": "harsh", "models": {}, "stragglers": "0", "local_epochs": 1,
+    common = {"paper": "comparison", "setting": "harsh", "models": {}, "stragglers": "0", "local_epochs": 1,
               "batch_size": 50, "clients_on_test": "detailed", "asks": [], "changes": []}  # fmt: skip
     spec = {
         "paper": "comparison",
@@ -93,11 +93,15 @@ def test_a_plan_of_papers_and_grounds_has_both_pages(plan: Path, tmp_path: Path)
     table |= {"rows": {"method": ["FedAvg"]}, "columns": [{"dataset": "mnist"}]}
     content["papers"]["one"] = content["papers"]["comparison"] | {"paper": "one", "tables": {"t": table}}
     content["cells"] += [one | {"paper": "one"} for one in content["cells"] if one["experiment"] == "harsh"]
+    content["cells"] = [one | {"used": "digits"} for one in content["cells"]]
+    content["notice"] = "A small trial."
     plan.write_text(json.dumps(content))
     page, grounds, _ = build.write(plan, tmp_path / "reports/both.html")
     assert 'id="tab-one"' in page.read_text()
     assert 'id="tab-comparison"' not in page.read_text()
     assert f'<a href="{grounds.name}">all methods on one ground</a>' in page.read_text()
+    assert '<p class="notice" role="note">A small trial.</p>' in grounds.read_text()
+    assert data_of(grounds)["grounds"][0]["title"].startswith("harsh: digits in place of mnist, Dirichlet")
     assert [len(of) for of in data_of(grounds)["runs"]["harsh"].values()] == [3, 3]
     assert cli.main(["tables", str(plan), "--out", str(tmp_path / "tables")]) == 0
     assert (tmp_path / "tables/comparison/comparison.csv").is_file()

@@ -26,10 +26,12 @@ def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> str:
     records = {record.folder: record.run for study in studies for record in study.records}
     of_folder = {folder.as_posix().rpartition("/runs/")[2]: run for folder, run in records.items()}
     searched = searches.load(plan["cells"], lambda folder: of_folder[folder].summary)
-    return page(sides, searched, plan["title"], [])
+    return page(sides, searched, plan["title"], [], plan["notice"])
 
 
-def page(sides: Sequence[Comparison], searched: Sequence[Searched], title: str, asked: Sequence[str]) -> str:
+def page(
+    sides: Sequence[Comparison], searched: Sequence[Searched], title: str, asked: Sequence[str], notice: str = ""
+) -> str:
     """Render the page of a comparison; asked: the methods that the reader compares with all others."""
     grounds = sides[0].grounds
     return (
@@ -37,6 +39,7 @@ def page(sides: Sequence[Comparison], searched: Sequence[Searched], title: str, 
         .get_template("grounds.html")
         .render(
             title=title,
+            notice=notice,
             version=__version__,
             runs=sum(bool(one.summary) for ground in grounds for of in ground.trials.values() for one in of.values()),
             statements=[line for side in sides for line in side.statements],

@@ -248,7 +248,9 @@ def load(
     found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for cell in cells:
         if not cell["experiment"].startswith(SEARCH):
-            place = (cell["experiment"], text(cell["dataset"]), cell["alpha"] or "", text(cell["model"]))
+            dataset = text(cell["dataset"])
+            data = dataset if cell["used"] == cell["dataset"] else f"{text(cell['used'])} in place of {dataset}"
+            place = (cell["experiment"], data, cell["alpha"] or "", text(cell["model"]))
             found.setdefault(place, []).append(cell)
     grounds = []
     for (experiment, dataset, alpha, model), of_ground in found.items():
