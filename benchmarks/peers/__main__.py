@@ -24,7 +24,7 @@ from benchmarks.peers.workloads import WORKLOADS
 HERE = Path(__file__).parent
 PYTHON = {"blazefl": "3.12"}  # where it is not this one's
 PEERS = {
-    "cifar10-100-clients": ["blazefl", "flower"],
+    "cifar10-100-clients": ["blazefl", "flower", "fluke"],
     "cifar10-cohorts": ["pfl"],
     "emnist-cnn": ["fedjax"],
     "emnist-mlp": ["fedjax"],
