@@ -151,7 +151,7 @@ def tables_of_speed() -> str:
             ],
         )  # fmt: skip
     out += "As work grows (CNN2 for everyone, whole rounds with evaluation; FML's clients keep a model, FedAvg's nothing; the "
-    out += "smaller images of the last four have ten clients of their own to be set against):\n\n"
+    out += "last four have smaller images, and of these FML's are set against each other):\n\n"
     out += tables(
         ["method, clients, part in a round", "images", "µs a trained image", "against ten clients", "checkpoint", "peak memory, every client seen"],
         [r for r in scaling if r["microseconds_per_sample"] or r["method"] == "fedavg"],

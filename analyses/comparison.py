@@ -49,7 +49,7 @@ def rules(found: Sequence[Searched], labels: Collection[str]) -> str:
     """Return the lines of the paper's `given` that say what was chosen, for a method and its plain twin."""
     text = ""
     for one in found:
-        if one.finished and one.wider is None:
+        if one.settled:
             axes = one.cells[one.best]["axes"]
             options = {axis.removeprefix("method."): value for axis, value in axes.items()}
             both = with_twins([one.method], labels)
@@ -66,7 +66,7 @@ def grounds(found: Sequence[Searched], settings: Mapping[str, str], labels: Coll
         of_dataset.setdefault(one.dataset, []).append(one)
     text = ""
     for dataset, of_method in of_dataset.items():
-        ready = [one.method for one in of_method if one.finished and one.wider is None]
+        ready = [one.method for one in of_method if one.settled]
         waiting = [one.method for one in of_method if one.method not in ready]
         if waiting:
             text += f"  # {dataset}: no choice yet for {', '.join(waiting) if ready else 'any method'}\n"

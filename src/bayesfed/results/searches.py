@@ -53,6 +53,11 @@ class Searched:
         return min(range(len(self.cells)), key=lambda place: self.scores[place])
 
     @property
+    def settled(self) -> bool:
+        """True if it is finished, and the chosen rate has one tried on either side."""
+        return self.finished and self.wider is None
+
+    @property
     def wider(self) -> dict[str, Any] | None:
         """The options to try next: the chosen ones, with the next learning rate beyond all that were tried with them; None
         where the chosen rate is inside, and where a run is open.

@@ -44,8 +44,8 @@ class ThreadExecutor(Executor):
 
         threads = torch.get_num_threads()
         at_once = min(threads, len(clients))
-        # New threads for each round: what a library keeps by thread must not outlive it. Kept ones make rounds of a small
-        # network 4 % faster. Torch keeps the number of threads per thread, and starts new ones with the number set last.
+        # New threads for each round: what a library keeps by thread must not outlive it.
+        # Torch keeps the number of threads per thread, and starts new ones with the number set last.
         pool = ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(threads // at_once,))
         try:
             for future in as_completed([pool.submit(visit, client) for client in clients]):
