@@ -79,7 +79,7 @@ def test_draws_given_omega_have_the_dense_mean_and_covariance() -> None:
     K, omega = KERNEL(z, z), torch.rand(6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 2
     covariance = torch.linalg.inv(torch.linalg.inv(K) + torch.diag(omega))
     F = gp.root(K)
-    f = WeightPosterior.given(F, y, omega.expand(200_000, 6)).draw(noise()) @ F.T
+    f = WeightPosterior.given(F, y, omega[None]).draw(noise(), 200_000) @ F.T
     torch.testing.assert_close(f.mean(0), covariance @ y / 2, rtol=0, atol=0.03)
     torch.testing.assert_close(torch.cov(f.T), covariance, rtol=0, atol=0.08)
 
