@@ -68,6 +68,22 @@ class ServerOptions:
     swa_every: int = option(25, low=1)
 
 
+def gaussian_of(moves: Tensor, weights: Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
+    """Return 1, and mean and deviation (...) of the clients' moves (K, ...)."""
+    mean = weighted_mean(weights, moves)
+    return 1.0, mean, weighted_mean(weights, (moves - mean).square()).sqrt()
+
+
+def directions_of(moves: Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
+    """Return the mean length of the clients' moves (K, ...), and mean and deviation of their directions (...), as the
+    public code has them: all clients count alike.
+    """
+    lengths = moves.reshape(len(moves), -1).norm(dim=1)
+    d = moves / lengths.clamp(min=1e-12).view(-1, *[1] * (moves.dim() - 1))
+    mean = d.mean(0)
+    return lengths.mean(), mean, (d - mean).square().mean(0).clamp(min=1e-5).sqrt()
+
+
 @dataclass(frozen=True)
 class Distillation:
     """The server's part, on the vector `name` (P,) of the model `network`, with its learning rate.
@@ -98,14 +114,14 @@ class Distillation:
         cut = [server.split(theta, self.network) for theta in (before, *thetas)]
         parts = [(start, torch.stack(ends)) for start, *ends in zip(*cut, strict=True)]
         weights = self.weights(server, updates)
-        samples = [torch.cat([self.draw(server, *part, w) for part in parts]) for w in weights]
+        samples = [torch.cat(sample) for sample in self.draws(server, parts, weights)]
         server[self.at("ensemble")] = torch.stack([server[self.name], *thetas, *samples])
         for name in server.statistics[self.network]:
             start, ends = server[name], torch.stack([update.statistics[name] for update in updates])
             if start.is_floating_point():  # a count of mini-batches matters in training alone
                 low, high = torch.stack([start, *ends]).aminmax(dim=0)
-                draws = [self.draw(server, start, ends, w).clamp(low, high) for w in weights]
-                server[self.at(f"ensemble.{name}")] = torch.stack([*ends, *draws])
+                drawn = [each.clamp(low, high) for (each,) in self.draws(server, [(start, ends)], weights)]
+                server[self.at(f"ensemble.{name}")] = torch.stack([*ends, *drawn])
 
     def weights(self, server: Node, updates: Sequence[Update]) -> Tensor:
         """Return the clients' weights in each sample (S, K): gamma, or q."""
@@ -116,25 +132,31 @@ class Distillation:
         exponential = server.noise(q.new_empty(2, *q.shape)).square().sum(0)
         return exponential / exponential.sum(1, keepdim=True)
 
-    def draw(self, server: Node, start: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
-        """Draw a tensor of w^(i), where the clients, of `weights` (K,), began at `start` and came to `ends` (K, ...)."""
-        if self.options.distribution == "directions":
-            return self.along_directions(server, start, ends)
-        deltas = ends - start
-        moved = weighted_mean(weights, deltas)
-        if self.options.distribution == "gaussian":
-            v = weighted_mean(weights, (deltas - moved).square())
-            moved = moved + self.options.spread * v.sqrt() * server.noise(start)
-        return start + self.options.step * moved.to(start.dtype)
-
-    def along_directions(self, server: Node, start: Tensor, ends: Tensor) -> Tensor:
-        """Draw as the public code does, in which all clients count alike."""
-        deltas = ends - start
-        norms: Tensor = deltas.reshape(len(deltas), -1).norm(dim=1).view(-1, *[1] * start.dim())
-        d = deltas / norms.clamp(min=1e-12)
-        v = d.var(0, correction=0).clamp(min=1e-5)
-        noise = v.sqrt() * self.options.spread * server.noise(start)
-        return start + self.options.step * norms.mean() * (d.mean(0) + noise)
+    def draws(self, server: Node, parts: Sequence[tuple[Tensor, Tensor]], weights: Tensor) -> list[list[Tensor]]:
+        """Draw the tensors of each w^(i), where the clients, of `weights` (S, K), began at `start` and came to `ends`
+        (K, ...), which are a part.
+        """
+        step = self.options.step
+        if self.options.distribution == "dirichlet":
+            return [
+                [start + step * weighted_mean(w, ends - start).to(start.dtype) for start, ends in parts]
+                for w in weights
+            ]
+        if not len(weights):
+            return []
+        directions = self.options.distribution == "directions"
+        around = [
+            directions_of(ends - start) if directions else gaussian_of(ends - start, weights[0])
+            for start, ends in parts
+        ]
+        spread = [self.options.spread * deviation for _, _, deviation in around]
+        return [
+            [
+                start + step * length * (mean + deviation * server.noise(start)).to(start.dtype)
+                for (start, _), (length, mean, _), deviation in zip(parts, around, spread, strict=True)
+            ]
+            for _ in weights
+        ]
 
     def statistics(self, server: Learner) -> State:
         """Return the statistics of the ensemble's models, by their names in the server's state."""
