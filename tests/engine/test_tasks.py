@@ -37,11 +37,16 @@ def values(history: Any, model: str, round: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_has_them_from_the_same_code(name: str, mapping: Make, data_dir: Path) -> None:
-    """Training is not touched by them; every predictor that is tested on the full test set has them."""
+    """Nothing else is touched by them. Every predictor that is tested on the full test set has them, and in the last round
+    a client's average over weight samples.
+    """
     asked = play(federation(mapping(name, tasks={"foreign": ["few-parity"], "mistakes": True}), data_dir), 2)
     plain = play(federation(mapping(name), data_dir), 2)
     assert all(torch.equal(tensor, tensors(plain)[key]) for key, tensor in tensors(asked).items())
+    of_samples = [row for row in plain.history if row.metric == "shard_nll" and row.model.endswith("_sampled")]
     tested = {(row.round, row.client, row.model) for row in plain.history if row.metric == "test_nll"}
+    tested |= {(row.round, row.client, row.model) for row in of_samples if row.round == 2}
+    assert bool(of_samples) == (name in {"fedivon", "hbfl", "pfedbayes"})
     new = [row for row in asked.history if "auroc" in row.metric or "fpr95" in row.metric]
     found = {
         metric: {(r.round, r.client, r.model) for r in new if r.metric == metric} for metric in {r.metric for r in new}

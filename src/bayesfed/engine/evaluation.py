@@ -76,7 +76,10 @@ class Evaluation:
         method = self.federation.method
         best = [Reading(str(c.client), m, "epoch_shard_accuracy", v) for m, v in self.best[c.client].items()]
         predictors = method_checks.client_predictors(method, method.client_predictors(c))
-        return best + self.of_predictors(c, predictors, c.client in self.on_all)
+        on_all = c.client in self.on_all
+        measured = best + self.of_predictors(c, predictors, on_all)
+        # After all else, so that nothing else is drawn in another order than without it.
+        return measured + (self.tasks_of_samples(c.client, predictors) if self.final and on_all else [])
 
     def of_server(self, server: Node) -> list[Reading]:
         """Measure the server at the end of the round, and its model on the clients' shards."""
@@ -147,6 +150,21 @@ class Evaluation:
             readings += self.validate(node.client, predictor)
             if predictor.name == GLOBAL and "shard" in predictor.sets:
                 readings += self.on_shards(predictor, predicted["test"][0] if "test" in predicted else None, on)
+        return readings
+
+    def tasks_of_samples(self, client: int, predictors: Sequence[Predictor]) -> list[Reading]:
+        """Take the run's tasks of a client's averages over weight samples, which see the full test set for them alone:
+        it is many passes.
+        """
+        readings, asked = [], self.federation.run.tasks.mistakes or self.federation.foreign
+        for predictor in predictors if asked else ():
+            if predictor.sampled and "test" not in predictor.sets:
+                images = self.federation.shards[client].test_images
+                everything = torch.arange(len(images.labels), device=images.labels.device)
+                found = self.tasks(
+                    client, predictor, self.predict(client, predictor, images, everything), images.labels
+                )
+                readings += [Reading(str(client), predictor.name, f"test_{key}", value) for key, value in found.items()]
         return readings
 
     def count_passes(self, is_server: bool, predictor: Predictor) -> list[Reading]:

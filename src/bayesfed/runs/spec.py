@@ -54,7 +54,8 @@ class Budget:
 class Tasks:
     """Tasks for predictive entropy in detailed rounds: the block `tasks`.
 
-    Of every predictor that is tested on the full test set (metrics/detection.py).
+    Of every predictor that is tested on the full test set (metrics/detection.py); of a client's average over weight samples
+    in the last round.
 
     foreign: OOD datasets whose test images it is to tell from the run's own. mistakes: whether it is to tell wrong
     predictions from right ones.
