@@ -1,4 +1,4 @@
-"""Differences paired by seed, with their intervals, ranks and statements."""
+"""Differences paired by seed, with their intervals and ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from helpers.comparing import grounds
 
 from bayesfed.results.grounds import COLUMNS
-from bayesfed.results.paired import Comparison, Difference, intervals, listed, shown
+from bayesfed.results.paired import Comparison, Difference, intervals, shown
 
 NOISE = [0.0, 0.02, -0.01, 0.01, -0.02]
 
@@ -71,23 +71,7 @@ def test_missing_seeds_are_left_out_of_a_pair(tmp_path: Path) -> None:
     assert (apart.seeds, apart.mean) == (2, pytest.approx(-0.1))
 
 
-def test_statements_follow_from_the_numbers(comparison: Comparison, tmp_path: Path) -> None:
-    assert any("on 1 of 2 grounds" in line and line.startswith("Global model: ") for line in comparison.statements)
-    alone = Comparison(grounds(tmp_path / "a", {"harsh": {"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]}}), "global")
-    assert alone.statements == [
-        "Global model: Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
-        "the clients on harsh, at the cost of FedAvg."
-    ]
-    alone.compared["megabytes"][0].means["Mine"] *= 2
-    assert alone.price("Mine") == ", with 2.0 times the bytes of FedAvg"
-    lonely = Comparison(grounds(tmp_path / "b", {"harsh": {"FedAvg": [0.8, 0.81]}}), "global")
-    assert lonely.statements == []
-
-
-def test_differences_and_names_in_words() -> None:
+def test_differences_in_words() -> None:
     column = next(one for one in COLUMNS if one.name == "accuracy")
     assert shown(Difference(-1.234, -2.0, 0.5, 5), column) == "−1.23 [−2.00, +0.50]"
     assert shown(Difference(1.0, None, None, 1), column) == "+1.00"
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"

@@ -14,7 +14,7 @@ from bayesfed.core import files
 from bayesfed.plan import compared
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
-from bayesfed.results import grounds, grounds_files, paired, searches
+from bayesfed.results import grounds, grounds_files, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
 
@@ -45,7 +45,7 @@ class Result:
     @property
     def statements(self) -> list[str]:
         """The statements in words, made by rule."""
-        return [line for side in self.sides for line in side.statements]
+        return [line for side in self.sides for line in statements.of(side)]
 
     def __str__(self) -> str:
         parts = grounds_files.tables(self.sides)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bayesfed import __version__
 from bayesfed.report.templating import templates
-from bayesfed.results import grounds_files, hardware, paired, searches
+from bayesfed.results import grounds_files, hardware, paired, searches, statements
 from bayesfed.results.grounds import COLUMNS, PLAIN, QUALITY, SHARE, SIDES, Ground, Trial, shown_columns
 from bayesfed.results.paired import Comparison
 from bayesfed.results.run_records import number
@@ -42,7 +42,7 @@ def page(
             notice=notice,
             version=__version__,
             runs=sum(bool(one.summary) for ground in grounds for of in ground.trials.values() for one in of.values()),
-            statements=[line for side in sides for line in side.statements],
+            statements=[line for side in sides for line in statements.of(side)],
             data=content(sides, searched, asked),
         )
     )

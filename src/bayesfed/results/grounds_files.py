@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesfed.core import files
-from bayesfed.results import csv_file, latex, markdown
+from bayesfed.results import csv_file, latex, markdown, statements
 from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, Column, Ground, shown_columns, with_twins
 from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
 
@@ -148,7 +148,7 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     rows = [row for one in comparisons for row in numbers(one)]
     found = tables(comparisons)
     under = f"{MARKS} Differences are to {comparisons[0].grounds[0].baseline}."
-    told = [line for one in comparisons for line in one.statements]
+    told = [line for one in comparisons for line in statements.of(one)]
     text = "\n".join([*(markdown.page(*one, MARKS) for one in found), *(f"- {line}" for line in told)])
     files.write_text(out / "comparison.md", f"{text}\n")
     files.write_text(out / "comparison.tex", "\n".join(latex.table(*one, under) for one in found))

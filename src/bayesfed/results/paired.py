@@ -1,4 +1,4 @@
-"""Differences between methods, paired by seed: bootstrap intervals, wins, ranks, and statements made of these by rule."""
+"""Differences between methods, paired by seed: bootstrap intervals, wins and ranks."""
 
 from __future__ import annotations
 
@@ -141,47 +141,6 @@ class Comparison:
         ranks = [one.ranks[method] for one in self.compared[column] if method in one.ranks]
         return (statistics.fmean(ranks), len(ranks)) if ranks else None
 
-    @property
-    def statements(self) -> list[str]:
-        """Name the method that leads in which qualities, on how many grounds, and what it costs."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for column, words in LEADS.items():
-            if led := self.leader(column):
-                leader, where, near = led
-                close = f" ({listed(near)} not distinguishable)" if near else ""
-                found.setdefault((leader, where), []).append(f"{words}{close}")
-        return [
-            f"{SIDES[self.side]}: {leader} is {listed(words, len(words))} on {where}{self.price(leader)}."
-            for (leader, where), words in found.items()
-        ]
-
-    def leader(self, column: str) -> tuple[str, str, list[str]] | None:
-        """Find the method that is best in a column on most grounds, where that is, and the methods near the best on all.
-
-        Of several it is the one that is near the best most often. None where no two methods have values.
-        """
-        shown = [one for one in self.compared[column] if len(one.means) > 1]
-        if not shown:
-            return None
-        best = {method: sum(one.best == method for one in shown) for method in self.methods}
-        near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in self.methods}
-        leader = max(best, key=lambda method: (best[method], near[method]))
-        where = shown[0].ground.name if len(shown) == 1 else f"{best[leader]} of {len(shown)} grounds"
-        return leader, where, [method for method, count in near.items() if count == len(shown) and method != leader]
-
-    def price(self, method: str) -> str:
-        """Compare what a method sends and computes beside the baseline, where that is not the same."""
-        baseline, told, known = self.grounds[0].baseline, [], False
-        for name, words in PRICES.items():
-            both = [one.means for one in self.compared[name] if {method, baseline} <= one.means.keys()]
-            ratios = [means[method] / means[baseline] for means in both if means[baseline]]
-            if ratios and method != baseline:
-                known, ratio = True, f"{statistics.fmean(ratios):.1f}"
-                told += [f"{ratio} times the {words}"] if ratio != "1.0" else []
-        if told:
-            return f", with {listed(told)} of {baseline}"
-        return f", at the cost of {baseline}" if known else ""
-
 
 def of_grounds(studies: Sequence[Study]) -> list[Study]:
     """Return the studies that have grounds and no table, figure or claim of a paper."""
@@ -201,23 +160,6 @@ def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> list[Compariso
     found = load(cells, costs, baseline_of(methods), of_folder.__getitem__)
     shown = [ground for ground in found if any(ground.methods(side) for side in SIDES)]
     return [Comparison(shown, side) for side in SIDES] if shown else []
-
-
-LEADS = {
-    "accuracy": "most accurate",
-    "ece": "best calibrated (ECE)",
-    "ood": "best at OOD detection",
-    "worst": "best for the worst tenth of the clients",
-}
-PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
-"""The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """Join names as people do, and count those beyond so many."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def shown(apart: Difference, column: Column) -> str:

@@ -1,0 +1,118 @@
+"""Statements in words on a comparison, each made of its differences by a rule."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from bayesfed.results.grounds import PLAIN, SIDES
+from bayesfed.results.paired import Comparison
+
+LEADS = {
+    "accuracy": "most accurate",
+    "ece": "best calibrated (ECE)",
+    "ood": "best at OOD detection",
+    "worst": "best for the worst tenth of the clients",
+}
+IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "the worst tenth of the clients"}
+PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
+"""The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
+FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
+
+
+def of(comparison: Comparison) -> list[str]:
+    """Return all statements on a side: who leads, what Bayesian parts change, and whose seeds fail."""
+    return [*leads(comparison), *parts(comparison), *failing(comparison)]
+
+
+def leads(comparison: Comparison) -> list[str]:
+    """Name the method that leads in which qualities, on how many grounds, and what it costs."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for column, words in LEADS.items():
+        if led := leader(comparison, column):
+            best, where, near = led
+            close = f" ({listed(near)} not distinguishable)" if near else ""
+            found.setdefault((best, where), []).append(f"{words}{close}")
+    return [
+        f"{SIDES[comparison.side]}: {best} is {listed(words, len(words))} on {where}{price(comparison, best)}."
+        for (best, where), words in found.items()
+    ]
+
+
+def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | None:
+    """Find the method that is best in a column on most grounds, where that is, and the methods near the best on all.
+
+    Of several it is the one that is near the best most often. None where no two methods have values.
+    """
+    shown = [one for one in comparison.compared[column] if len(one.means) > 1]
+    if not shown:
+        return None
+    best = {method: sum(one.best == method for one in shown) for method in comparison.methods}
+    near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in comparison.methods}
+    found = max(best, key=lambda method: (best[method], near[method]))
+    where = shown[0].ground.name if len(shown) == 1 else f"{best[found]} of {len(shown)} grounds"
+    return found, where, [method for method, count in near.items() if count == len(shown) and method != found]
+
+
+def price(comparison: Comparison, method: str) -> str:
+    """Compare what a method sends and computes beside the baseline, where that is not the same."""
+    baseline, told, known = comparison.grounds[0].baseline, [], False
+    for name, words in PRICES.items():
+        both = [one.means for one in comparison.compared[name] if {method, baseline} <= one.means.keys()]
+        ratios = [means[method] / means[baseline] for means in both if means[baseline]]
+        if ratios and method != baseline:
+            known, ratio = True, f"{statistics.fmean(ratios):.1f}"
+            told += [f"{ratio} times the {words}"] if ratio != "1.0" else []
+    if told:
+        return f", with {listed(told)} of {baseline}"
+    return f", at the cost of {baseline}" if known else ""
+
+
+def parts(comparison: Comparison) -> list[str]:
+    """Say in what each method is better or worse than without its Bayesian part: on more than half of the grounds."""
+    told = []
+    for method in comparison.methods:
+        if f"{method}{PLAIN}" not in comparison.methods:
+            continue
+        records = {column: comparison.record(column, method, f"{method}{PLAIN}") for column in IN}
+        better = [words for column, words in IN.items() if records[column][0] > sum(records[column]) / 2]
+        worse = [words for column, words in IN.items() if records[column][2] > sum(records[column]) / 2]
+        found = [
+            f"{sign} in {listed(words, len(words))}" for sign, words in (("better", better), ("worse", worse)) if words
+        ]
+        told.append(f"{method} is {', '.join(found) or 'not distinguishable'}")
+    where = places([ground.name for ground in comparison.grounds])
+    return (
+        [f"{SIDES[comparison.side]}, beside itself without its Bayesian part on {where}: {'; '.join(told)}."]
+        if told
+        else []
+    )
+
+
+def failing(comparison: Comparison) -> list[str]:
+    """Name the methods of which a seed is FALL points or more below their median accuracy, ground by ground."""
+    told = []
+    for one in comparison.compared["accuracy"]:
+        falls = {
+            method: sum(value <= statistics.median(found.values()) - FALL for value in found.values())
+            for method, found in one.values.items()
+        }
+        names = [f"{method} ({count} of {len(one.values[method])})" for method, count in falls.items() if count]
+        if names:
+            told.append(
+                f"{SIDES[comparison.side]}: on {one.ground.name} seeds fail, {FALL} points or more below the method's median: "
+                f"{listed(names, len(names))}."
+            )
+    return told
+
+
+def places(names: Sequence[str]) -> str:
+    """Name one ground, or count several."""
+    return names[0] if len(names) == 1 else f"most of {len(names)} grounds"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Join names as people do, and count those beyond so many."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,57 @@
+"""Statements that follow from the numbers of a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from helpers.comparing import grounds
+
+from bayesfed.results import statements
+from bayesfed.results.paired import Comparison
+
+
+def of(path: Path, **found: dict[str, list[float]]) -> Comparison:
+    """The global side of grounds by name: method -> accuracy of each seed, from which all other values follow."""
+    return Comparison(grounds(path, found), "global")
+
+
+def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
+    alone = of(tmp_path / "a", harsh={"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]})
+    assert statements.of(alone) == [
+        "Global model: Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
+        "the clients on harsh, at the cost of FedAvg."
+    ]
+    alone.compared["megabytes"][0].means["Mine"] *= 2
+    assert statements.price(alone, "Mine") == ", with 2.0 times the bytes of FedAvg"
+    assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
+    split = of(tmp_path / "c", one={"FedAvg": [0.8], "Mine": [0.85]}, two={"FedAvg": [0.8], "Mine": [0.7]})
+    assert all("on 1 of 2 grounds" in line for line in statements.leads(split))
+
+
+def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
+    """By the intervals of the differences: on more than half of the grounds."""
+    helped, open_, harmed = [0.9, 0.91, 0.92], [0.8, 0.83, 0.82], [0.7, 0.71, 0.72]
+    one = {"A": helped, "A, plain": open_, "B": harmed, "B, plain": open_, "C": open_, "C, plain": open_[::-1]}
+    (told,) = statements.parts(of(tmp_path / "a", one=one))
+    assert told == (
+        "Global model, beside itself without its Bayesian part on one: A is better in accuracy, ECE, OOD detection and the "
+        "worst tenth of the clients; B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients; C is not "
+        "distinguishable."
+    )
+    (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
+    assert told.startswith("Global model, beside itself without its Bayesian part on most of 2 grounds: A is not dis")
+    assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
+
+
+def test_seeds_that_fail(tmp_path: Path) -> None:
+    steady, fallen = [0.9, 0.9, 0.89, 0.9, 0.81], [0.9, 0.9, 0.4, 0.9, 0.75]
+    found = of(tmp_path, harsh={"FedAvg": steady, "SCAFFOLD": fallen}, mild={"FedAvg": steady})
+    assert statements.failing(found) == [
+        "Global model: on harsh seeds fail, 10 points or more below the method's median: SCAFFOLD (2 of 5)."
+    ]
+
+
+def test_names_in_words() -> None:
+    assert statements.listed(["a"]) == "a"
+    assert statements.listed(["a", "b", "c"]) == "a, b and c"
+    assert statements.listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"
