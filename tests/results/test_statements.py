@@ -34,12 +34,14 @@ def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
     one = {"A": helped, "A, plain": open_, "B": harmed, "B, plain": open_, "C": open_, "C, plain": open_[::-1]}
     (told,) = statements.parts(of(tmp_path / "a", one=one))
     assert told == (
-        "Global model, beside itself without its Bayesian part on one: A is better in accuracy, ECE, OOD detection and the "
-        "worst tenth of the clients; B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients; C is not "
+        "Global model, with a Bayesian part rather than without it, on one: A is better in accuracy, ECE, OOD detection and "
+        "the worst tenth of the clients; B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients; C is not "
         "distinguishable."
     )
     (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
-    assert told.startswith("Global model, beside itself without its Bayesian part on most of 2 grounds: A is not dis")
+    assert told.startswith(
+        "Global model, with a Bayesian part rather than without it, on most of 2 grounds: A is not dis"
+    )
     assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
 
 

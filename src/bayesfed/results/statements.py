@@ -83,7 +83,7 @@ def parts(comparison: Comparison) -> list[str]:
         told.append(f"{method} is {', '.join(found) or 'not distinguishable'}")
     where = places([ground.name for ground in comparison.grounds])
     return (
-        [f"{SIDES[comparison.side]}, beside itself without its Bayesian part on {where}: {'; '.join(told)}."]
+        [f"{SIDES[comparison.side]}, with a Bayesian part rather than without it, on {where}: {'; '.join(told)}."]
         if told
         else []
     )
