@@ -162,6 +162,7 @@ def analysis_tables() -> str:
     parts: dict[str, Callable[[], str]] = {
         "Seed by seed": by_seed,
         "Along the rounds": lambda: listed(finished_runs.along()),
+        "Swings": lambda: listed(finished_runs.swings()),
         "Lead of one method over another": pairs,
         "Precisions and sigma": lambda: listed(finished_runs.precisions()),
         "The search": readings,

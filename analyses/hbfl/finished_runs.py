@@ -44,6 +44,7 @@ PAIRS = (
 OF_FIGURE_3 = tuple(("HBFL", other) for other in ("FML", "FedAvg", "FedProx", "ABAVG"))
 FIVE, TEN = 5, 10
 ENDS = (10, 20, 40, 100)
+SETTLED = 20  # round from which swings are measured
 FEW = 20  # test images of a client whose accuracy is one of a few numbers
 Runs = dict[tuple[str, str], dict[str, Path]]
 
@@ -173,6 +174,29 @@ def along() -> Iterator[dict[str, str]]:
                     "best less last": f"{100 * (max(curve.values()) - list(means.values())[-1]):.1f}",
                     "from round to round, late": f"{100 * fmean(swings):.1f}",
                 }  # fmt: skip
+
+
+def swings() -> Iterator[dict[str, str]]:
+    """Yield, for runs on CIFAR-10 at alpha 0.05, how the global model's accuracy swings from round SETTLED on: its mean
+    distance from the mean of the rounds before and after, in points; how often that distance changes its sign, in percent,
+    73 for independent rounds and 100 for a swing of period two; and the best round less the last five, in points.
+    """
+    for (where, column), methods in finished().items():
+        for method, folder in methods.items() if where == f"{NAMES['cifar10']}, {NAMES['0.05']}" else ():
+            if base_of(method) in ("FML", "FedAvg") or method in ("HBFL", "HBFL SGD"):
+                curve = RunRecord(folder).curves["global"]
+                each = [100 * curve[number] for number in sorted(curve)]
+                late = each[SETTLED - 1 :]
+                away = [
+                    now - (before + after) / 2 for before, now, after in zip(late, late[1:], late[2:], strict=False)
+                ]
+                turns = [one * other < 0 for one, other in itertools.pairwise(away)]
+                yield {
+                    "": f"{method}, {column}",
+                    "swing": f"{fmean(map(abs, away)):.1f}",
+                    "turns, %": f"{100 * fmean(turns):.0f}",
+                    "best less last five": f"{max(each) - fmean(each[-FIVE:]):.1f}",
+                }
 
 
 def precisions() -> Iterator[dict[str, str]]:
