@@ -45,11 +45,7 @@ test-kills: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 tests/engine/test_kills.py tests/workflow/test_killed.py \
 		--hypothesis-profile=long
 
-test-bench-peers: $(STAMP)
-	$(BIN)/python -m benchmarks.peers
-	$(BIN)/python -m analyses.pages
-
-report: $(STAMP)
+test-report: $(STAMP)
 	@test -n "$(CHROMIUM)" || { echo "No chromium here (Debian: apt-get install chromium), or name one: make test-report CHROMIUM=/path/to/it" >&2; exit 2; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
 	CHROMIUM="$(CHROMIUM)" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser

@@ -308,3 +308,14 @@ PROGRAMS: dict[str, Callable[[list[str]], None]] = {
     "make": make,
     "snakemake": snakemake,
 }
+
+
+def test_every_target_of_the_makefile_does_something() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (PROJECT / "Makefile").read_text(), re.M)
+    for target in phony.split():
+        # As if nothing were set up, so that the set-up alone does something, too.
+        done = subprocess.run(
+            ["make", "--dry-run", "--always-make", target], cwd=PROJECT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip(), target
+        assert not done.stderr, done.stderr
