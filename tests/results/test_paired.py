@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.comparing import grounds
+from scipy.stats import ttest_1samp
 
 from bayesfed.results.grounds import COLUMNS
 from bayesfed.results.paired import Comparison, Difference, intervals, shown
@@ -43,7 +44,16 @@ def test_an_interval_holds_what_seeds_leave_open() -> None:
     assert (apart.low or 0) < 0 < apart.mean < (apart.high or 0)
     assert apart.sign(True) == 0
     assert intervals(np.array([[0.5]])) == [Difference(0.5, None, None, 1)]
-    assert intervals(np.array([[1.0, 2.0, 4.0]])) == intervals(np.array([[1.0, 2.0, 4.0]]))  # the same on every call
+    expected = ttest_1samp([1.0, 2.0, 4.0], 0).confidence_interval(0.95)
+    (apart,) = intervals(np.array([[1.0, 2.0, 4.0]]))
+    assert (apart.low, apart.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_chance_is_taken_for_a_difference_as_often_as_it_says(seeds: int) -> None:
+    """In one case of twenty, however few the seeds; the bound is four standard deviations of 20 000 cases."""
+    found = intervals(np.random.default_rng(0).normal(size=(20_000, seeds)))
+    assert np.mean([one.sign(True) != 0 for one in found]) == pytest.approx(0.05, abs=0.0062)
 
 
 def test_wins_ranks_and_the_best(comparison: Comparison) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BEST, NEAR = "★", "≈"
 MARKS = (
-    f"{BEST}: best mean. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} bootstrap interval of the difference, "
+    f"{BEST}: best mean. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
     "paired by seed. Cells are mean ± sd over seeds."
 )
 PAIRS = (("megabytes", "accuracy"), ("accuracy", "ece"), ("ece", "ood"))

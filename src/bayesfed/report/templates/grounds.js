@@ -73,7 +73,7 @@ function draw() {
     ...cells.map(([text, kind]) => element("td", { class: kind }, ...halves(text))));
   find("table").replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...ordered.map(line)));
   find("about").textContent = over ? `Mean rank over ${data.grounds.length} grounds · wins/ties/losses against ${against}, by the interval of each ground.` : data.grounds[ground].title + (data.target[side][ground] ? `; target: ${data.target[side][ground]}` : "");
-  find("key").textContent = over ? "A number in brackets: on so many grounds." : other ? `Differences to ${other} are paired by seed, with 95 % bootstrap intervals; coloured where the interval is on one side of zero.` : data.key;
+  find("key").textContent = over ? "A number in brackets: on so many grounds." : other ? `Differences to ${other} are paired by seed, with 95 % t intervals; coloured where the interval is on one side of zero.` : data.key;
   charts(side, over ? 0 : Number(ground));
 }
 ["side", "ground", "other"].forEach((id) => find(id).addEventListener("change", () => {
