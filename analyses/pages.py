@@ -233,7 +233,9 @@ LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)",
 
 
 def leaders() -> str:
-    """Tabulate the method with the best mean of each quality, on each ground and side where there are several."""
+    """Tabulate the method with the best mean of each quality beside FedAvg, on each ground and side where there are
+    several.
+    """
     with (RUNS / "comparison" / "tables" / "comparison" / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     columns = {column.name: column for column in COLUMNS}
@@ -241,7 +243,12 @@ def leaders() -> str:
     def best(rows: list[dict[str, str]], name: str) -> str:
         column, known = columns[name], [row for row in rows if row[name]]
         row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
-        return f"{row['method']}: {float(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
+        told, unit = f"{float(row[name]):.{column.decimals}f}", " %" if "%" in column.title else ""
+        if row["method"] == "FedAvg":
+            return f"FedAvg: {told}{unit}"
+        beside = float(row[name]) - float(row[f"{name}_difference"])
+        open_ = float(row[f"{name}_low"]) <= 0 <= float(row[f"{name}_high"])
+        return f"{row['method']}: {told}{unit} (FedAvg: {beside:.{column.decimals}f}{', not distinguishable' if open_ else ''})"
 
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
