@@ -19,13 +19,25 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     alone = of(tmp_path / "a", harsh={"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]})
     assert statements.of(alone) == [
         "Global model: Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
-        "the clients on harsh, at the cost of FedAvg."
+        "the clients on harsh, at the cost of FedAvg.",
+        "Global model, better than FedAvg on harsh: in accuracy Mine; in ECE Mine; in OOD detection Mine; in the worst tenth of "
+        "the clients Mine.",
     ]
     alone.compared["megabytes"][0].means["Mine"] *= 2
     assert statements.price(alone, "Mine") == ", with 2.0 times the bytes of FedAvg"
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
     split = of(tmp_path / "c", one={"FedAvg": [0.8], "Mine": [0.85]}, two={"FedAvg": [0.8], "Mine": [0.7]})
     assert all("on 1 of 2 grounds" in line for line in statements.leads(split))
+
+
+def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
+    """By the intervals of the differences: on more than half of the grounds."""
+    base, close = [0.8, 0.81, 0.82], [0.81, 0.81, 0.8]
+    one = {"FedAvg": base, "A": [0.9, 0.91, 0.92], "B": [0.7, 0.71, 0.72], "C": close}
+    (told,) = statements.gains(of(tmp_path / "a", one=one))
+    assert told.startswith("Global model, better than FedAvg on one: in accuracy A; in ECE A; ")
+    (told,) = statements.gains(of(tmp_path / "b", one=one, two=one | {"A": base[::-1], "C": close[::-1]}))
+    assert told.startswith("Global model, better than FedAvg on most of 2 grounds: in accuracy none; ")
 
 
 def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ FALL = 10  # points of accuracy below a method's median, at which a seed says th
 
 
 def of(comparison: Comparison) -> list[str]:
-    """Return all statements on a side: who leads, what Bayesian parts change, and whose seeds fail."""
-    return [*leads(comparison), *parts(comparison), *failing(comparison)]
+    """Return all statements on a side: who leads, who is better than the baseline, what Bayesian parts change, and whose
+    seeds fail.
+    """
+    return [*leads(comparison), *gains(comparison), *parts(comparison), *failing(comparison)]
 
 
 def leads(comparison: Comparison) -> list[str]:
@@ -66,6 +68,18 @@ def price(comparison: Comparison, method: str) -> str:
     if told:
         return f", with {listed(told)} of {baseline}"
     return f", at the cost of {baseline}" if known else ""
+
+
+def gains(comparison: Comparison) -> list[str]:
+    """Name the methods that are better than the baseline in each quality: on more than half of the grounds."""
+    baseline, told = comparison.grounds[0].baseline, []
+    for column, words in IN.items():
+        records = {method: comparison.record(column, method, baseline) for method in comparison.methods}
+        if any(map(sum, records.values())):
+            better = [method for method, record in records.items() if record[0] > sum(record) / 2]
+            told.append(f"in {words} {listed(better, len(better)) or 'none'}")
+    where = places([ground.name for ground in comparison.grounds])
+    return [f"{SIDES[comparison.side]}, better than {baseline} on {where}: {'; '.join(told)}."] if told else []
 
 
 def parts(comparison: Comparison) -> list[str]:
