@@ -18,14 +18,18 @@ def of(path: Path, **found: dict[str, list[float]]) -> Comparison:
 def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     alone = of(tmp_path / "a", harsh={"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]})
     assert statements.of(alone) == [
-        "Global model: Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
+        "Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
         "the clients on harsh, at the cost of FedAvg.",
-        "Global model, better than FedAvg on harsh: in accuracy Mine; in ECE Mine; in OOD detection Mine; in the worst tenth of "
+        "Better than FedAvg on harsh: in accuracy Mine; in ECE Mine; in OOD detection Mine; in the worst tenth of "
         "the clients Mine.",
     ]
     alone.compared["megabytes"][0].means["Mine"] *= 2
     assert statements.price(alone, "Mine") == ", with 2.0 times the bytes of FedAvg"
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
+    assert statements.by_side([alone]).keys() == {"Global model"}
+    assert statements.lines([alone])[0].startswith("Global model: Mine is most accurate, ")
+    many = of(tmp_path / "d", harsh={name: [0.8, 0.81, 0.83] for name in ("FedAvg", "A", "B", "C", "D")})
+    assert "(4 others not distinguishable)" in statements.leads(many)[0]
     split = of(tmp_path / "c", one={"FedAvg": [0.8], "Mine": [0.85]}, two={"FedAvg": [0.8], "Mine": [0.7]})
     assert all("on 1 of 2 grounds" in line for line in statements.leads(split))
 
@@ -35,9 +39,9 @@ def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
     base, close = [0.8, 0.81, 0.82], [0.81, 0.81, 0.8]
     one = {"FedAvg": base, "A": [0.9, 0.91, 0.92], "B": [0.7, 0.71, 0.72], "C": close}
     (told,) = statements.gains(of(tmp_path / "a", one=one))
-    assert told.startswith("Global model, better than FedAvg on one: in accuracy A; in ECE A; ")
+    assert told.startswith("Better than FedAvg on one: in accuracy A; in ECE A; ")
     (told,) = statements.gains(of(tmp_path / "b", one=one, two=one | {"A": base[::-1], "C": close[::-1]}))
-    assert told.startswith("Global model, better than FedAvg on most of 2 grounds: in accuracy none; ")
+    assert told.startswith("Better than FedAvg on most of 2 grounds: in accuracy none; ")
 
 
 def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
@@ -46,14 +50,12 @@ def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
     one = {"A": helped, "A, plain": open_, "B": harmed, "B, plain": open_, "C": open_, "C, plain": open_[::-1]}
     (told,) = statements.parts(of(tmp_path / "a", one=one))
     assert told == (
-        "Global model, with a Bayesian part rather than without it, on one: A is better in accuracy, ECE, OOD detection and "
+        "With a Bayesian part rather than without it, on one: A is better in accuracy, ECE, OOD detection and "
         "the worst tenth of the clients; B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients; C is not "
         "distinguishable."
     )
     (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
-    assert told.startswith(
-        "Global model, with a Bayesian part rather than without it, on most of 2 grounds: A is not dis"
-    )
+    assert told.startswith("With a Bayesian part rather than without it, on most of 2 grounds: A is not dis")
     assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
 
 
@@ -61,11 +63,10 @@ def test_seeds_that_fail(tmp_path: Path) -> None:
     steady, fallen = [0.9, 0.9, 0.89, 0.9, 0.81], [0.9, 0.9, 0.4, 0.9, 0.75]
     found = of(tmp_path, harsh={"FedAvg": steady, "SCAFFOLD": fallen}, mild={"FedAvg": steady})
     assert statements.failing(found) == [
-        "Global model: on harsh seeds fail, 10 points or more below the method's median: SCAFFOLD (2 of 5)."
+        "On harsh seeds fail, 10 points or more below the method's median: SCAFFOLD (2 of 5)."
     ]
 
 
 def test_names_in_words() -> None:
     assert statements.listed(["a"]) == "a"
     assert statements.listed(["a", "b", "c"]) == "a, b and c"
-    assert statements.listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"

@@ -45,7 +45,7 @@ class Result:
     @property
     def statements(self) -> list[str]:
         """The statements in words, made by rule."""
-        return [line for side in self.sides for line in statements.of(side)]
+        return statements.lines(self.sides)
 
     def __str__(self) -> str:
         parts = grounds_files.tables(self.sides)

@@ -42,7 +42,7 @@ def page(
             notice=notice,
             version=__version__,
             runs=sum(bool(one.summary) for ground in grounds for of in ground.trials.values() for one in of.values()),
-            statements=[line for side in sides for line in statements.of(side)],
+            statements=statements.by_side(sides),
             data=content(sides, searched, asked),
         )
     )

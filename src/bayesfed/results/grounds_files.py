@@ -148,8 +148,9 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     rows = [row for one in comparisons for row in numbers(one)]
     found = tables(comparisons)
     under = f"{MARKS} Differences are to {comparisons[0].grounds[0].baseline}."
-    told = [line for one in comparisons for line in statements.of(one)]
-    text = "\n".join([*(markdown.page(*one, MARKS) for one in found), *(f"- {line}" for line in told)])
+    text = "\n".join(
+        [*(markdown.page(*one, MARKS) for one in found), *(f"- {line}" for line in statements.lines(comparisons))]
+    )
     files.write_text(out / "comparison.md", f"{text}\n")
     files.write_text(out / "comparison.tex", "\n".join(latex.table(*one, under) for one in found))
     written = [

@@ -17,7 +17,18 @@ LEADS = {
 IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "the worst tenth of the clients"}
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
 """The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
+FEW = 3  # names at most, where more are counted
 FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
+
+
+def by_side(comparisons: Sequence[Comparison]) -> dict[str, list[str]]:
+    """Return the statements on each side, under its title."""
+    return {SIDES[one.side]: told for one in comparisons if (told := of(one))}
+
+
+def lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return all statements in one list, each with its side."""
+    return [f"{side}: {line}" for side, told in by_side(comparisons).items() for line in told]
 
 
 def of(comparison: Comparison) -> list[str]:
@@ -33,12 +44,10 @@ def leads(comparison: Comparison) -> list[str]:
     for column, words in LEADS.items():
         if led := leader(comparison, column):
             best, where, near = led
-            close = f" ({listed(near)} not distinguishable)" if near else ""
+            others = listed(near) if len(near) <= FEW else f"{len(near)} others"
+            close = f" ({others} not distinguishable)" if near else ""
             found.setdefault((best, where), []).append(f"{words}{close}")
-    return [
-        f"{SIDES[comparison.side]}: {best} is {listed(words, len(words))} on {where}{price(comparison, best)}."
-        for (best, where), words in found.items()
-    ]
+    return [f"{best} is {listed(words)} on {where}{price(comparison, best)}." for (best, where), words in found.items()]
 
 
 def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | None:
@@ -77,9 +86,9 @@ def gains(comparison: Comparison) -> list[str]:
         records = {method: comparison.record(column, method, baseline) for method in comparison.methods}
         if any(map(sum, records.values())):
             better = [method for method, record in records.items() if record[0] > sum(record) / 2]
-            told.append(f"in {words} {listed(better, len(better)) or 'none'}")
+            told.append(f"in {words} {listed(better) or 'none'}")
     where = places([ground.name for ground in comparison.grounds])
-    return [f"{SIDES[comparison.side]}, better than {baseline} on {where}: {'; '.join(told)}."] if told else []
+    return [f"Better than {baseline} on {where}: {'; '.join(told)}."] if told else []
 
 
 def parts(comparison: Comparison) -> list[str]:
@@ -91,16 +100,10 @@ def parts(comparison: Comparison) -> list[str]:
         records = {column: comparison.record(column, method, f"{method}{PLAIN}") for column in IN}
         better = [words for column, words in IN.items() if records[column][0] > sum(records[column]) / 2]
         worse = [words for column, words in IN.items() if records[column][2] > sum(records[column]) / 2]
-        found = [
-            f"{sign} in {listed(words, len(words))}" for sign, words in (("better", better), ("worse", worse)) if words
-        ]
+        found = [f"{sign} in {listed(words)}" for sign, words in (("better", better), ("worse", worse)) if words]
         told.append(f"{method} is {', '.join(found) or 'not distinguishable'}")
     where = places([ground.name for ground in comparison.grounds])
-    return (
-        [f"{SIDES[comparison.side]}, with a Bayesian part rather than without it, on {where}: {'; '.join(told)}."]
-        if told
-        else []
-    )
+    return [f"With a Bayesian part rather than without it, on {where}: {'; '.join(told)}."] if told else []
 
 
 def failing(comparison: Comparison) -> list[str]:
@@ -114,8 +117,7 @@ def failing(comparison: Comparison) -> list[str]:
         names = [f"{method} ({count} of {len(one.values[method])})" for method, count in falls.items() if count]
         if names:
             told.append(
-                f"{SIDES[comparison.side]}: on {one.ground.name} seeds fail, {FALL} points or more below the method's median: "
-                f"{listed(names, len(names))}."
+                f"On {one.ground.name} seeds fail, {FALL} points or more below the method's median: {listed(names)}."
             )
     return told
 
@@ -125,8 +127,6 @@ def places(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"most of {len(names)} grounds"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """Join names as people do, and count those beyond so many."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
+def listed(names: Sequence[str]) -> str:
+    """Join names as people do."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
