@@ -81,14 +81,16 @@ def price(comparison: Comparison, method: str) -> str:
 
 def gains(comparison: Comparison) -> list[str]:
     """Name the methods that are better than the baseline in each quality: on more than half of the grounds."""
-    baseline, told = comparison.grounds[0].baseline, []
+    baseline, where = comparison.grounds[0].baseline, places([ground.name for ground in comparison.grounds])
+    better: dict[str, list[str]] = {}
     for column, words in IN.items():
         records = {method: comparison.record(column, method, baseline) for method in comparison.methods}
         if any(map(sum, records.values())):
-            better = [method for method, record in records.items() if record[0] > sum(record) / 2]
-            told.append(f"in {words} {listed(better) or 'none'}")
-    where = places([ground.name for ground in comparison.grounds])
-    return [f"Better than {baseline} on {where}: {'; '.join(told)}."] if told else []
+            better[words] = [method for method, record in records.items() if record[0] > sum(record) / 2]
+    if better and not any(better.values()):
+        return [f"No method can be told to be better than {baseline} on {where} in {listed(list(better))}."]
+    told = "; ".join(f"in {words} {listed(methods) or 'none'}" for words, methods in better.items())
+    return [f"Better than {baseline} on {where}: {told}."] if told else []
 
 
 def parts(comparison: Comparison) -> list[str]:
