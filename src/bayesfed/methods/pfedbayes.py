@@ -124,11 +124,11 @@ class PFedBayes(Method):
         """Draw g, which is 0 for what is not drawn."""
         return c.weights(self.options.noise_scale * c.noise(like), 0)
 
-    def personal_step(self, c: Learner, batch: Batch) -> None:
-        """Do a step of (mu, rho) on Omega."""
+    def personal_step(self, c: Learner, batch: Batch, sigma_w: Tensor) -> None:
+        """Do a step of (mu, rho) on Omega, beside w of deviations sigma_w."""
         K, sigma = self.options.samples, softplus(c["rho"])
         weight = (c.n if self.options.loss == "paper" else batch.size) / K
-        g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], softplus(c["rho_w"]))
+        g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], sigma_w)
         g_mu, g_sigma = c.weights(c["zeta"] * g_mu, 0), c.weights(c["zeta"] * g_sigma, 0)
         for _ in range(K):
             eps = self.noise(c, sigma)
@@ -139,9 +139,10 @@ class PFedBayes(Method):
         self.adam.step(c, mu=g_mu, rho=through_softplus(g_sigma, c["rho"]))
 
     def step(self, c: Learner, batch: Batch) -> None:
+        sigma_w = softplus(c["rho_w"])
         for _ in range(self.options.personal_steps):
-            self.personal_step(c, batch)
-        g_mu, g_sigma = kl_prior_gradient(c["mu"], softplus(c["rho"]), c["mu_w"], softplus(c["rho_w"]))
+            self.personal_step(c, batch, sigma_w)
+        g_mu, g_sigma = kl_prior_gradient(c["mu"], softplus(c["rho"]), c["mu_w"], sigma_w)
         g_mu, g_sigma = c.weights(g_mu, 0), c.weights(g_sigma, 0)
         self.adam_w.step(c, mu_w=g_mu, rho_w=through_softplus(g_sigma, c["rho_w"]))
 
