@@ -243,12 +243,13 @@ def leaders() -> str:
     def best(rows: list[dict[str, str]], name: str) -> str:
         column, known = columns[name], [row for row in rows if row[name]]
         row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
-        told, unit = f"{float(row[name]):.{column.decimals}f}", " %" if "%" in column.title else ""
-        if row["method"] == "FedAvg":
-            return f"FedAvg: {told}{unit}"
-        beside = float(row[name]) - float(row[f"{name}_difference"])
-        open_ = float(row[f"{name}_low"]) <= 0 <= float(row[f"{name}_high"])
-        return f"{row['method']}: {told}{unit} (FedAvg: {beside:.{column.decimals}f}{', not distinguishable' if open_ else ''})"
+        told = f"{row['method']}: {float(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
+        beside = next((other for other in known if other["method"] == "FedAvg"), row)
+        if beside is row:
+            return told
+        low, high = row[f"{name}_low"], row[f"{name}_high"]  # empty where there is one seed
+        open_ = bool(low) and float(low) <= 0 <= float(high)
+        return f"{told} (FedAvg: {float(beside[name]):.{column.decimals}f}{', not distinguishable' if open_ else ''})"
 
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
