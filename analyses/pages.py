@@ -6,6 +6,7 @@ Some pages are written whole (`WHOLE`); others hold a block between two markers 
 import csv
 import itertools
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -243,13 +244,14 @@ def leaders() -> str:
     def best(rows: list[dict[str, str]], name: str) -> str:
         column, known = columns[name], [row for row in rows if row[name]]
         row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
-        told = f"{row['method']}: {float(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
+        # Of the digits that the file has: a float below a half would be rounded otherwise than the table's.
+        told = f"{row['method']}: {Decimal(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"
         beside = next((other for other in known if other["method"] == "FedAvg"), row)
         if beside is row:
             return told
         low, high = row[f"{name}_low"], row[f"{name}_high"]  # empty where there is one seed
         open_ = bool(low) and float(low) <= 0 <= float(high)
-        return f"{told} (FedAvg: {float(beside[name]):.{column.decimals}f}{', not distinguishable' if open_ else ''})"
+        return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{', not distinguishable' if open_ else ''})"
 
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
