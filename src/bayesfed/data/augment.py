@@ -110,9 +110,11 @@ class Images:
         return self.normalise(pixels) if pixels.dtype == torch.uint8 else pixels.permute(0, 3, 1, 2)
 
     def draws(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """Draw the augmentation of `count` images: crop and flip (count, 3) int64 whatever it is, as `fola` (count,
-        10) float64 with AutoAugment's draws and the row and column of Cutout's centre behind.
+        """Draw the augmentation of `count` images: as `none` nothing, (count, 0); as `crop_flip` crop and flip (count, 3)
+        int64; as `fola` (count, 10) float64 with AutoAugment's draws and the row and column of Cutout's centre behind.
         """
+        if self.augment == "none":
+            return np.zeros((count, 0))
         found = augmentation_draws(generator, count)
         if self.augment != "fola":
             return found

@@ -309,7 +309,8 @@ class Federation:
         """Draw the clients of a round, in order; those without training images never take part, nor those with a
         single one where a network looks at a mini-batch as a whole.
         """
-        able = [k for k in range(self.clients) if len(self.shards[k].train) > self.batchwise(k)]
+        images = {k: len(self.shards[k].train) for k in range(self.clients)}
+        able = [k for k, n in images.items() if n > 1 or (n and not self.batchwise(k))]
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
         chosen = rng.generator(self.run.budget.seed, "participation", round_number).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)
