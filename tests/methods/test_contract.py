@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,46 @@ def test_runs_and_resumes_exactly(name: str | dict[str, Any], mapping: Make, dat
     assert resumed.history == whole.history
     assert tensors(resumed).keys() == tensors(whole).keys()
     assert all(torch.equal(t, tensors(whole)[key]) for key, t in tensors(resumed).items())
+
+
+class Noted(dict[str, torch.Tensor]):
+    """A message that notes which of its tensors are read."""
+
+    def __init__(self, content: State) -> None:
+        super().__init__(content)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize(
+    "method", [*(name for name in REAL if name != "fola_errors"), {"name": "fedcurv", "form": "repository"}], ids=str
+)
+def test_all_that_is_sent_is_read(method: str | dict[str, Any], mapping: Make, data_dir: Path) -> None:
+    """Bytes that nobody needs would make a method look dearer than it is. FOLA's errors are a study, compared with nothing;
+    a single number counts for nothing."""
+    of = federation(mapping(method), data_dir, torch.float32)
+    start, aggregate, down, up = of.method.start, of.method.aggregate, list[Noted](), list[Noted]()
+
+    def starting(c: Node, message: State) -> State:
+        down.append(Noted(message))
+        return start(c, down[-1])
+
+    def aggregating(server: Node, updates: Sequence[Update]) -> dict[str, torch.Tensor]:
+        up.extend(Noted(update.values) for update in updates)
+        return aggregate(
+            server, [replace(update, values=one) for update, one in zip(updates, up[-len(updates) :], strict=True)]
+        )
+
+    of.method.start, of.method.aggregate = starting, aggregating  # type: ignore[method-assign]
+    play(of, 2)
+    for way in (down, up):
+        sent = {name for one in way for name, tensor in one.items() if tensor.numel() > 1} - {*of.method.free}
+        assert way
+        assert sent <= {name for one in way for name in one.read}
 
 
 def changed(found: dict[str, list[float]], stored: dict[str, list[float]]) -> list[str]:

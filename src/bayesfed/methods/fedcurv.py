@@ -65,10 +65,14 @@ class FedCurv(FedAvg):
         zero = torch.zeros_like(c.initial())
         return super().init_client(c) | {"own.u": zero, "own.v": zero.clone()}
 
+    def message(self, server: Node, client: int) -> State:
+        used = ("theta", "u", "v") if self.options.form == "shoham" else ("theta", "u")
+        return {name: server[name] for name in used}
+
     def start(self, c: Node, message: State) -> State:
-        u, v = message["u"], message["v"]
+        u = message["u"]
         if self.options.form == "shoham":
-            stiffness, pull = 2 * (u - c["own.u"]), 2 * (v - c["own.v"])
+            stiffness, pull = 2 * (u - c["own.u"]), 2 * (message["v"] - c["own.v"])
         else:
             stiffness, pull = u / c.round, u * message["theta"] / c.round
         measured = {"fisher": torch.zeros_like(u)}
@@ -88,7 +92,9 @@ class FedCurv(FedAvg):
 
     def finish(self, c: Node) -> State:
         fisher, theta = c["fisher"], c["theta"]
-        sent = {"theta": theta, "fisher": fisher, "du": fisher - c["own.u"], "dv": fisher * theta - c["own.v"]}
+        if self.options.form == "repository":
+            return {"theta": theta, "fisher": fisher}
+        sent = {"theta": theta, "du": fisher - c["own.u"], "dv": fisher * theta - c["own.v"]}
         c["own.u"].copy_(fisher)
         c["own.v"].copy_(fisher * theta)
         return sent

@@ -51,12 +51,15 @@ class FedPA(FedAvg):
         theta = server.initial()
         return {"theta": theta, "v": torch.zeros_like(theta)}
 
+    def message(self, server: Node, client: int) -> State:
+        return {"theta": server["theta"]}
+
     def sampling(self, c: Node) -> bool:
         """Return whether clients sample their posterior in this round."""
         return c.round > self.options.start * c.rounds + 1e-9  # 0.29 of 100 is 28.999...
 
     def start(self, c: Node, message: State) -> State:
-        state = super().start(c, {"theta": message["theta"]}) | {"start": message["theta"].clone()}
+        state = super().start(c, message) | {"start": message["theta"].clone()}
         if not self.sampling(c):
             return state
         theta = state["theta"]
