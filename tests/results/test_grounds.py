@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,9 +99,12 @@ def test_of_several_client_models_all_seeds_count_by_the_same(tmp_path: Path) ->
     for one, level in zip(cells, (0.9, 0.2), strict=True):
         meme = [replace(row, model="meme") for row in history(level) if row.model == "local"]
         finish(tmp_path / one["folder"], [*history(0.8), *meme])
+    local = 100 * statistics.fmean(0.8 * (1 - 0.5**at) for at in range(2, ROUNDS + 1))
     (ground,) = of.load(cells, {one["folder"]: 1 for one in cells}, "Mine", lambda folder: RunRecord(tmp_path / folder))
     assert ground.client_models == {"Mine": "local"}
     assert ground.values(COLUMN["nll"], "personal", "Mine")[0] == pytest.approx({"0": 0.1, "1": 0.1})
+    assert ground.values(COLUMN["accuracy"], "personal", "Mine")[0] == pytest.approx({"0": local + 1, "1": local + 1})
+    assert ground.values(COLUMN["worst"], "personal", "Mine")[0] == pytest.approx({"0": local, "1": local})
 
 
 def test_a_method_has_the_sides_that_its_record_has(tmp_path: Path) -> None:
@@ -114,6 +118,7 @@ def test_a_diverged_run_says_so(tmp_path: Path) -> None:
     ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "diverged": {"round": 2}})
     assert value(ground, "accuracy") == "diverged"
     assert "Mine" in ground.methods("global")
+    assert ground.failing == {"global": {"Mine": 1}, "personal": {"Mine": 1}}
 
 
 def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> None:

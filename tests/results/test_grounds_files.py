@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
 from helpers.comparing import grounds
+from scipy.stats import ttest_rel
 
 from bayesfed.results import grounds_files
 from bayesfed.results.grounds import SIDES
@@ -41,10 +43,20 @@ def test_files_say_the_same_numbers(tmp_path: Path) -> None:
     assert float(mine["nll"]) == 0.095
     assert abs(float(mine["nll_difference"]) + 0.095) < 1e-9
     assert float(mine["nll_low"]) <= float(mine["nll_difference"]) <= float(mine["nll_high"])
+    alone = ttest_rel([0.1, 0.09], [0.2, 0.18]).pvalue
+    assert float(mine["nll_p"]) == pytest.approx(2 * alone, rel=1e-4)  # the smaller of two
     assert (mine["nll_seeds"], mine["passes"]) == ("2", "")
     assert "| Mine | 2 | " in written[1].read_text()
     assert r"Mine & 2 & " in written[2].read_text()
     assert r"$\star$" in written[2].read_text()
+
+
+def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
+    """Of four seeds two reach FedAvg's accuracy: what these sent is no mean of all."""
+    levels = {"FedAvg": [0.8] * 4, "Mine": [0.9, 0.5, 0.9, 0.5]}
+    _, head, rows = grounds_files.tables([Comparison(grounds(tmp_path, {"harsh": levels}), "global")])[0]
+    cells = {row[0]: row[head.index("MB to target")] for row in rows}
+    assert cells == {"FedAvg": "6", "Mine": "6 (2 of 4)"}
 
 
 def test_differences_are_a_row_a_ground(tmp_path: Path) -> None:

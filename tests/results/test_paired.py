@@ -47,6 +47,37 @@ def test_an_interval_holds_what_seeds_leave_open() -> None:
     expected = ttest_1samp([1.0, 2.0, 4.0], 0).confidence_interval(0.95)
     (apart,) = intervals(np.array([[1.0, 2.0, 4.0]]))
     assert (apart.low, apart.high) == pytest.approx((expected.low, expected.high))
+    assert apart.p == pytest.approx(ttest_1samp([1.0, 2.0, 4.0], 0).pvalue)
+    assert [one.p for one in intervals(np.array([[0.1, 0.1], [0.0, 0.0]]))] == [0.0, 1.0]
+
+
+def test_p_values_are_corrected_for_the_number_of_pairs(tmp_path: Path) -> None:
+    """By hand, Benjamini and Hochberg: the i-th smallest of n times n / i, and no larger than those behind it."""
+    random = np.random.default_rng(3)
+    names = [f"M{place}" for place in range(6)]
+    levels = {name: (0.8 + 0.02 * random.normal(size=4) + 0.01 * at).tolist() for at, name in enumerate(names)}
+    one = Comparison(grounds(tmp_path, {"one": {"FedAvg": [0.8, 0.79, 0.81, 0.8]} | levels}), "global").compared["nll"][
+        0
+    ]
+    pairs = [(name, "FedAvg") for name in names]
+    found = one.corrected([*pairs, ("FedAvg", "FedAvg"), ("nobody", "FedAvg")])
+    plain = sorted((apart.p, pair) for pair in pairs if (apart := one.difference(*pair)) and apart.p is not None)
+    assert len(plain) == len(found) == 6
+    least = 1.0
+    for place, (p, pair) in reversed(list(enumerate(plain, 1))):
+        least = min(least, p * 6 / place)
+        assert found[pair] == pytest.approx(least)
+
+
+def test_a_method_with_a_failing_seed_is_not_near(tmp_path: Path) -> None:
+    """Its interval reaches to the best for no other reason than that seed."""
+    levels = {"FedAvg": [0.8, 0.8, 0.8, 0.8], "Best": [0.9, 0.9, 0.91, 0.9], "Falls": [0.9, 0.91, 0.9, 0.4]}
+    one = Comparison(grounds(tmp_path, {"one": levels}), "global").compared["accuracy"][0]
+    apart = one.difference("Falls", "Best")
+    assert apart is not None
+    assert apart.sign(True) == 0
+    assert one.ground.failing["global"] == {"Falls": 1}
+    assert not one.is_near("Falls")
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])

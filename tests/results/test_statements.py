@@ -28,10 +28,17 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
     assert statements.by_side([alone]).keys() == {"Global model"}
     assert statements.lines([alone])[0].startswith("Global model: Mine is most accurate, ")
-    many = of(tmp_path / "d", harsh={name: [0.8, 0.81, 0.83] for name in ("FedAvg", "A", "B", "C", "D")})
-    assert "(4 others not distinguishable)" in statements.leads(many)[0]
+    good, bad = [0.8, 0.81, 0.83], [0.5, 0.51, 0.53]
+    near = dict.fromkeys(("FedAvg", "A", "B", "C", "D"), good)
+    some = of(tmp_path / "d", harsh=near | {f"worse {place}": bad for place in range(4)})
+    assert "most accurate (4 others not distinguishable)" in statements.leads(some)[0]
+    (told,) = statements.leads(of(tmp_path / "e", harsh=near))
+    assert told.startswith(
+        "No method leads in accuracy (FedAvg has the best mean, 4 others are not distinguishable), in ECE"
+    )
     split = of(tmp_path / "c", one={"FedAvg": [0.8], "Mine": [0.85]}, two={"FedAvg": [0.8], "Mine": [0.7]})
-    assert all("on 1 of 2 grounds" in line for line in statements.leads(split))
+    (told,) = statements.leads(split)
+    assert "on 1 of 2 grounds" in told
 
 
 def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
@@ -60,6 +67,18 @@ def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
     (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
     assert told.startswith("With a Bayesian part rather than without it, on most of 2 grounds: A is not dis")
     assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
+
+
+def test_of_many_methods_some_seem_better_by_chance(tmp_path: Path) -> None:
+    """A's interval alone is without zero, p = 0.02; beside 20 methods that are as good as FedAvg that is to be expected."""
+    base, close = [0.8, 0.81, 0.82, 0.8], [0.81, 0.8, 0.82, 0.8]
+    a = [value + more for value, more in zip(base, [0.01, 0.03, 0.02, 0.015], strict=True)]
+    (told,) = statements.gains(of(tmp_path / "a", one={"FedAvg": base, "A": a}))
+    assert told.startswith("Better than FedAvg on one: in accuracy A; ")
+    many = of(tmp_path / "b", one={"FedAvg": base, "A": a} | {f"B{place}": close for place in range(20)})
+    assert many.record("accuracy", "A", "FedAvg") == (1, 0, 0)
+    (told,) = statements.gains(many)
+    assert told.startswith("No method can be told to be better than FedAvg on one in accuracy")
 
 
 def test_seeds_that_fail(tmp_path: Path) -> None:

@@ -317,8 +317,8 @@ def out_of_patience(history: Sequence[Row], number: int, patience: int) -> bool:
 
 def finiteness(state: State) -> State:
     """For each tensor of numbers that can be other than finite, whether all of them are: a tensor () on its device."""
-    # Sorted, since a checkpoint gives tensors back in another order: the first that is not is named. What is not finite minus
-    # itself is NaN: two quick passes, where `isfinite` takes ten times as long.
+    # Sorted, since a checkpoint gives tensors back in another order: the first that is not is named. What is not finite
+    # minus itself is NaN: two quick passes, where `isfinite` takes ten times as long.
     numbers = {name: tensor for name, tensor in sorted(state.items()) if tensor.is_floating_point()}
     return {name: (tensor - tensor).sum() == 0 for name, tensor in numbers.items()}
 

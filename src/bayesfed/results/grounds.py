@@ -16,14 +16,16 @@ from typing import Any
 from bayesfed.results import whole_run
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.records import DIVERGED
-from bayesfed.results.run_records import Curve, RunRecord, number
+from bayesfed.results.run_records import Curve, RunRecord, mean_of, number
 from bayesfed.results.statistics import FOREIGN, Statistic
-from bayesfed.results.whole_run import UNRECORDED, Found
+from bayesfed.results.whole_run import UNRECORDED, Found, tenth
+from bayesfed.runs.summary import curve_statistics
 
 PLAIN = ", plain"  # ends the label of a method without its Bayesian part
 SEARCH = "search"  # begins the names of experiments in which configurations are chosen
 SIDES = {"global": "Global model", "personal": "Personal models"}
 SHARE = 0.95  # of the baseline's accuracy: bytes are counted until that is reached, too
+FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
 OTHER_HARDWARE, NO_BASELINE = "on other hardware", "no run of the baseline"
 
 
@@ -47,10 +49,6 @@ class Trial:
         """Return the accuracy in [0, 1] of a model of the clients on validation images."""
         tested: Mapping[str, Any] = (self.summary.get("validation") or {}).get("clients") or {}
         return number(tested.get(model, {}).get("accuracy"))
-
-    def accuracies(self, side: str) -> Curve:
-        """Return the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
-        return self.run.curves.get("global", {}) if side == "global" else self.run.mean_of_clients
 
 
 @dataclass(frozen=True)
@@ -98,21 +96,44 @@ class Ground:
         return {side: SHARE * statistics.fmean(found) / 100 for side, found in means.items() if found}
 
     @cached_property
-    def client_models(self) -> Mapping[str, str]:
-        """The clients' model by which a method counts: of several the best by its mean validation accuracy over the seeds.
+    def failing(self) -> Mapping[str, Mapping[str, int]]:
+        """Side -> method -> its seeds without an accuracy, or with one FALL points or more below the method's median."""
+        found: dict[str, dict[str, int]] = {}
+        for side in SIDES:
+            for method in self.methods(side):
+                values = self.values(ACCURACY, side, method)[0].values()
+                fallen = sum(value <= statistics.median(values) - FALL for value in values)
+                fallen += sum(bool(trial.summary) for trial in self.trials[method].values()) - len(values)
+                found.setdefault(side, {}).update({method: fallen} if fallen else {})
+        return found
 
-        The average over its weight samples where there is one.
-        """
+    @cached_property
+    def mean_models(self) -> Mapping[str, str]:
+        """The clients' model by which a method counts: of several the best by mean validation accuracy over the seeds."""
         found = {}
         for method, trials in self.trials.items():
             finished = [trial for trial in trials.values() if trial.summary]
             models = unique(model for trial in finished for model in trial.run.client_models)
             values = {model: [trial.validated(model) or 0.0 for trial in finished] for model in models}
-            best = max(
-                (one for one in models if not one.endswith("_sampled")), key=lambda one: sum(values[one]), default=""
-            )
-            found[method] = f"{best}_sampled" if f"{best}_sampled" in models else best
+            whole = (model for model in models if not model.endswith("_sampled"))
+            found[method] = max(whole, key=lambda model: sum(values[model]), default="")
         return found
+
+    @cached_property
+    def client_models(self) -> Mapping[str, str]:
+        """What the clients of a method predict with: the average over weight samples of `mean_models` where there is one."""
+        found = {}
+        for method, mean in self.mean_models.items():
+            runs = [trial.run for trial in self.trials[method].values() if trial.summary]
+            sampled = any(f"{mean}_sampled" in run.client_models for run in runs)
+            found[method] = f"{mean}_sampled" if sampled else mean
+        return found
+
+    def accuracies(self, side: str, trial: Trial) -> Curve:
+        """Return the accuracy in [0, 1] by round: of the server's model, or the mean over the clients."""
+        if side == "global":
+            return trial.run.curves.get("global", {})
+        return mean_of(trial.run.of_clients(self.mean_models[trial.method]))
 
     def predictor(self, trial: Trial, side: str) -> str:
         """Name the predictor that a run's method is for, the average over weight samples where there is one; "" without this
@@ -135,7 +156,7 @@ def _whole(trial: Trial, block: str) -> bool:
     """Return True if a run that diverged would have had a side: it has tested models of it."""
     if not trial.summary.get("diverged"):
         return False
-    return bool(trial.accuracies("global" if block == "global" else "personal"))
+    return bool(trial.run.curves.get("global") if block == "global" else trial.run.mean_of_clients)
 
 
 @dataclass(frozen=True)
@@ -152,9 +173,8 @@ class Column:
 
 def accuracy(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the accuracy of the last five rounds in percent: the server's, or the mean over the clients."""
-    block = trial.summary.get("global" if side == "global" else "clients") or {}
-    value = number((block if side == "global" else block.get("mean") or {}).get("accuracy_last5"))
-    return UNRECORDED if value is None else 100 * value
+    curve = ground.accuracies(side, trial)
+    return 100 * curve_statistics(curve)["accuracy_last5"] if curve else UNRECORDED
 
 
 def measured(metric: str, scale: float = 1) -> Callable[[Ground, str, Trial], Found]:
@@ -174,9 +194,12 @@ def measured(metric: str, scale: float = 1) -> Callable[[Ground, str, Trial], Fo
 
 def worst_tenth(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the accuracy in percent of the worst tenth of the clients on their own test images, last five rounds."""
-    of = "global_on_shard" if side == "global" else "client"
-    found = whole_run.spread(trial.summary, Statistic("last5", "spread", of, of="worst10"))
-    return found if isinstance(found, str) else 100 * found
+    if side == "global":
+        found = whole_run.spread(trial.summary, Statistic("last5", "spread", "global_on_shard", of="worst10"))
+        return found if isinstance(found, str) else 100 * found
+    curves = trial.run.of_clients(ground.mean_models[trial.method])
+    values = sorted(curve_statistics(curve)["accuracy_last5"] for curve in curves)
+    return 100 * statistics.fmean(values[: tenth(values)]) if values else UNRECORDED
 
 
 def megabytes(ground: Ground, side: str, trial: Trial) -> Found:
@@ -188,7 +211,7 @@ def megabytes_to(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the megabytes sent both ways until the ground's target is reached."""
     if side not in ground.target:
         return NO_BASELINE
-    return whole_run.sent_until(trial.run, trial.accuracies(side), ground.target[side])
+    return whole_run.sent_until(trial.run, ground.accuracies(side, trial), ground.target[side])
 
 
 def seconds(ground: Ground, side: str, trial: Trial) -> Found:
@@ -226,11 +249,11 @@ COLUMNS = (
     ACCURACY,
     Column("predictive", "Predictive %", "accuracy in percent of what the method predicts with, last round", measured("accuracy", 100), True, 2),
     Column("nll", "NLL", "negative log-likelihood in nats of what the method predicts with, last round", measured("nll")),
-    Column("ece", "ECE %", "expected calibration error in percent, 15 bins, last round", measured("ece", 100), decimals=2),
+    Column("ece", "ECE %", "expected calibration error in percent, 15 bins, last round; of clients' models the mean over the clients, each on its own test images", measured("ece", 100), decimals=2),
     Column("brier", "Brier", "Brier score, last round", measured("brier")),
-    Column("ood", "OOD", "AUROC of entropy for OOD images, last round", measured("foreign"), True),
-    Column("mistakes", "Mistakes", "AUROC of entropy for its own mistakes, last round", measured("auroc_mistakes"), True),
-    Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients, last five rounds", worst_tenth, True, 2),
+    Column("ood", "OOD", "AUROC of entropy for OOD images, the full test set beside them, last round", measured("foreign"), True),
+    Column("mistakes", "Mistakes", "AUROC of entropy for its own mistakes on the full test set, last round", measured("auroc_mistakes"), True),
+    Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients (of ten the worst one), last five rounds", worst_tenth, True, 2),
     Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
     Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
     Column("seconds", "Time", "time of all rounds, tests included, baseline = 1, same seed and hardware: on a CPU what its cores spent, on a GPU what passed", seconds, decimals=2),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BEST, NEAR = "★", "≈"
 MARKS = (
     f"{BEST}: best mean. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
-    "paired by seed. Cells are mean ± sd over seeds."
+    "paired by seed, and no seed fails. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value."
 )
 PAIRS = (("megabytes", "accuracy"), ("accuracy", "ece"), ("ece", "ood"))
 """Columns of each scatter plot: across and upright."""
@@ -53,7 +53,9 @@ def cell(compared: Compared, method: str) -> Cell:
     telling = compared.column in QUALITY and len(set(compared.means.values())) > 1
     best = compared.means[method] == compared.means[compared.best]
     mark = (BEST if best else NEAR if compared.is_near(method) else "") if telling else ""
-    return Cell(f"{mean:.{places}f}{sd}", mark, mean, "")
+    finished = sum(bool(trial.summary) for trial in compared.ground.trials[method].values())
+    some = f" ({len(found)} of {finished})" if len(found) < finished else ""
+    return Cell(f"{mean:.{places}f}{sd}{some}", mark, mean, "")
 
 
 def ordered(comparison: Comparison, place: int) -> list[str]:
@@ -112,9 +114,13 @@ def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def numbers(comparison: Comparison) -> list[dict[str, str]]:
-    """List a row a ground and method: each column's mean, sd and number of seeds, and its difference to the baseline."""
+    """List a row a ground and method: each column's mean, sd and number of seeds, its difference to the baseline, and the
+    p-value of that, corrected for the number of methods.
+    """
     found = []
     for place, ground in enumerate(comparison.grounds):
+        pairs = [(method, ground.baseline) for method in comparison.methods]
+        corrected = {column.name: comparison.compared[column.name][place].corrected(pairs) for column in QUALITY}
         for method in ordered(comparison, place):
             row = {"ground": ground.name, "models": comparison.side, "method": method}
             for column in COLUMNS:
@@ -126,6 +132,7 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
                     "_difference": apart.mean if apart else None,
                     "_low": apart.low if apart else None,
                     "_high": apart.high if apart else None,
+                    "_p": corrected.get(column.name, {}).get((method, ground.baseline)),
                 }
                 row |= {f"{column.name}{end}": "" if value is None else f"{value:.6g}" for end, value in told.items()}
                 row[f"{column.name}_seeds"] = str(len(values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,12 +18,14 @@ LEVEL = 0.95  # of the intervals
 
 @dataclass(frozen=True)
 class Difference:
-    """A method's mean difference to another over the seeds that both have, and its interval; none of one seed."""
+    """A method's mean difference to another over the seeds that both have, its interval, and the p-value of the t test
+    that it belongs to; neither of one seed."""
 
     mean: float
     low: float | None
     high: float | None
     seeds: int
+    p: float | None = None
 
     def sign(self, rising: bool) -> int:
         """Separate better (1) and worse (-1) from what the interval leaves open (0)."""
@@ -76,7 +78,16 @@ class Compared:
         if turned is None:
             return None
         low, high = (None if end is None else -end for end in (turned.high, turned.low))
-        return Difference(-turned.mean, low, high, turned.seeds)
+        return Difference(-turned.mean, low, high, turned.seeds, turned.p)
+
+    def corrected(self, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
+        """Return (method, other) -> p-value of their difference, corrected for the number of these pairs: those up to
+        1 - LEVEL have a false discovery rate of that (Benjamini and Hochberg, 1995). Pairs without a p-value are left out.
+        """
+        from scipy.stats import false_discovery_control
+
+        known = {pair: found.p for pair in pairs if (found := self.difference(*pair)) and found.p is not None}
+        return dict(zip(known, false_discovery_control(list(known.values())).tolist(), strict=True)) if known else {}
 
     @cached_property
     def best(self) -> str:
@@ -85,9 +96,12 @@ class Compared:
         return choose(self.means, key=self.means.__getitem__, default="")
 
     def is_near(self, method: str) -> bool:
-        """Return True if the interval of a method's difference to the best has zero in it."""
+        """Return True if the interval of a method's difference to the best has zero in it, and none of its seeds fails: a
+        seed that does makes the interval wide.
+        """
         apart = self.difference(method, self.best)
-        return apart is not None and apart.low is not None and apart.sign(self.column.rising) == 0
+        open_ = apart is not None and apart.low is not None and apart.sign(self.column.rising) == 0
+        return open_ and method not in self.ground.failing[self.side]
 
     @cached_property
     def ranks(self) -> dict[str, float]:
@@ -105,11 +119,18 @@ def intervals(apart: np.ndarray) -> list[Difference]:
     """
     from scipy.stats import t
 
-    means, seeds = apart.mean(-1).tolist(), apart.shape[-1]
+    means, seeds = apart.mean(-1), apart.shape[-1]
     if seeds < 2:
-        return [Difference(mean, None, None, seeds) for mean in means]
-    reach = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * apart.std(-1, ddof=1) / np.sqrt(seeds)
-    return [Difference(mean, mean - half, mean + half, seeds) for mean, half in zip(means, reach.tolist(), strict=True)]
+        return [Difference(mean, None, None, seeds) for mean in means.tolist()]
+    error = apart.std(-1, ddof=1) / np.sqrt(seeds)
+    reach = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * error
+    sizes = np.divide(np.abs(means), error, out=np.where(means == 0, 0.0, np.inf), where=error > 0)
+    p = 2 * t.sf(sizes, seeds - 1)
+    columns = (means, means - reach, means + reach, p)
+    return [
+        Difference(mean, low, high, seeds, chance)
+        for mean, low, high, chance in zip(*map(np.ndarray.tolist, columns), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -134,6 +155,18 @@ class Comparison:
         apart = [(one.difference(method, other), one.column.rising) for one in self.compared[column]]
         signs = [found.sign(rising) for found, rising in apart if found and found.low is not None]
         return signs.count(1), signs.count(0), signs.count(-1)
+
+    def told_apart(self, column: str, pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[int, int, int]]:
+        """Count for the first method of each pair the grounds on which it is better than the other, open and worse: by
+        p-values corrected for the number of pairs.
+        """
+        signs: dict[str, list[int]] = {method: [] for method, _ in pairs}
+        for one in self.compared[column]:
+            for (method, other), p in one.corrected(pairs).items():
+                apart = one.difference(method, other)
+                better = apart is not None and (apart.mean > 0) is one.column.rising
+                signs[method].append((1 if better else -1) if p <= 1 - LEVEL else 0)
+        return {method: (found.count(1), found.count(0), found.count(-1)) for method, found in signs.items()}
 
     def mean_rank(self, column: str, method: str) -> tuple[float, int] | None:
         """Compute a method's mean rank, and over how many grounds; None without any."""

@@ -191,6 +191,14 @@ class RunRecord:
                 found.setdefault(metric.removeprefix(images), []).append(numbers(values))
         return {metric: mean_of(curves) for metric, curves in found.items()}
 
+    def of_clients(self, model: str) -> list[Curve]:
+        """Return the accuracies in [0, 1] of the clients' models of a name on their own test images, a curve a client."""
+        return [
+            numbers(values)
+            for (who, name, metric), values in self._rows.items()
+            if (name, metric) == (model, "shard_accuracy") and who.isdigit()
+        ]
+
     @property
     def client_models(self) -> list[str]:
         """The names of the clients' models that are tested on their own shards."""

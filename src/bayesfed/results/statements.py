@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from bayesfed.results.grounds import PLAIN, SIDES
+from bayesfed.results.grounds import FALL, PLAIN, SIDES
 from bayesfed.results.paired import Comparison
 
 LEADS = {
@@ -18,7 +18,6 @@ IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "th
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
 """The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
 FEW = 3  # names at most, where more are counted
-FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
 
 
 def by_side(comparisons: Sequence[Comparison]) -> dict[str, list[str]]:
@@ -39,15 +38,25 @@ def of(comparison: Comparison) -> list[str]:
 
 
 def leads(comparison: Comparison) -> list[str]:
-    """Name the method that leads in which qualities, on how many grounds, and what it costs."""
+    """Name the method that leads in which qualities, on how many grounds, and what it costs.
+
+    Where half of the methods are not distinguishable from the best, none leads.
+    """
     found: dict[tuple[str, str], list[str]] = {}
+    open_ = []
     for column, words in LEADS.items():
         if led := leader(comparison, column):
             best, where, near = led
+            if 2 * len(near) >= len(comparison.methods):
+                open_.append(f"in {IN[column]} ({best} has the best mean, {len(near)} others are not distinguishable)")
+                continue
             others = listed(near) if len(near) <= FEW else f"{len(near)} others"
             close = f" ({others} not distinguishable)" if near else ""
             found.setdefault((best, where), []).append(f"{words}{close}")
-    return [f"{best} is {listed(words)} on {where}{price(comparison, best)}." for (best, where), words in found.items()]
+    led_by = [
+        f"{best} is {listed(words)} on {where}{price(comparison, best)}." for (best, where), words in found.items()
+    ]
+    return [*led_by, *([f"No method leads {listed(open_)}."] if open_ else [])]
 
 
 def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | None:
@@ -83,8 +92,9 @@ def gains(comparison: Comparison) -> list[str]:
     """Name the methods that are better than the baseline in each quality: on more than half of the grounds."""
     baseline, where = comparison.grounds[0].baseline, places([ground.name for ground in comparison.grounds])
     better: dict[str, list[str]] = {}
+    pairs = [(method, baseline) for method in comparison.methods]
     for column, words in IN.items():
-        records = {method: comparison.record(column, method, baseline) for method in comparison.methods}
+        records = comparison.told_apart(column, pairs)
         if any(map(sum, records.values())):
             better[words] = [method for method, record in records.items() if record[0] > sum(record) / 2]
     if better and not any(better.values()):
@@ -95,13 +105,13 @@ def gains(comparison: Comparison) -> list[str]:
 
 def parts(comparison: Comparison) -> list[str]:
     """Say in what each method is better or worse than without its Bayesian part: on more than half of the grounds."""
+    twins = [(method, f"{method}{PLAIN}") for method in comparison.methods]
+    pairs = [(method, plain) for method, plain in twins if plain in comparison.methods]
+    records = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
     told = []
-    for method in comparison.methods:
-        if f"{method}{PLAIN}" not in comparison.methods:
-            continue
-        records = {column: comparison.record(column, method, f"{method}{PLAIN}") for column in IN}
-        better = [words for column, words in IN.items() if records[column][0] > sum(records[column]) / 2]
-        worse = [words for column, words in IN.items() if records[column][2] > sum(records[column]) / 2]
+    for method, _ in pairs:
+        better = [words for words, of_words in records.items() if of_words[method][0] > sum(of_words[method]) / 2]
+        worse = [words for words, of_words in records.items() if of_words[method][2] > sum(of_words[method]) / 2]
         found = [f"{sign} in {listed(words)}" for sign, words in (("better", better), ("worse", worse)) if words]
         told.append(f"{method} is {', '.join(found) or 'not distinguishable'}")
     where = places([ground.name for ground in comparison.grounds])
@@ -109,17 +119,14 @@ def parts(comparison: Comparison) -> list[str]:
 
 
 def failing(comparison: Comparison) -> list[str]:
-    """Name the methods of which a seed is FALL points or more below their median accuracy, ground by ground."""
+    """Name the methods with seeds that fail, ground by ground."""
     told = []
-    for one in comparison.compared["accuracy"]:
-        falls = {
-            method: sum(value <= statistics.median(found.values()) - FALL for value in found.values())
-            for method, found in one.values.items()
-        }
-        names = [f"{method} ({count} of {len(one.values[method])})" for method, count in falls.items() if count]
+    for ground in comparison.grounds:
+        counts = {m: sum(bool(one.summary) for one in trials.values()) for m, trials in ground.trials.items()}
+        names = [f"{method} ({count} of {counts[method]})" for method, count in ground.failing[comparison.side].items()]
         if names:
             told.append(
-                f"On {one.ground.name} seeds fail, {FALL} points or more below the method's median: {listed(names)}."
+                f"On {ground.name} seeds fail, {FALL} points or more below the method's median: {listed(names)}."
             )
     return told
 

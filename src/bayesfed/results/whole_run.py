@@ -144,7 +144,7 @@ def sent_until(run: RunRecord, curve: Curve, accuracy: float) -> Found:
 def validation(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
     """Find a metric of the last round on validation images: the server's, or of a personal method the clients'.
 
-    It is of the average over weight samples where there is one. Of several models of clients the most accurate counts.
+    It is of what the method predicts with, as in `predictive`. Of several models of clients the most accurate counts.
     """
     if "validation" not in summary:
         return NO_VALIDATION
@@ -153,7 +153,8 @@ def validation(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
         return "not tested on validation images"
     plain = [model for model in models if not model.endswith("_sampled")] or list(models)
     best = max(plain, key=lambda model: number(models[model].get("accuracy")) or 0.0)
-    value = number(models.get(f"{best}_sampled", models[best]).get(name))
+    named = None if personal else models.get(summary.get("predictive", ""))
+    value = number((named or models.get(f"{best}_sampled", models[best])).get(name))
     return "not a number" if value is None else value
 
 
@@ -165,7 +166,7 @@ def spread(summary: Mapping[str, Any], statistic: Statistic) -> Found:
     values = sorted(value for value in known if value is not None)
     if not values:
         return next(iter(block.get("missing", {}).values()), UNRECORDED)
-    return statistics.pstdev(values) if statistic.of == "sd" else statistics.fmean(values[: -(-len(values) // 10)])
+    return statistics.pstdev(values) if statistic.of == "sd" else statistics.fmean(values[: tenth(values)])
 
 
 def computed_later(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
@@ -179,3 +180,8 @@ def of_mean_network(statistic: Statistic, runs: Sequence[RunRecord]) -> str:
         return ""
     sampled = any(run.summary and "accuracy" in run.measured("global_sampled") for run in runs)
     return f"{MEAN_NETWORK}; the average over weight samples: {PREDICTIVE}_{statistic.of}_{statistic.name}" * sampled
+
+
+def tenth(clients: Sequence[object]) -> int:
+    """Count a tenth of the clients, at least one of them."""
+    return -(-len(clients) // 10)
