@@ -135,6 +135,9 @@ def test_the_deep_ensemble_mixes_members_of_their_own(mapping: Make, data_dir: P
 
 
 @pytest.mark.usefixtures("modules")
-def test_the_deep_ensemble_refuses_batchnorm(mapping: Make, data_dir: Path) -> None:
-    with pytest.raises(InputError, match=r"^models\.global: a deep ensemble needs a network without BatchNorm"):
-        federation(mapping("fedavg_deep_ensemble", models={"global": "normalised"}), data_dir)
+@pytest.mark.parametrize(
+    ("name", "what"), [("fedavg_deep_ensemble", "a deep ensemble"), ("fedavg_ensemble", "an ensemble of clients")]
+)
+def test_ensembles_refuse_batchnorm(name: str, what: str, mapping: Make, data_dir: Path) -> None:
+    with pytest.raises(InputError, match=rf"^models\.global: {what} needs a network without BatchNorm"):
+        federation(mapping(name, models={"global": "normalised"}), data_dir)

@@ -11,6 +11,8 @@ from helpers.playing import federation, play, tensors
 from helpers.quadratics import SCALARS, Quadratics, make
 from torch import Tensor
 
+from bayesfed.engine.federation import SERVER
+from bayesfed.methods import fedlap_cov
 from bayesfed.methods.node import Batch, Learner, Node
 from bayesfed.methods.steps import gauss_newton
 
@@ -200,3 +202,19 @@ def test_fedlap_cov_measures_the_clients_own_images_once(mapping: Make, data_dir
     assert not torch.equal(*sums)
     assert all((each >= 0).all() for each in sums)
     assert (sums[0].sum() / sums[1].sum()).item() == pytest.approx(1, abs=0.3)
+
+
+@pytest.mark.usefixtures("modules")
+def test_fedlap_cov_draws_no_scales_of_normalisation(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = federation(mapping("fedlap_cov", models={"global": "normalised"}), data_dir)
+    server = of.node(SERVER, 1)
+    server.state = play(of, 1).server
+    drawn: list[Tensor] = []
+    monkeypatch.setattr(fedlap_cov, "softmax_average", lambda name, model, draw, *more: drawn.append(draw()))
+    of.method.server_predictors(server)
+    away = (drawn[0] - server["theta"]).abs()
+    assert server.scaling is not None
+    assert not away[server.scaling].any()
+    assert (away[~server.scaling] > 0).all()

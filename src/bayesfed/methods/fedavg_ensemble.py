@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.methods.method import Update, stacked
+from bayesfed.methods.method import Ground, Update, stacked
 from bayesfed.methods.node import GLOBAL, SAMPLED, Node, State
 from bayesfed.methods.predictors import Predictor
 
@@ -25,6 +25,10 @@ class FedAvgEnsemble(FedAvg):
     name = "fedavg_ensemble"
     label = "FedAvg ensemble"
     revision = 1
+
+    def unfit(self, ground: Ground) -> str:
+        """Refuse networks with BatchNorm: a member would need the statistics of its client, and the engine averages them."""
+        return "models.global: an ensemble of clients needs a network without BatchNorm" if ground.batchwise else ""
 
     def message(self, server: Node, client: int) -> State:
         return {"theta": server["theta"]}

@@ -111,7 +111,7 @@ class FedLapCov(FedLap):
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         def draw() -> Tensor:
             theta = server["theta"]
-            return theta + server.noise(theta) * server["S"].rsqrt().to(theta.dtype)
+            return theta + server.weights(server.noise(theta), 0) * server["S"].rsqrt().to(theta.dtype)
 
         return [*super().server_predictors(server), softmax_average(GLOBAL, server.model, draw, SAMPLES, ("test",))]
 
