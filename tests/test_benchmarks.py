@@ -135,13 +135,13 @@ def test_the_judge_of_a_draw_knows_which_classes_a_client_has() -> None:
     assert found["classes"] == pytest.approx((4 * 16 / 10 + 2 * 2) / 6)
 
 
-def test_a_draw_is_ranked_among_many() -> None:
+def test_a_sampled_partition_is_ranked_among_many() -> None:
     many = pd.DataFrame(
         {"largest_percent": [10.0, 20, 30, 40], "classes": [1.0, 2, 3, 4], "judged_percent": [90.0, 80, 70, 60]}
     )
     named = pd.DataFrame({"largest_percent": [25.0], "classes": [1.5], "judged_percent": [95.0]}, index=["seed 0"])
     found = sampled_partitions.table(many, named)
-    assert found.loc["50 % of 4 draws are below", "largest_percent"] == 25
+    assert found.loc["50 % of 4 sampled partitions are below", "largest_percent"] == 25
     assert list(found.loc["seed 0", list(sampled_partitions.COLUMNS.values())]) == [50, 25, 100]
 
 

@@ -56,10 +56,10 @@ def mean_log_shares(run: LoadedRun, classes: int) -> NDArray[np.float64]:
 
 
 def told(run: Run) -> str:
-    """Return a run's method, with the options that are not the default, and whether its rate changes over rounds."""
+    """Return a run's method, with its options that are no defaults, and whether its learning rate changes over rounds."""
     usual = vars(type(run.options)())
     changed = [f"{key} {value}" for key, value in vars(run.options).items() if value != usual[key]]
-    return ", ".join([run.method, *changed, *(["rate by a schedule"] if run.schedule.varies else [])])
+    return ", ".join([run.method, *changed, *(["learning rate by a schedule"] if run.schedule.varies else [])])
 
 
 def row(logits: NDArray[np.float32], labels: NDArray[np.int64], shares: NDArray[np.float64]) -> dict[str, float]:

@@ -21,7 +21,11 @@ ROOT = Path(__file__).parents[2]
 
 # Experiments in which HBFL's networks and rounds are Table 1's, but for the method; the second config's have fewer rounds.
 CONFIGS = {"paper": ("ablation", "by_adam", "falling_rate", "falling_once"), "hbfl-readings": ("readings", "falling")}
-RATES = {"falling_rate": ", falling rate", "falling": ", falling rate", "falling_once": ", rate falls once"}
+RATES = {
+    "falling_rate": ", falling learning rate",
+    "falling": ", falling learning rate",
+    "falling_once": ", learning rate falls once",
+}
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "100": "IID", "0.05": "Non-IID"}
 PAIRS = (
     ("HBFL", "FML"),
@@ -29,8 +33,8 @@ PAIRS = (
     ("HBFL", "FML Adam"),
     ("HBFL", "FML uniform Adam"),
     ("HBFL", "FML uniform"),
-    ("HBFL", "FML uniform, falling rate"),
-    ("HBFL", "FML uniform, rate falls once"),
+    ("HBFL", "FML uniform, falling learning rate"),
+    ("HBFL", "FML uniform, learning rate falls once"),
     ("HBFL", "FedAvg Adam"),
     ("HBFL SGD", "FedAvg"),
     ("FedAvg", "FML"),

@@ -4,11 +4,11 @@ nothing is trained.
     python -m analyses.hbfl.sampled_partitions RUN [--data data]
 
 RUN is a finished run at alpha 100 with its checkpoint, whose clients so have all classes alike. Its global model judges each
-draw: to its class probabilities of a client's test images the client's own class shares are given as the prior (Bayes'
-rule), and its accuracy on a client's shard is what as good a network reaches there that has learned no more of the client
-than which classes it has. Over many draws, and for the seeds of the tables and of `config/hbfl-readings.yaml`: the largest
-client's share of all training images, how many classes the client of an image has, and the clients' mean accuracy by the
-judge.
+sampled partition: to its class probabilities of a client's test images the client's own class shares are given as the prior
+(Bayes' rule), and its accuracy on a client's shard is what as good a network reaches there that has learned no more of the
+client than which classes it has. Over many sampled partitions, and for the seeds of the tables and of
+`config/hbfl-readings.yaml`: the largest client's share of all training images, how many classes the client of an image has,
+and the clients' mean accuracy by the judge.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from bayesfed.data.schemes import Dirichlet, Indices, Partition, divide
 from bayesfed.results.run_records import RunRecord
 
 PATH = Path(__file__).with_name("sampled_partitions.csv")
-FIVE_ROUNDS = "draws of five rounds"
-SEEDS = {"tables": (0, 1, 2), "readings": (97, 98, 99), FIVE_ROUNDS: tuple(range(80, 90))}
-FIRST = 1000  # the seed of the first of many draws: none that has a run
+FIVE_ROUNDS = "runs of five rounds"
+SEEDS = {"tables": (0, 1, 2), "search": (97, 98, 99), FIVE_ROUNDS: tuple(range(80, 90))}
+FIRST = 1000  # the seed of the first of many sampled partitions: none that has a run
 ALPHA, DRAWS = 0.05, 2000
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 COLUMNS = {
@@ -69,8 +69,10 @@ def row(log_p: NDArray[np.float64], train: Indices, test: Indices, partition: Pa
 
 
 def table(many: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
-    """Quantiles of many draws, then the named ones, each with the share of the many that lie below it."""
-    quantiles = many.quantile(list(QUANTILES)).rename(lambda q: f"{100 * q:g} % of {len(many)} draws are below")
+    """Quantiles of many sampled partitions, then the named ones, each with the share of the many that lie below it."""
+    quantiles = many.quantile(list(QUANTILES)).rename(
+        lambda q: f"{100 * q:g} % of {len(many)} sampled partitions are below"
+    )
     below = {there: [100 * (many[name] < value).mean() for value in named[name]] for name, there in COLUMNS.items()}
     return pd.concat([quantiles, named.assign(**below)]).round(1).rename_axis("draw")
 
@@ -81,7 +83,7 @@ def named(seed: int, what: str) -> str:
 
 
 def goes_with() -> pd.DataFrame:
-    """Correlation, over the draws of five rounds, of each measure with the best accuracy of FML's and HBFL's global models
+    """Correlation, over the runs of five rounds, of each measure with the best accuracy of FML's and HBFL's global models
     and with HBFL's lead; from the table here and the records under `results/`."""
     reached: dict[str, dict[str, float]] = {}
     for cell, folder in finished_runs.cells("hbfl-readings"):
