@@ -112,23 +112,23 @@ def columns_of(name: str, heads: dict[str, str]) -> str:
 def draws() -> str:
     """Tabulate how usual sampled partitions of HBFL are, and which of their properties go together."""
     heads = {"draw": "CIFAR-10, alpha 0.05, ten clients", "largest_percent": "largest client's share of the images, %",
-             "draws_with_a_smaller_percent": "of draws that are below, %", "classes": "classes of an image's client",
-             "draws_with_fewer_classes_percent": "of draws that are below, %", "judged_percent": "clients by the judge, %",
-             "draws_with_lower_percent": "of draws that are below, %"}  # fmt: skip
+             "draws_with_a_smaller_percent": "of sampled partitions that are below, %", "classes": "classes of an image's client",
+             "draws_with_fewer_classes_percent": "of sampled partitions that are below, %", "judged_percent": "clients by the judge, %",
+             "draws_with_lower_percent": "of sampled partitions that are below, %"}  # fmt: skip
     found = measured.goes_with()
     names = [heads[measure] for measure in found.index]
     correlations = [
         [name, *(f"{value:+.2f}" for value in row)] for name, row in zip(names, found.to_numpy(), strict=True)
     ]
     return columns_of("sampled_partitions.csv", heads) + table(
-        ["correlation over ten draws, five rounds", *found.columns], correlations
+        ["correlation over ten sampled partitions, five rounds", *found.columns], correlations
     )
 
 
 def classes() -> str:
     """Tabulate what global models of HBFL's clients know of their classes."""
     heads = {"method": "method", "dataset": "data", "alpha": "alpha", "rounds": "rounds", "run": "run", "all": "all, %",
-             "all_in_balance": "all, in balance, %", "classes_below_5": "classes below 5 %", "mean_logit": "mean logit",
+             "all_in_balance": "all, classes equal, %", "classes_below_5": "classes below 5 %", "mean_logit": "mean logit",
              "logits_in_bf16": "all, logits in bf16, %", "by_shares": "numbers by clients' shares, correlation",
              "slope": "slope"}  # fmt: skip
     return columns_of("class_bias.csv", heads)
@@ -137,7 +137,7 @@ def classes() -> str:
 def shards() -> str:
     """Return how well rules of cutting fit what HBFL publishes."""
     heads = {"dataset": "data", "rule": "rule", "sets": "sets of sizes that fit", "chi_square": "chi-square of the likeliest",
-             "probability": "probability that a draw fits", "sizes": "the likeliest sizes"}  # fmt: skip
+             "probability": "probability that a sampled partition fits", "sizes": "the likeliest sizes"}  # fmt: skip
     return columns_of("shard_sizes.csv", heads)
 
 
