@@ -91,6 +91,13 @@ def test_a_method_is_as_the_comparison_has_it_unless_options_are_given() -> None
         "FedAvg lr=0.5 momentum=0": {"name": "fedavg", "lr": 0.5, "momentum": 0},
         "FedLap": {"name": "fedlap"},
     }
+    # Of one label: each by its own name where another has it.
+    own = Request(methods=("feddyn:lr=0.1", "own_feddyn:lr=0.1"), plugins=str(PROJECT / "examples/own_plugins"))
+    plugins.use(own.plugins)
+    assert own.asked == {
+        "FedDyn lr=0.1": {"name": "feddyn", "lr": 0.1},
+        "own_feddyn lr=0.1": {"name": "own_feddyn", "lr": 0.1},
+    }
     planned = compared.plan(Request(methods=("fedavg:lr=0.5",), seeds=1, grounds=("digits-harsh",)))
     assert planned.missing == {"digits-harsh": ["FedAvg lr=0.5"]}
     folders = {cell["method"]: cell["folder"] for cell in planned.cells if cell["experiment"] == "digits-harsh"}
@@ -104,6 +111,7 @@ def test_a_method_of_ones_own_beside_all_others() -> None:
     planned = compared.plan(request)
     assert planned.missing == {"digits-harsh": ["FedDyn"]}
     stored = [cell for cell in planned.cells if cell["method"] == "FedAvg" and cell["experiment"] == "digits-harsh"]
+    assert len(stored) == 1
     assert all(compared.finished(cell["folder"]) for cell in stored)  # plugins change no key of other methods
 
 
@@ -116,6 +124,8 @@ def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     shown = [cell for cell in planned.cells if cell["experiment"] == "digits-alpha0.5-mlp"]
     assert {(cell["rounds"], cell["clients"], cell["alpha"], cell["model"]) for cell in shown} == {(3, 4, "0.5", "mlp")}
     assert Request(methods=(), dataset="digits").own_ground[0] == "digits-alpha0.1-mlp200"
+    assert not request.untuned  # the comparison has chosen options on digits
+    assert Request(methods=(), dataset="mnist").untuned
 
 
 @pytest.mark.parametrize(
@@ -128,6 +138,8 @@ def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
         (["fedavg:lf=1", "--ground", "digits-harsh"], "method.lf: unknown key"),
         (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "--seeds 0: it is too small; give 1 or more"),
         (["fedavg", "--ground", "digits-harsh", "--dataset", "digits"], "--dataset: it is of a ground of your own"),
+        (["fedavg", "--ground", "digits-harsh", "--alpha", "0.1"], "--alpha: it is of a ground of your own; give --dataset, too"),
+        (["fedavg", "--ground", "digits-harsh", "--rounds", "3"], "--rounds: it is of a ground of your own; give --dataset, too"),
         (["fedavg", "--dataset", "mnist"], "--model: give the network for mnist"),
         (["bnfed", "--dataset", "digits", "--model", "mlp"], "BNFed matches the neurons of one hidden layer"),
         (["fedavg", "--ground", "digits-harsh", "--plugins", "nowhere"], "plugins: there is no folder 'nowhere'"),
@@ -143,7 +155,7 @@ def test_a_wrong_call_gets_one_line(arguments: list[str], told: str, capsys: pyt
 def test_a_ground_without_records_is_refused(project: Path) -> None:
     for path in (project / compared.STORED).rglob("summary.json"):
         path.unlink()
-    with pytest.raises(InputError, match=r"no finished run of digits-harsh; restore the records"):
+    with pytest.raises(InputError, match=r"no finished run of digits-harsh here; take a ground that has some"):
         compared.plan(Request(methods=("fedprox",), grounds=("digits-harsh",)))
 
 

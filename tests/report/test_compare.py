@@ -11,6 +11,7 @@ from helpers.comparing import finish, history
 
 import bayesfed as bf
 from bayesfed import cli
+from bayesfed.core.errors import InputError
 from bayesfed.plan import compared
 from bayesfed.runs import run_folder
 from bayesfed.runs.packing import PACKED
@@ -58,6 +59,8 @@ def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]
     assert table.loc[("global", "FedProx"), "nll_difference"] == pytest.approx(-0.1)
     assert "Global model, FedProx − FedAvg" in str(found)
     assert any("FedProx is most accurate" in line for line in found.statements)
+    assert "\nBrier: Brier score, last round.\n" in str(found)
+    assert "nobody has tuned" not in Path("reports/compare.html").read_text()
     records = sorted(path.parent for path in compared.OWN.rglob(run_folder.SUMMARY))
     assert len(records) == 2
     assert all((record / PACKED).exists() for record in records)
@@ -79,14 +82,40 @@ def test_a_ground_of_ones_own_names_what_is_left_out(
     calls: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = bf.compare("fedavg", dataset="digits", model="mlp", alpha=0.5, rounds=2, seeds=1)
-    assert "BNFed is left out: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "BNFed is left out: " in said
+    assert "which nobody has tuned on this dataset" in said
+    assert "which nobody has tuned on this dataset" in Path("reports/compare.html").read_text()
     assert {"FedAvg", "HBFL", "pFedGP"} <= set(found.table["method"])
 
 
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", "bayesfed: compare: training failed; then"),
+        (
+            "round 0 of 2\nbayesfed: method 'mine': no\nmore\n",
+            "bayesfed: compare: training failed: method 'mine': no; then",
+        ),
+    ],
+)
 def test_failed_training_ends_in_one_line(
-    calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    log: str, told: str, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
-    with pytest.raises(SystemExit, match=r"bayesfed: compare: training failed"):
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        path = compared.OWN.parent / "logs/train/of/mine.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(log)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(SystemExit) as ended:
         cli.comparing.compare(cli.parser().parse_args(["compare", "fedprox", "--ground", "digits-harsh"]))
+    assert str(ended.value).startswith(told)
+    assert calls == []
+
+
+def test_methods_are_named(calls: list[list[str]]) -> None:
+    with pytest.raises(InputError, match="FedAvg: a method is a name here"):
+        bf.compare(bf.methods.FedAvg(), ground="digits-harsh")  # type: ignore[arg-type]
     assert calls == []

@@ -46,7 +46,7 @@ def test_each_column_is_of_the_record(tmp_path: Path) -> None:
     assert value(ground, "ood") == pytest.approx(0.89)
     assert value(ground, "ood", "personal") == pytest.approx(0.45)
     assert value(ground, "megabytes") == 2 * ROUNDS
-    assert value(ground, "seconds") == 3.0
+    assert value(ground, "time") == 3.0
     assert value(ground, "computation") == 2.0
     assert value(ground, "passes") == "not in its record"
 
@@ -81,16 +81,18 @@ def test_bytes_are_counted_to_a_share_of_the_baseline(tmp_path: Path) -> None:
 
 def test_time_is_compared_on_the_same_hardware_alone(tmp_path: Path) -> None:
     ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "provenance": {"hardware": "another"}})
-    assert value(ground, "seconds") == "on other hardware"
+    assert value(ground, "time") == "on other hardware"
+    ground = ground_of(tmp_path / "b", FedAvg={"level": 0.8}, Mine={"level": 0.9, "provenance": {"threads": 2}})
+    assert value(ground, "time") == "by another number of threads"
 
 
 def test_time_is_the_cores_on_a_cpu_and_the_clocks_on_a_gpu(tmp_path: Path) -> None:
     on_gpu = {"provenance": {"device": "cuda"}}
     for name, more, expected in (("cpu", {}, 3.0), ("gpu", on_gpu, (2 * 3 + 1) / (2 * 1 + 1))):
         ground = ground_of(tmp_path / name, FedAvg={"level": 0.8, **more}, Mine={"level": 0.9, "seconds": 3.0, **more})
-        assert value(ground, "seconds") == pytest.approx(expected)
+        assert value(ground, "time") == pytest.approx(expected)
     before = {"level": 0.9, "cpu_seconds": None}
-    assert value(ground_of(tmp_path / "old", FedAvg={"level": 0.8}, Mine=before), "seconds") == "not in its record"
+    assert value(ground_of(tmp_path / "old", FedAvg={"level": 0.8}, Mine=before), "time") == "not in its record"
 
 
 def test_of_several_client_models_all_seeds_count_by_the_same(tmp_path: Path) -> None:
@@ -112,6 +114,18 @@ def test_a_method_has_the_sides_that_its_record_has(tmp_path: Path) -> None:
     assert ground.methods("global") == ["FedAvg"]
     assert ground.methods("personal") == ["FedAvg", "Mine"]
     assert len(ground.trials["Mine"]["0"].run.client_models) == 1
+
+
+def test_a_method_whose_clients_predict_nothing_has_no_personal_side(tmp_path: Path) -> None:
+    """Its record has a place for each client's accuracy, and none in it; nor has it a mean over them."""
+    cells = [cell("g", name, 0) for name in ("FedAvg", "Mine")]
+    finish(tmp_path / cells[0]["folder"], history(0.8))
+    finish(tmp_path / cells[1]["folder"], [row for row in history(0.9) if row.model == "global"])
+    (ground,) = of.load(
+        cells, {one["folder"]: 1 for one in cells}, "FedAvg", lambda folder: RunRecord(tmp_path / folder)
+    )
+    assert ground.methods("global") == ["FedAvg", "Mine"]
+    assert ground.methods("personal") == ["FedAvg"]
 
 
 def test_a_diverged_run_says_so(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     alone = of(tmp_path / "a", harsh={"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]})
     assert statements.of(alone) == [
         "Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
-        "the clients on harsh, at the cost of FedAvg.",
+        "the clients on harsh, and costs what FedAvg does.",
         "Better than FedAvg on harsh: in accuracy Mine; in ECE Mine; in OOD detection Mine; in the worst tenth of "
         "the clients Mine.",
     ]
     alone.compared["megabytes"][0].means["Mine"] *= 2
     assert statements.price(alone, "Mine") == ", with 2.0 times the bytes of FedAvg"
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
+    assert statements.of(of(tmp_path / "f", harsh={"FedAvg": [0.8], "Mine": [0.9]})) == [statements.ONE_SEED]
     assert statements.by_side([alone]).keys() == {"Global model"}
     assert statements.lines([alone])[0].startswith("Global model: Mine is most accurate, ")
     good, bad = [0.8, 0.81, 0.83], [0.5, 0.51, 0.53]

@@ -25,16 +25,20 @@ def add(commands: Commands) -> None:
         "methods", nargs="+", metavar="METHOD", help="method, or `name:key=value,...` for options of your choice"
     )
     sub.add_argument(
-        "--ground", nargs="+", default=[], metavar="NAME", help="ground of the comparison; default: mnist-harsh"
+        "--ground",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="ground of the comparison (docs/guides/compare.md); default: mnist-harsh",
     )
     sub.add_argument("--seeds", type=int, default=5, metavar="N", help="number of seeds, from 0; default: 5")
     arguments.plugins(sub)
     own = "of a ground of your own, on which all methods are trained"
     sub.add_argument("--dataset", metavar="NAME", help=f"dataset {own}; default: none")
-    sub.add_argument("--alpha", type=float, default=0.1, metavar="A", help="its Dirichlet alpha; default: 0.1")
-    sub.add_argument("--clients", type=int, default=10, metavar="N", help="its number of clients; default: 10")
+    sub.add_argument("--alpha", type=float, metavar="A", help="its Dirichlet alpha; default: 0.1")
+    sub.add_argument("--clients", type=int, metavar="N", help="its number of clients; default: 10")
     sub.add_argument("--model", metavar="NAME", help="its network; default: that of the dataset's ground")
-    sub.add_argument("--rounds", type=int, default=50, metavar="N", help="its number of rounds; default: 50")
+    sub.add_argument("--rounds", type=int, metavar="N", help="its number of rounds; default: 50")
     sub.add_argument("--cores", default="all", metavar="N", help="number of cores; default: all")
     sub.add_argument("--gpus", type=int, metavar="N", help="number of runs on GPUs at once; default: by the cores")
     sub.add_argument("--profile", type=path, metavar="DIR", help="profile of Snakemake, as for Slurm; default: none")

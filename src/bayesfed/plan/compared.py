@@ -26,6 +26,7 @@ STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
 WORKFLOW = Path("workflow/Snakefile")
 SEARCHED = [100]  # seeds of the searches, as config/comparison.yaml has them
 FIRST = "mnist-harsh"  # the ground of a call that names none
+ALPHA, CLIENTS, ROUNDS = 0.1, 10, 50  # of a ground of one's own, where the call does not say
 
 Block = dict[str, Any]
 
@@ -39,10 +40,10 @@ class Request:
     seeds: int = 5
     plugins: str | None = None
     dataset: str | None = None
-    alpha: float = 0.1
-    clients: int = 10
+    alpha: float | None = None
+    clients: int | None = None
     model: str | None = None
-    rounds: int = 50
+    rounds: int | None = None
     paper: Mapping[str, Any] = field(default_factory=lambda: planning.read_paper(PAPER, {}))
 
     @property
@@ -52,21 +53,30 @@ class Request:
 
     @cached_property
     def asked(self) -> dict[str, Block]:
-        """The methods of the call: label -> block of the config; an empty one for a method as the comparison has it."""
-        return dict(self.method(text) for text in self.methods)
+        """The methods of the call: label -> block of the config; an empty one for a method as the comparison has it.
 
-    def method(self, text: str) -> tuple[str, Block]:
-        """Read a method of the call."""
+        A method whose label another one has goes by its name.
+        """
         from bayesfed import methods
 
-        name, colon, given = text.partition(":")
-        method = methods.get(name)
-        options = options_of(given, text) if colon else {}
-        labels = {block["name"]: label for label, block in self.paper["methods"].items() if not label.endswith(PLAIN)}
-        if not options and name in labels:
-            return labels[name], {}
-        label = " ".join([method.label, *(f"{key}={value}" for key, value in options.items())])
-        return name if label in self.paper["methods"] else label, {"name": name, **options}
+        ours = {block["name"]: label for label, block in self.paper["methods"].items() if not label.endswith(PLAIN)}
+        whose = {label: name for name, label in ours.items()}  # label -> the method that has it
+        found: dict[str, Block] = {}
+        for text in self.methods:
+            name, colon, given = text.partition(":")
+            label, options = methods.get(name).label, options_of(given, text) if colon else {}
+            if not options and name in ours:
+                found[ours[name]] = {}
+                continue
+            shown = label if whose.setdefault(label, name) == name else name
+            found[" ".join([shown, *(f"{key}={value}" for key, value in options.items())])] = {"name": name, **options}
+        return found
+
+    @property
+    def untuned(self) -> bool:
+        """True on a ground of one's own whose dataset has no searches: its methods have their defaults."""
+        tuned = {rule["where"].get("dataset") for rule in self.paper["given"] if "method" in rule["where"]}
+        return self.dataset is not None and self.dataset not in tuned
 
     @cached_property
     def own_ground(self) -> tuple[str, Block]:
@@ -77,12 +87,13 @@ class Request:
         model = self.model or models.get(self.dataset)
         if model is None:
             raise InputError(f"--model: give the network for {self.dataset}; `bayesfed list models` names them")
-        name = f"{self.dataset}-alpha{self.alpha:g}-{model}".lower()
-        axes = {"dataset": [self.dataset], "models.global": [model], "partition.alpha": [self.alpha]}
+        alpha = ALPHA if self.alpha is None else self.alpha
+        name = f"{self.dataset}-alpha{alpha:g}-{model}".lower()
+        axes = {"dataset": [self.dataset], "models.global": [model], "partition.alpha": [alpha]}
         return name, {
             "axes": axes,
-            "partition": {"clients": self.clients},
-            "rounds": self.rounds,
+            "partition": {"clients": CLIENTS if self.clients is None else self.clients},
+            "rounds": ROUNDS if self.rounds is None else self.rounds,
         }
 
     def networks(self, labels: Sequence[str]) -> Block:
@@ -174,6 +185,9 @@ def check(request: Request) -> None:
         raise InputError(f"--seeds {request.seeds}: it is too small; give 1 or more")
     if request.dataset and request.grounds:
         raise InputError("--dataset: it is of a ground of your own; give that, or --ground")
+    for name in () if request.dataset else ("alpha", "clients", "model", "rounds"):
+        if getattr(request, name) is not None:
+            raise InputError(f"--{name}: it is of a ground of your own; give --dataset, too")
     for name in () if request.dataset else request.grounds or (FIRST,):
         if name not in request.known:
             hint = nearest(name, request.known) if request.known else "the comparison has none yet"
@@ -213,8 +227,8 @@ class Planned:
             of_ground = [cell for cell in self.cells if cell["experiment"] == ground and cell["method"] in stored]
             if not any(finished(cell["folder"]) for cell in of_ground):
                 raise InputError(
-                    f"{STORED}: no finished run of {ground}; restore the records (git checkout), or train them: "
-                    "snakemake --cores all --configfile config/comparison.yaml"
+                    f"{STORED}: no finished run of {ground} here; take a ground that has some, restore records (git checkout), "
+                    "or train them: snakemake --cores all --configfile config/comparison.yaml"
                 )
 
     def write_config(self) -> Path:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayesfed.core import files
+from bayesfed.core.errors import InputError
 from bayesfed.plan import compared
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("reports", f"{NAME}.html")
+SAYS = "bayesfed: "  # begins what a command says of a wrong input
+UNTUNED = (
+    "Methods run with their default options here, which nobody has tuned on this dataset: a difference may be one of learning "
+    "rates. Tune yours and those that you compare it with, and give what you found: fedavg:lr=0.1"
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Result:
                 head, rows = grounds_files.differences(side, method, baseline)
                 parts += [(f"{grounds.SIDES[side.side]}, {method} − {baseline}", head, rows)] if rows else []
         texts = [f"{title}\n{grounds_files.as_text(head, rows)}" for title, head, rows in parts]
-        return "\n\n".join([*texts, grounds_files.MARKS, "\n".join(self.statements)])
+        return "\n\n".join([*texts, grounds_files.MARKS, grounds_files.legend(self.sides), "\n".join(self.statements)])
 
 
 def compare(
@@ -64,10 +71,10 @@ def compare(
     seeds: int = 5,
     plugins: str | os.PathLike[str] | None = None,
     dataset: str | None = None,
-    alpha: float = 0.1,
-    clients: int = 10,
+    alpha: float | None = None,
+    clients: int | None = None,
     model: str | None = None,
-    rounds: int = 50,
+    rounds: int | None = None,
     cores: int | str = "all",
     gpus: int | None = None,
     profile: str | os.PathLike[str] | None = None,
@@ -75,9 +82,12 @@ def compare(
     """Train what is missing of methods on grounds, through the workflow, and compare it with all stored records.
 
     A method is `name`, or `name:key=value,...`. With `dataset` it is a ground of one's own, on which all methods are
-    trained that can run there. Files go to results/compare/, the page to reports/compare.html. Raises InputError for
-    a wrong call, RuntimeError where training failed.
+    trained that can run there; alpha, clients, model and rounds are of such a one. Files go to results/compare/, the page
+    to reports/compare.html. Raises InputError for a wrong call, RuntimeError where training failed.
     """
+    for method in methods:
+        if not isinstance(method, str):
+            raise InputError(f"{type(method).__name__}: a method is a name here, as in 'fedavg:lr=0.1'")
     request = Request(
         methods=methods,
         grounds=(ground,) if isinstance(ground, str) else tuple(ground),
@@ -92,6 +102,8 @@ def compare(
     planned = compared.plan(request)
     for label, why in request.refused.items() if dataset else ():
         print(f"{label} is left out: {why}", file=sys.stderr)
+    if request.untuned:
+        print(UNTUNED, file=sys.stderr)
     if planned.missing:
         train(planned, cores, gpus, profile)
     return result(planned)
@@ -103,10 +115,24 @@ def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | o
     command += ["--configfile", planned.write_config().as_posix()]
     command += ["--resources", f"gpu={gpus}"] if gpus is not None else []
     command += ["--workflow-profile", os.fspath(profile)] if profile is not None else []
+    started = time.time()
     if subprocess.run(command).returncode:
-        raise RuntimeError("compare: training failed, see above; the same command goes on from there")
+        why = reason(started)
+        raise RuntimeError(
+            f"compare: training failed{f': {why}' if why else ''}; then the same command goes on from there"
+        )
     for folder in planned.own:
         run_folder.pack_record(OWN / folder)
+
+
+def reason(since: float) -> str:
+    """Return what the last log that was written since a time ends with: one line on what is wrong; "" for none."""
+    logs = [path for path in OWN.parent.glob("logs/**/*.log") if path.stat().st_mtime >= since]
+    for path in sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if told := [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS)]:
+            return told[-1]
+    return ""
 
 
 def result(planned: Planned) -> Result:
@@ -120,6 +146,9 @@ def result(planned: Planned) -> Result:
     baseline, asked = grounds.baseline_of(planned.request.paper["methods"]), list(planned.request.asked)
     found = grounds.load(planned.cells, planned.costs, baseline, run_of)
     searched = searches.load(planned.cells, lambda folder: run_of(folder).summary)
-    sides = [paired.Comparison(found, side) for side in grounds.SIDES]
-    files.write_text(PAGE, grounds_page.page(sides, searched, "Methods compared", asked))
+    sides, notice = (
+        [paired.Comparison(found, side) for side in grounds.SIDES],
+        UNTUNED if planned.request.untuned else "",
+    )
+    files.write_text(PAGE, grounds_page.page(sides, searched, "Methods compared", asked, notice))
     return Result(sides, asked, [*grounds_files.write(sides, OWN.parent), PAGE])

@@ -26,7 +26,11 @@ SEARCH = "search"  # begins the names of experiments in which configurations are
 SIDES = {"global": "Global model", "personal": "Personal models"}
 SHARE = 0.95  # of the baseline's accuracy: bytes are counted until that is reached, too
 FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
-OTHER_HARDWARE, NO_BASELINE = "on other hardware", "no run of the baseline"
+OTHER_HARDWARE, OTHER_THREADS, NO_BASELINE = (
+    "on other hardware",
+    "by another number of threads",
+    "no run of the baseline",
+)
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,7 @@ class Ground:
 
     def methods(self, side: str) -> list[str]:
         """List the methods with a finished run that have this side."""
-        block = "global" if side == "global" else "clients"
-        return [
-            method
-            for method, trials in self.trials.items()
-            if any(
-                (one.summary.get(block) or {}).get("accuracy_last5") or _whole(one, block) for one in trials.values()
-            )
-        ]
+        return [method for method, trials in self.trials.items() if any(has(one, side) for one in trials.values())]
 
     @cached_property
     def target(self) -> Mapping[str, float]:
@@ -147,16 +144,15 @@ class Ground:
         other = self.trials.get(self.baseline, {}).get(trial.seed)
         if other is None or not other.summary:
             return NO_BASELINE
-        by = ("device", "hardware", "threads", "precision")
-        same = all(trial.run.provenance.get(name) == other.run.provenance.get(name) for name in by)
-        return other if same else OTHER_HARDWARE
+        made = trial.run.provenance, other.run.provenance
+        if any(made[0].get(name) != made[1].get(name) for name in ("device", "hardware", "precision")):
+            return OTHER_HARDWARE
+        return other if made[0].get("threads") == made[1].get("threads") else OTHER_THREADS
 
 
-def _whole(trial: Trial, block: str) -> bool:
-    """Return True if a run that diverged would have had a side: it has tested models of it."""
-    if not trial.summary.get("diverged"):
-        return False
-    return bool(trial.run.curves.get("global") if block == "global" else trial.run.mean_of_clients)
+def has(trial: Trial, side: str) -> bool:
+    """Return True if a finished run has tested models of a side, one that diverged included."""
+    return bool(trial.summary and (trial.run.curves.get("global") if side == "global" else trial.run.mean_of_clients))
 
 
 @dataclass(frozen=True)
@@ -256,7 +252,7 @@ COLUMNS = (
     Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients (of ten the worst one), last five rounds", worst_tenth, True, 2),
     Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
     Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
-    Column("seconds", "Time", "time of all rounds, tests included, baseline = 1, same seed and hardware: on a CPU what its cores spent, on a GPU what passed", seconds, decimals=2),
+    Column("time", "Time", "time of all rounds, tests included, baseline = 1, same seed and hardware: on a CPU what its cores spent, on a GPU what passed", seconds, decimals=2),
     Column("computation", "Compute", "multiply-adds of training, baseline = 1", computation, decimals=2),
     Column("passes", "Passes", "passes through networks for one prediction", passes, decimals=0),
 )  # fmt: skip

@@ -150,6 +150,12 @@ def tables(comparisons: Sequence[Comparison]) -> list[tuple[str, list[str], list
     ]
 
 
+def legend(comparisons: Sequence[Comparison]) -> str:
+    """Say what each column is that any table shows, a line a column."""
+    used = [column for one in comparisons for column in shown_columns(one.grounds, one.side)]
+    return "\n".join(f"{column.title}: {column.words}." for column in COLUMNS if column in used)
+
+
 def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     """Write `comparison.csv`, `.md`, `.tex`, `.png` and `.svg` into a folder; returns the files."""
     rows = [row for one in comparisons for row in numbers(one)]

@@ -17,6 +17,7 @@ LEADS = {
 IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "the worst tenth of the clients"}
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
 """The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
+ONE_SEED = "With one seed a difference cannot be told from chance."
 FEW = 3  # names at most, where more are counted
 
 
@@ -32,8 +33,12 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
 
 def of(comparison: Comparison) -> list[str]:
     """Return all statements on a side: who leads, who is better than the baseline, what Bayesian parts change, and whose
-    seeds fail.
+    seeds fail. Of one seed each nothing follows.
     """
+    if comparison.methods and not any(
+        apart.seeds > 1 for of in comparison.compared["accuracy"] for apart in of.differences.values()
+    ):
+        return [ONE_SEED] if len(comparison.methods) > 1 else []
     return [*leads(comparison), *gains(comparison), *parts(comparison), *failing(comparison)]
 
 
@@ -85,7 +90,7 @@ def price(comparison: Comparison, method: str) -> str:
             told += [f"{ratio} times the {words}"] if ratio != "1.0" else []
     if told:
         return f", with {listed(told)} of {baseline}"
-    return f", at the cost of {baseline}" if known else ""
+    return f", and costs what {baseline} does" if known else ""
 
 
 def gains(comparison: Comparison) -> list[str]:
