@@ -98,17 +98,28 @@ def parts_of(value: Any, known: dict[int, int]) -> int:
     return known[id(value)]
 
 
-def write_yaml(path: Path, value: Any, *, flow: bool | None = False) -> None:
-    """Write YAML whole, keys as they come; `flow`: as `default_flow_style` of PyYAML."""
+def yaml_text(value: Any, flow: bool | None = False) -> str:
+    """YAML, keys as they come; `flow`: as `default_flow_style` of PyYAML."""
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # five times as fast where it was built
-    write_text(path, yaml.dump(value, Dumper=dumper, sort_keys=False, default_flow_style=flow))
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, default_flow_style=flow))
+
+
+def write_yaml(path: Path, value: Any, *, flow: bool | None = False) -> None:
+    """Write `yaml_text` whole."""
+    write_text(path, yaml_text(value, flow))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write text whole."""
     write_bytes(path, text.encode())
+
+
+def write_changed(path: Path, text: str) -> None:
+    """Write text whole where the file has another: replacing hundreds of files takes a disk seconds."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -105,9 +105,9 @@ class ModuleNetwork:
             self._last_linear = called[-1] if called else None
             self._skeleton = module
             theta = vector(parameters.values())
-            self._examine(theta, images, generator)
             for value in parameters.values():  # only their places are needed from here on
                 value.data = value.data.new_empty(0)
+            self._examine(theta, images, generator)
             self._mine = threading.local()
         self._tried: set[int] = set()
         for count in (1, 2):
@@ -174,7 +174,6 @@ class ModuleNetwork:
             return logits.detach(), state
 
         self.random, self.probabilities = True, ""
-        moved = theta + MOVED * torch.randn(len(theta), generator=generator)
         for training, when in MODES:
             before = elsewhere()
             (logits, state), (again, _) = run(images, training), run(images, training)
@@ -189,8 +188,10 @@ class ModuleNetwork:
                 raise InputError(
                     f"in {when} it {what}; draw in training only, by dropout of torch.nn, or torch.rand and its like"
                 )
-            if are_probabilities(logits) and are_probabilities(run(images, training, moved)[0]):
-                self.probabilities = self.probabilities or when
+            if are_probabilities(logits):
+                moved = theta + MOVED * torch.randn(len(theta), generator=torch.Generator().manual_seed(2))
+                if are_probabilities(run(images, training, moved)[0]):
+                    self.probabilities = self.probabilities or when
         self.random = not torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
         for key, value in self.statistics.items():
             if torch.equal(value, state[key]):

@@ -73,7 +73,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
                     with naming(paper, name, named):
                         compatibility.check_counts(run)
                 printed_run = run if mapping == theirs else resolved(paper, name, named, theirs | {"seed": seed})
-                told = changes + differences(run, printed_run)
+                told = changes + ([] if printed_run is run else differences(run, printed_run))
                 cell = cell_of(paper, name, spec, named, asked, run, told)
                 told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
                 yield cell | told_foreign, run

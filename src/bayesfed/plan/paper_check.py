@@ -246,9 +246,9 @@ def check_claim(study: Study, claim: Mapping[str, Any]) -> None:
             raise InputError(f"{key}: no key of a claim of kind '{kind}'; valid: {', '.join(OF_KIND[kind])}")
     own = study.spec.get("statistics", {})
     records = of_level(of_experiments(study, claim["experiments"]), claim["metric"], own)
-    for record in records if "along" in claim else []:
+    if "along" in claim:
         select(records, {claim["along"]: []})
-        if kind in ("falls", "rises"):
+        for record in records if kind in ("falls", "rises") else []:
             number(record, claim["along"], "along")
     if "at" in claim:
         values(records, {"method": claim["methods"], claim["along"]: [claim["at"], *claim["than"]]})

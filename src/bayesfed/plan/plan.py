@@ -94,13 +94,12 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
     into = out or folder(config["name"])
     for entry, run in zip(plan["runs"], runs, strict=True):
         run_file = into / "runs" / f"{run.key}.yaml"
-        files.write_yaml(run_file, run.to_dict())
+        files.write_changed(run_file, files.yaml_text(run.to_dict()))
         entry["runfile"] = run_file.as_posix()
     # Those of a plan that was here before, whose runs may be waiting for them, and beside planners of the same config.
     for older in set((into / "runs").glob("[0-9a-f]" * 12 + ".yaml")) - set(run_files(plan)):
         older.unlink(missing_ok=True)
-    if not (into / PLAN).exists() or (into / PLAN).read_text(encoding="utf-8") != files.json_text(plan):
-        files.write_json(into / PLAN, plan)
+    files.write_changed(into / PLAN, files.json_text(plan))
     files.write_text(into / MADE_FROM, state(content, into, plan))
     if helping := helper_modules.found({path for run in runs for path in run.plugin_files}):
         print(helper_modules.told(helping), file=sys.stderr)

@@ -78,17 +78,19 @@ def check_networks(run: Run) -> models.AnyNetwork | None:
         raise InputError("weights.global: no whole network is shared here, and only such ones start from a file")
     whole = [] if run.shares_convolutions else [run.global_model]
     shared: list[int] = []  # parameters of each local model's convolutions
+    sources, networks = run.sources, dict[tuple[str, int], models.AnyNetwork]()
     # Clients without models of their own are alike.
     for k in range(run.partition.clients if run.multi_task or run.local_models else 1):
-        one, own = run.sources[k if run.multi_task else 0], run.local_models[k : k + 1]
+        task, own = k if run.multi_task else 0, run.local_models[k : k + 1]
         for name in dict.fromkeys([*whole, *own, *run.other_models.values()]):
-            with a_way_out(one, functools.partial(run.build_model, name)):
-                network = run.build_model(name, one)
+            if (name, task) not in networks:
+                with a_way_out(sources[task], functools.partial(run.build_model, name)):
+                    networks[name, task] = run.build_model(name, sources[task])
+                check_network(networks[name, task], run, pretrained.get(name))
             if name in whole:
-                travels = network
+                travels = networks[name, task]
             if name in own:
-                shared.append(network.convolution_parameters)
-            check_network(network, run, pretrained.get(name))
+                shared.append(networks[name, task].convolution_parameters)
     if run.shares_convolutions and (len(set(shared)) > 1 or 0 in shared):
         found = ", ".join(f"{name} {count}" for name, count in zip(run.local_models, shared, strict=True))
         raise InputError(f"models.local: shared convolutions must have the same shapes, found parameters: {found}")

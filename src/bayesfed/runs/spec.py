@@ -216,15 +216,19 @@ class Run:
         As if every client had as many images; it says which of two runs is the cheaper one, not how long either takes.
         """
         budget, total, sources = self.budget, 0, self.sources
+
+        @functools.cache
+        def operations(name: str, task: int) -> int:
+            return self.build_model(name, sources[task]).operations
+
         for k in range(self.partition.clients):
-            one = sources[k if self.multi_task else 0]
+            task = k if self.multi_task else 0
             own = list(self.local_models[k : k + 1])
             travelling = own if self.shares_convolutions else [self.global_model]
-            shard = one.count("train") // (1 if self.multi_task else self.partition.clients)
+            shard = sources[task].count("train") // (1 if self.multi_task else self.partition.clients)
             images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
             every = [*travelling, *own, *self.other_models.values()]
-            networks = [self.build_model(name, one) for name in every]
-            total += images * sum(network.operations for network in networks)
+            total += images * sum(operations(name, task) for name in every)
         return total
 
     @property
