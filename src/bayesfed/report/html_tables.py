@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.results import cells
+from bayesfed.results import cells, latex
 from bayesfed.results.comparison import Compared
 from bayesfed.results.formatting import spoken, unique
 from bayesfed.results.records import DIVERGED, Record
@@ -47,31 +47,21 @@ class Files:
 def download(name: str, title: str, frame: pd.DataFrame, whole: pd.DataFrame | None = None) -> Files:
     """Return the downloads of a table; the CSV is of `whole`, if that says more."""
     comment = " ".join(title.split())
-    latex = in_latex(frame)
     csv = (frame if whole is None else whole).to_csv(index=False, lineterminator="\n")
-    return Files(name, as_link(csv, "csv"), as_link(f"% {comment}\n{latex}", "x-tex"))
-
-
-ESCAPED = {
-    "\\": r"\textbackslash ", "_": r"\_", "%": r"\%", "$": r"\$", "#": r"\#", "{": r"\{", "}": r"\}", "~": r"\textasciitilde ",
-    "^": r"\textasciicircum ", "&": r"\&", "±": r"$\pm$",
-}  # fmt: skip
+    return Files(name, as_link(csv, "csv"), as_link(f"% {comment}\n{in_latex(frame)}", "x-tex"))
 
 
 def in_latex(frame: pd.DataFrame) -> str:
     """Write a frame of texts as a LaTeX table for booktabs; columns of two levels have the first over those it spans."""
-    escaping = str.maketrans(ESCAPED)
     columns = [name if isinstance(name, tuple) else (name,) for name in frame.columns]
     heads = []
     for level in range(len(columns[0])):
-        texts = [str(name[level]).translate(escaping) for name in columns]
+        texts = [latex.escaped(str(name[level])) for name in columns]
         last = level == len(columns[0]) - 1
         spans = [(text, 1) for text in texts] if last else [(text, len([*of])) for text, of in itertools.groupby(texts)]
         heads.append([text if span == 1 else rf"\multicolumn{{{span}}}{{r}}{{{text}}}" for text, span in spans])
-    body = [[str(value).translate(escaping) for value in row] for row in frame.itertuples(index=False)]
-    lines = [[" & ".join(row) + r" \\" for row in part] for part in (heads, body)]
-    rules = [rf"\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", *lines[0], r"\midrule", *lines[1]]
-    return "\n".join([*rules, r"\bottomrule", r"\end{tabular}", ""])
+    body = [[latex.escaped(str(value)) for value in row] for row in frame.itertuples(index=False)]
+    return "\n".join([*latex.tabular(heads, body, len(columns)), ""])
 
 
 def as_link(text: str, kind: str) -> str:

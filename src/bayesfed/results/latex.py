@@ -13,9 +13,15 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(one, one) for one in text)
 
 
+def tabular(heads: Sequence[Sequence[str]], rows: Iterable[Sequence[str]], columns: int) -> list[str]:
+    """Write the lines of a table whose cells are LaTeX, columns to the left; `heads`: lines of titles."""
+    of_heads, of_rows = ([" & ".join(row) + r" \\" for row in part] for part in (heads, rows))
+    lines = [rf"\begin{{tabular}}{{{'l' * columns}}}", r"\toprule", *of_heads, r"\midrule", *of_rows]
+    return [*lines, r"\bottomrule", r"\end{tabular}"]
+
+
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], under: str) -> str:
-    """Write a table with its caption, to which the line `under` it is added, columns to the left."""
-    lines = [rf"\caption{{{escaped(f'{title}. {under}')}}}", rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\toprule"]
-    body = [" & ".join(map(escaped, row)) + r" \\" for row in (head, *rows)]
-    ended = [*lines, body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([r"\begin{table}", r"\centering", *ended, r"\end{table}"]) + "\n"
+    """Write a table with its caption, to which the line `under` it is added."""
+    titles, *body = [[*map(escaped, row)] for row in (head, *rows)]
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(f'{title}. {under}')}}}"]
+    return "\n".join([*lines, *tabular([titles], body, len(head)), r"\end{table}"]) + "\n"
