@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
 from bayesfed.results import figure_axes, figures
 from bayesfed.results.study import Study
@@ -48,19 +50,14 @@ def crowded(curves: pd.DataFrame) -> bool:
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Find a place between `low` and `high` for each label: near its curve's end, in their order, `gap` apart.
 
-    The nearest in squares: with y_i = p_i - i * gap in order, the increasing y by pooling neighbours that are not.
+    The nearest in squares: y_i = p_i - i * gap, in order, must rise.
     """
-    order = sorted(range(len(places)), key=places.__getitem__)
-    pools: list[list[float]] = []
-    for number, at in enumerate(order):
-        pools.append([places[at] - number * gap])
-        while len(pools) > 1 and sum(pools[-2]) / len(pools[-2]) > sum(pools[-1]) / len(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    level = [sum(pool) / len(pool) for pool in pools for _ in pool]
-    highest = max(low, high - gap * (len(order) - 1))
-    found = dict(zip(order, level, strict=True))
-    return [min(max(found[at], low), highest) + gap * order.index(at) for at in range(len(places))]
+    order = np.argsort(places, kind="stable")
+    steps = gap * np.arange(len(order))
+    rising = isotonic_regression(np.array(places)[order] - steps).x
+    found = np.empty(len(order))
+    found[order] = rising.clip(low, max(low, high - gap * (len(order) - 1))) + steps
+    return [*map(float, found)]
 
 
 def common_scale(figure: Mapping[str, Any], data: figures.Content, flat: bool) -> Literal["row", "none"]:
