@@ -10,7 +10,6 @@ import yaml
 from bayesfed.core import options
 from bayesfed.core.errors import InputError
 from bayesfed.papers.spec import Config, Paper
-from bayesfed.plan import plan
 
 ROOT = Path(__file__).parents[2]
 PAPER = yaml.safe_load((ROOT / "config/papers/fedppd.yaml").read_text())
@@ -118,17 +117,3 @@ def test_a_mistake_in_a_config(place: str, value: Any, words: str) -> None:
 @pytest.mark.parametrize("key", ["weights", "data_mirror", "partitions"])
 def test_a_folder_may_be_none(key: str) -> None:
     assert getattr(options.read(Config, CONFIG | {key: None}, "config"), key) is None
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("glance: [table1]", "glance: this key has another name; write summary"),
-        ("experiments: {one: {departs: less}}", "experiments.one.departs: this key has another name; write deviation"),
-    ],
-)
-def test_an_earlier_name_of_a_key_is_told_its_new_one(content: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        plan.read_mapping(path)

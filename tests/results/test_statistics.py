@@ -34,10 +34,3 @@ def test_wrong_statistics(value: object, message: str) -> None:
 def test_unknown_metrics(metric: str) -> None:
     with pytest.raises(InputError, match=f"unknown metric '{metric}'"):
         of_metric([], metric, {})
-
-
-@pytest.mark.parametrize(("old", "new"), [("early", "first10pct"), ("jitter", "round_std")])
-def test_an_earlier_name_of_a_statistic_is_told_its_new_one(old: str, new: str) -> None:
-    message = f"unknown metric 'global_accuracy_{old}'; write 'global_accuracy_{new}'"
-    with pytest.raises(InputError, match=message):
-        of_metric([], f"global_accuracy_{old}", {})

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from bayesfed.options import option
 from torch import Tensor
 
+from bayesfed import option
 from bayesfed.methods.base import Batch, Learner, Method, Node, Predictor, State, Update, softmax_of, stacked
 from bayesfed.methods.steps import grad, leaves, loss_gradient
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from bayesfed.core.errors import InputError
 from bayesfed.core.options import Bounds, option, optional, rest
 
 Text = Annotated[
@@ -36,8 +35,6 @@ Filename = Annotated[
     ),
 ]
 Folder = Annotated[str, Bounds(pattern="[^{}]+", words="a folder without braces in its name")]
-RENAMED = {"glance": "summary", "departs": "deviation"}
-"""Earlier names of keys of a paper and of its experiments, and theirs now."""
 Word = Annotated[str, Bounds(least=2)]  # Snakemake refuses keys of one letter, and no name needs to be so short
 Names = tuple[str, ...]
 Block = Mapping[str, Any]
@@ -323,13 +320,3 @@ class Config:
     gpu_slots: int = option(1, low=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     runs: Literal["all", "finished"] = "all"
-
-
-def check_renamed(content: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return a paper or config; raise InputError for a key, there or of an experiment, by an earlier name."""
-    experiments = content.get("experiments")
-    blocks = experiments if isinstance(experiments, Mapping) else {}
-    for where, block in [("", content), *((f"experiments.{name}.", block) for name, block in blocks.items())]:
-        for old in RENAMED.keys() & (block if isinstance(block, Mapping) else {}):
-            raise InputError(f"{path}: {where}{old}: this key has another name; write {RENAMED[old]}")
-    return content

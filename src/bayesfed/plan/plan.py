@@ -21,7 +21,7 @@ from bayesfed.core.errors import InputError, nearest
 from bayesfed.core.options import check_keys, check_mapping, read, renamed
 from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
-from bayesfed.papers.spec import Config, Figure, Paper, Table, check_renamed
+from bayesfed.papers.spec import Config, Figure, Paper, Table
 from bayesfed.plan import config_check, experiments, jobs, unused_keys
 
 if TYPE_CHECKING:
@@ -346,4 +346,4 @@ def source_files(package: Path) -> list[Path]:
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file; raises InputError where there is none."""
-    return check_renamed(dict(check_mapping(files.read_yaml(path), str(path))), str(path))
+    return dict(check_mapping(files.read_yaml(path), str(path)))

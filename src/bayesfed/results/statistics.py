@@ -23,9 +23,6 @@ STATISTICS = ("best", "last", "last5", "first10pct", "round_std", "labelled")
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
 
-RENAMED = {"early": "first10pct", "jitter": "round_std"}
-"""Earlier names of statistics, and theirs now."""
-
 IN_WORDS = {
     "best": "best round",
     "last": "last round",
@@ -164,9 +161,6 @@ def read_metric(metric: str, own: Mapping[str, Any]) -> tuple[str, Statistic]:
         return "global", Statistic(measured[2], of=measured[1])
     if of_run := of_whole_run(metric):
         return RUN, of_run
-    for old, new in RENAMED.items():
-        if metric.endswith(f"_{old}"):
-            raise InputError(f"unknown metric '{metric}'; write '{metric.removesuffix(old)}{new}'")
     valid = [*known, *COSTS, *(f"{VALIDATION}{name}" for name in ("accuracy", "nll", "ece"))]
     valid += [
         f"{of}_{name}_last"
