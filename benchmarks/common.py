@@ -177,5 +177,5 @@ def write(path: Path, rows: list[dict[str, Any]], *same: str) -> None:
 
 
 def show(row: dict[str, Any]) -> None:
-    """Yield rows, and print each as it comes."""
+    """Print a row, without hardware and versions."""
     print("  ".join(f"{key} {value}" for key, value in row.items() if key not in ("hardware", "torch")), flush=True)

@@ -63,7 +63,7 @@ def main() -> None:
         return args.out / args.device / precision / run_of(*of).folder
 
     def train(task: tuple[str, int]) -> None:
-        """Return all cells of a precision and a seed, one after another."""
+        """Train all cells of a precision and a seed, one after another."""
         precision, seed = task
         place = args.out / args.device / precision
         place.mkdir(parents=True, exist_ok=True)

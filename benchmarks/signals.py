@@ -38,7 +38,7 @@ LARGE = 1e8  # multiply-adds an image, from where on few clients and test images
 
 
 def dearest(runs: list[Run]) -> dict[str, tuple[Run, int]]:
-    """Yield, for each method, the run whose networks cost most an image, and its multiply-adds."""
+    """Find, for each method, the run whose networks cost most an image, and its multiply-adds."""
     found: dict[str, tuple[Run, int]] = {}
     for run in runs:
         names = {run.global_model, *run.local_models, *run.other_models.values()} - {"convolutions"}

@@ -173,9 +173,8 @@ class Held(Exception):
 def locked(path: Path, what: str, wait: bool = True) -> Iterator[None]:
     """Hold the kernel lock of a file, made if it is missing; say once `what` another process holds, and wait.
 
-    Raises Held instead of waiting unless `wait`.
-
-    Raises OSError with the lock's place where the file system cannot lock, as some that come over a network.
+    Raises Held instead of waiting unless `wait`, and OSError with the lock's place where the file system cannot lock,
+    as some that come over a network.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:

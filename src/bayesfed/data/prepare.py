@@ -176,10 +176,8 @@ class Seen:
     `dataset` is what the dataset says.
 
     prepare: a preparation, by name or as {name: side}; `none` keeps the native size. channels: 3 repeats a grey image, 1 is
-    the luma of a coloured one. normalise: by mean and standard
-    deviation of the prepared training images, by 0.5 and 0.5 for every channel, none, from 0 to 1, or as levels, from 0 to
-    255. augment: what is done
-    in training (data/augment.py).
+    the luma of a coloured one. normalise: by mean and standard deviation of the prepared training images, by 0.5 and 0.5
+    for every channel, none, from 0 to 1, or as levels, from 0 to 255. augment: what is done in training (data/augment.py).
     """
 
     prepare: Any = "dataset"

@@ -248,8 +248,8 @@ class Evaluation:
         """Return what is measured of all clients of the round together.
 
         The passes of each model, in the last round; its validation metrics, on the validation images of all of them. If
-        clients are tested every round, also
-        sum_k q_k of the accuracies on the full test set of each model that all were tested with: FOLA's LA.
+        clients are tested every round, also sum_k q_k of the accuracies on the full test set of each model that all were
+        tested with: FOLA's LA.
         """
         together = [
             Reading(MEAN, model, PASSES, torch.tensor(float(count))) for model, count in sorted(self.passes.items())

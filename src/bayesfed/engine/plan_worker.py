@@ -31,13 +31,10 @@ class Outcome:
 
 
 def work(pipe: Connection, options: Mapping[str, Any]) -> None:
-    """Report that this worker is ready, then train each run that comes and send its Outcome, until the other end is
-    closed.
+    """Train each run that comes and send its Outcome, until the other end is closed.
 
-    The first message is "", or what is wrong with the options. These are those of `training.Place`, except where a
-    run's files are.
-
-    `options` are those of `training.Place`, except where a run's files are.
+    The first message is "" once this worker is ready, or what is wrong with the options. `options` are those of
+    `training.Place`, except where a run's files are.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the parent stops this one by SIGTERM
     from bayesfed.engine import device

@@ -13,8 +13,7 @@ parameters; then the prior's gradient and the server's average are products and 
 
 `eigenvalues` ("e-full") takes the eigenvalues of a round's Hessian, ascending, for the diagonal of Omega_n. That is our
 interpretation: the paper does not say which parameter gets which eigenvalue, but reports that the clients' precisions
-are nearly the same then,
-as two sorted spectra are.
+are nearly the same then, as two sorted spectra are.
 """
 
 from __future__ import annotations

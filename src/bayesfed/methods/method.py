@@ -160,8 +160,6 @@ class Method(metaclass=ByOptions):
 
         Only a method that returns something is given any. The run's log and provenance repeat it: its accuracy is not
         that on unseen images.
-
-        Only who says so is given any. The run's log and provenance repeat it: its accuracy is not that on unseen images.
         """
         return ""
 

@@ -118,7 +118,7 @@ def run_of(text: str) -> Run:
 
 @contextlib.contextmanager
 def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
-    """Return an InputError inside says which point of which experiment it is about."""
+    """Put before an InputError inside which point of which experiment it is about."""
     try:
         yield
     except InputError as error:

@@ -172,7 +172,7 @@ def values(records: Sequence[Record], where: Mapping[str, Any]) -> None:
 
 
 def check_table(study: Study, table: Mapping[str, Any]) -> None:
-    """Return a table: its experiment and metric, every value of rows and columns, and their crossings."""
+    """Check a table: its experiment and metric, every value of rows and columns, and their crossings."""
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
     for column in table["columns"]:
@@ -197,7 +197,7 @@ def check_table(study: Study, table: Mapping[str, Any]) -> None:
 
 
 def check_figure(study: Study, figure: Mapping[str, Any]) -> None:
-    """Return a figure: its experiment and accuracy, what it narrows to, its panels and curves."""
+    """Check a figure: its experiment and accuracy, what it narrows to, its panels and curves."""
     one_of(figure["accuracy"], LEVELS, "accuracy")
     records_of = of_experiments(study, [figure["experiment"]])
     records = of_level(records_of, f"{figure['accuracy']}_accuracy_best", {})
@@ -215,7 +215,7 @@ def check_figure(study: Study, figure: Mapping[str, Any]) -> None:
 
 
 def check_shows(figure: Mapping[str, Any], records: Sequence[Record]) -> None:
-    """Return what a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
+    """Check what a figure of these records shows in place of the accuracy over rounds: one thing, that its runs have."""
     shows = figure["shows"]
     kinds = [kind for kind in SHOWS if kind in shows]
     if len(kinds) != 1 or "x" in figure:
@@ -271,7 +271,7 @@ def check_search(
     metrics: Sequence[str],
     used: Sequence[str],
 ) -> None:
-    """Return a search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
+    """Check a search: axes of the experiments that their item does not tell cells apart by, and one accuracy a run."""
     try:
         records = of_experiments(study, experiments)
         found = {(record.experiment, record.level) for record in records}

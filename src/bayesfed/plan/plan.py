@@ -176,7 +176,7 @@ def check_file(path: Path) -> None:
 
 
 def check_config(config: Tree) -> None:
-    """Return raises InputError where a config is another kind of file, or is not as `Config` has it."""
+    """Raise InputError where a config is another kind of file, or is not as `Config` has it."""
     if {"dataset", "method"} <= config.keys():
         raise InputError("config: this is a run file; train it with `bayesfed train FILE --out DIR`")
     if {"paper", "reference"} <= config.keys():

@@ -37,12 +37,11 @@ class Record:
     ...), by its own models or by the server's (see LEVELS); or whatever has one value a run (level RUN).
 
     `dataset` is the paper's, `used` the one trained on. `axes` are those of its experiment that have no field of their
-    own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has
-    them; what does not apply is "". `foreign`: the paper's OOD datasets, and those used. `asks`: what else its run
-    is asked for, `mistakes` (how well it tells its own), `active` (learning) and `validation`. `personal`: its method is for
-    a model a client. `summary` holds accuracies in
-    [0, 1], nothing for an unfinished run; `missing` says why a finished one has none; `chosen` what a search has chosen,
-    where it has (results/selection.py), and how; `choice` its values alone: `lr 0.1`.
+    own here (`lr`); `field` finds either. `alpha` and `stragglers` are texts, as the plan has them; what does not apply
+    is "". `foreign`: the paper's OOD datasets, and those used. `asks`: what else its run is asked for, `mistakes` (how
+    well it tells its own), `active` (learning) and `validation`. `personal`: its method is for a model a client.
+    `summary` holds accuracies in [0, 1], nothing for an unfinished run; `missing` says why a finished one has none;
+    `chosen` what a search has chosen, where it has (results/selection.py), and how; `choice` its values alone: `lr 0.1`.
     """
 
     experiment: str
