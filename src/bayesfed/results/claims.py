@@ -97,18 +97,6 @@ class Tested:
     each: Sequence[Outcome]
 
 
-def _groups(
-    records: Iterable[Record], fields: Sequence[str], apart: Sequence[str] = ()
-) -> dict[tuple[object, ...], list[Record]]:
-    """Group records by their values of `fields`, whatever they have of `apart`, in order of first appearance."""
-    found: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        axes = tuple((axis, value) for axis, value in record.axes.items() if axis not in apart)
-        key = (axes if field == "axes" else record.field(field) for field in fields if field not in apart)
-        found.setdefault(tuple(key), []).append(record)
-    return found
-
-
 def _value(records: Sequence[Record], statistic: Statistic, worst: float | None = None) -> float | None:
     """Compute the mean of the records' values; None while one is missing.
 
@@ -157,7 +145,7 @@ def _pairs(
     statistic at `one` minus that at the other."""
     worst = -math.inf if statistic.rising else math.inf
     both = select(records, {field: [one, other]})
-    for of_cell in _groups(both, match, [field, *claim.get("apart", [])]).values():
+    for of_cell in grouped(both, match, [field, *claim.get("apart", [])]).values():
         if {record.field(field) for record in of_cell} != {one, other}:
             continue
         differences: list[float | None] = []
@@ -186,7 +174,7 @@ def _falls(records: Sequence[Record], claim: Claim, statistic: Statistic, sign: 
     along = claim["along"]
     found = []
     chosen = select(records, {"method": claim["methods"]})
-    for of_cell in _groups(chosen, ["method", *MATCH], [along, *claim.get("apart", [])]).values():
+    for of_cell in grouped(chosen, ["method", *MATCH], [along, *claim.get("apart", [])]).values():
         steps = sorted({record.field(along) for record in of_cell}, key=float, reverse=True)
         if len(steps) < 2:
             continue
@@ -215,7 +203,7 @@ def _smaller_gain(records: Sequence[Record], claim: Claim, statistic: Statistic)
     for than, other in itertools.product(claim["than"], claim["than_dataset"]):
         wanted = [(name, data) for data in (dataset, other) for name in (method, than)]
         pair = select(records, {"method": [method, than], "dataset": [dataset, other]})
-        for of_cell in _groups(pair, ["alpha", "stragglers", "axes"], claim.get("apart", [])).values():
+        for of_cell in grouped(pair, ["alpha", "stragglers", "axes"], claim.get("apart", [])).values():
             if {(record.method, record.dataset) for record in of_cell} != set(wanted):
                 continue
             differences: list[float | None] = []

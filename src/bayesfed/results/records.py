@@ -259,11 +259,16 @@ def select(records: Iterable[Record], where: Mapping[str, Any]) -> list[Record]:
     return found
 
 
-def grouped(records: Iterable[Record], fields: Sequence[str]) -> dict[tuple[str, ...], list[Record]]:
-    """Group records by their values of fields or axes, in order of first appearance."""
+def grouped(
+    records: Iterable[Record], fields: Sequence[str], apart: Sequence[str] = ()
+) -> dict[tuple[str, ...], list[Record]]:
+    """Group records by their values of fields or axes, `axes` being all axes that a record has, in order of first
+    appearance; whatever they have of `apart`."""
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        found.setdefault(tuple(map(record.field, fields)), []).append(record)
+        axes = [part for axis in record.axes.items() if axis[0] not in apart for part in axis]
+        key = (axes if field == "axes" else [record.field(field)] for field in fields if field not in apart)
+        found.setdefault(tuple(itertools.chain(*key)), []).append(record)
     return found
 
 
