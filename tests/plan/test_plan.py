@@ -73,40 +73,6 @@ def of_project(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return made(plan.read_mapping(Path("config", f"{name}.yaml")))
 
 
-def test_paper_is_the_full_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every experiment, three seeds, the papers' budget and datasets. A seed, counted by hand: 8 + 40 + 8 + 4 + 12 + 3 +
-    80 + 8 + 40 of HBFL, of which 22 are shared; 7 + 15 + 2 + 3 + 75 + 15 + 6 of FOLA, of which 3, 1, 1 and 2 are shared,
-    and 66 of its two clients, errors and central run in all. Of the searches, the part that the config names: one seed
-    of 5 alphas, 3 lr, 2 epochs, 4 batch sizes, 2 methods, of which 10 are Figure 3's at lr 0.1. 18 + 8 + 8 + 8 + 4 of
-    FedPPD, one shared, without FEMNIST and its Table 3, and on one seed 9 of the baselines, 3 shared. 72 + 27 + 12 + 5 +
-    5 + 5 + 10 + 5 + 3 + 4 + 4 + 7 + 4 + 2 of pFedBayes, of which 9, 4 and ten times 1 are shared, and 9 + 6 of forms of
-    two methods, 6 shared."""
-    full = of_project("paper", monkeypatch)
-    assert all(cell["used"] == cell["dataset"] for cell in full["cells"])
-    changed = [cell for cell in full["cells"] if cell["changes"]]
-    assert {(cell["paper"], cell["dataset"], cell["model"]) for cell in changed} == {
-        ("fedppd", "cifar100", "resnet18"),
-        ("fedppd", "mnist", "fedppd_mnist"),
-        ("fola", "mnist", "fola_mlp"),
-    }
-    told = {words for cell in changed for words in cell["changes"]}
-    assert told == {
-        "weights global from scratch (paper resnet18-f37072fd.pth)",
-        "weights student from scratch (paper resnet34-b627a593.pth)",
-        "our own, on MNIST, with a tenth of the images",
-        "one choice of hyperparameters, where the paper has the best of a grid",
-    }
-    cells = {name: [cell for cell in full["cells"] if cell["paper"] == name] for name in full["papers"]}
-    runs = {name: {cell["folder"] for cell in of_paper} for name, of_paper in cells.items()}
-    assert (len(cells["hbfl"]), len(runs["hbfl"])) == (3 * 203, 3 * 181)
-    assert (len(cells["fola"]), len(runs["fola"])) == (3 * 189 + 240 + 106, 3 * 180 + 230 + 91)
-    assert (len(cells["pfedbayes"]), len(runs["pfedbayes"])) == (3 * 180, 3 * 151)
-    assert (len(cells["fedppd"]), len(runs["fedppd"])) == (3 * 46 + 9, 3 * 45 + 6)
-    assert len(full["runs"]) == 3 * (181 + 180 + 45 + 151) + 230 + 91 + 6
-    assert {cell["alpha"] for cell in cells["hbfl"]} == {None, "100", "1", "0.1", "0.05"}
-    assert {cell["stragglers"] for cell in cells["hbfl"]} == {"0", "0.5", "0.9"}
-
-
 def test_demo_asks_for_every_experiment_of_the_default_papers_in_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     demo = of_project("demo", monkeypatch)
     papers = plan.read_mapping(PROJECT / "config/paper.yaml")["papers"]
@@ -206,21 +172,6 @@ def test_most_valuable_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = [(cell["model"], cell["dataset"]) for cell in order[11:181] if cell["experiment"] == "homogeneous"]
     assert figures[0] == ("mlp", "mnist")
     assert figures[-1] == ("cnn2", "cifar100")
-
-
-@pytest.mark.parametrize(
-    ("name", "runs"),
-    [
-        ("hbfl-readings", 28 * 3 + 2 * 10),
-        ("fola-reduced", 7),
-        ("fedppd-reduced", 6),
-        ("pfedbayes-reduced", 25),
-        ("check", 11),
-    ],
-)
-def test_configs_beside_the_papers_are_planned(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(PROJECT)
-    assert len(made(plan.read_mapping(Path("config", f"{name}.yaml")))["runs"]) == runs
 
 
 def test_a_configs_own_tables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,15 +431,6 @@ def test_an_edited_paper_file_is_not_the_papers(config: dict[str, Any], edit: Ca
     path.write_text(yaml.safe_dump(spec))
     told = {change for cell in made(config)["cells"] for change in cell["changes"]}
     assert any(change.startswith("experiment ") and change.endswith(" is not the paper's") for change in told)
-
-
-def test_the_shipped_papers_are_as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of the paper's experiments on purpose: check it against the paper, then write these digests."""
-    monkeypatch.chdir(PROJECT)
-    for published in plan.PAPERS.glob("*.published.csv"):
-        path = plan.PAPERS / published.name.replace("published.csv", "yaml")
-        spec = plan.read_mapping(path)
-        assert spec["shipped"] == {name: experiments.digest(path.stem, name, spec) for name in spec["experiments"]}
 
 
 def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, Any]) -> None:
