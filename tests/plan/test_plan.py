@@ -699,6 +699,14 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_plan_made_by_hand_gets_its_config(config: dict[str, Any]) -> None:
+    """`bayesfed plan mine.yaml --out results/mine/plan` writes none, and the workflow's report reads it."""
+    files.write_yaml(Path("mine.yaml"), config)
+    made_by_hand = plan.write(Path("mine.yaml"), plan.folder("tiny"))
+    assert plan.load(config) == made_by_hand
+    assert plan.read_mapping(plan.folder("tiny") / "config.yaml") == config
+
+
 def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[str, Any]) -> None:
     first, second = (Path(run["runfile"]) for run in cached(config)["runs"][:2])
     was = first.read_text()

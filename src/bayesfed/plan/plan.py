@@ -55,10 +55,12 @@ def load(config: Tree) -> dict[str, Any]:
     check_config(config)
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
     into = folder(config["name"])
-    if plan := current(config, into):
+    plan, stored = current(config, into), into / "config.yaml"
+    if not (plan and stored.exists()):  # `bayesfed plan` by hand leaves none there
+        files.write_yaml(stored, config)
+    if plan:
         return plan
-    files.write_yaml(into / "config.yaml", config)
-    command = [sys.executable, "-m", "bayesfed", "plan", str(into / "config.yaml"), "--out", str(into)]
+    command = [sys.executable, "-m", "bayesfed", "plan", str(stored), "--out", str(into)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip()
