@@ -92,9 +92,10 @@ class FedCurv(FedAvg):
 
     def finish(self, c: Node) -> State:
         fisher, theta = c["fisher"], c["theta"]
-        if self.options.form == "repository":
-            return {"theta": theta, "fisher": fisher}
-        sent = {"theta": theta, "du": fisher - c["own.u"], "dv": fisher * theta - c["own.v"]}
+        if self.options.form == "shoham":
+            sent = {"theta": theta, "du": fisher - c["own.u"], "dv": fisher * theta - c["own.v"]}
+        else:
+            sent = {"theta": theta, "fisher": fisher}
         c["own.u"].copy_(fisher)
         c["own.v"].copy_(fisher * theta)
         return sent

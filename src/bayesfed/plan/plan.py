@@ -168,8 +168,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what a reader of YAML does not see: a key given twice, and the name of another config, as a copy has it, whose
-    results would be replaced."""
+    """Refuse a key given twice, and the name of another config, as a copy has it, whose results would be replaced."""
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:
         raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")

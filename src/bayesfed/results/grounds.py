@@ -19,7 +19,6 @@ from bayesfed.results.records import DIVERGED
 from bayesfed.results.run_records import Curve, RunRecord, mean_of, number
 from bayesfed.results.statistics import FOREIGN, Statistic
 from bayesfed.results.whole_run import UNRECORDED, Found, tenth
-from bayesfed.runs.summary import curve_statistics
 
 PLAIN = ", plain"  # ends the label of a method without its Bayesian part
 SEARCH = "search"  # begins the names of experiments in which configurations are chosen
@@ -170,7 +169,12 @@ class Column:
 def accuracy(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the accuracy of the last five rounds in percent: the server's, or the mean over the clients."""
     curve = ground.accuracies(side, trial)
-    return 100 * curve_statistics(curve)["accuracy_last5"] if curve else UNRECORDED
+    return 100 * last(curve) if curve else UNRECORDED
+
+
+def last(curve: Curve) -> float:
+    """Compute the mean of a curve's last five rounds."""
+    return statistics.fmean(curve[at] for at in sorted(curve)[-5:])
 
 
 def measured(metric: str, scale: float = 1) -> Callable[[Ground, str, Trial], Found]:
@@ -194,7 +198,7 @@ def worst_tenth(ground: Ground, side: str, trial: Trial) -> Found:
         found = whole_run.spread(trial.summary, Statistic("last5", "spread", "global_on_shard", of="worst10"))
         return found if isinstance(found, str) else 100 * found
     curves = trial.run.of_clients(ground.mean_models[trial.method])
-    values = sorted(curve_statistics(curve)["accuracy_last5"] for curve in curves)
+    values = sorted(map(last, curves))
     return 100 * statistics.fmean(values[: tenth(values)]) if values else UNRECORDED
 
 
