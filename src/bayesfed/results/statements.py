@@ -35,10 +35,9 @@ def of(comparison: Comparison) -> list[str]:
     """Return all statements on a side: who leads, who is better than the baseline, what Bayesian parts change, and whose
     seeds fail. Of one seed each nothing follows.
     """
-    if comparison.methods and not any(
-        apart.seeds > 1 for of in comparison.compared["accuracy"] for apart in of.differences.values()
-    ):
-        return [ONE_SEED] if len(comparison.methods) > 1 else []
+    apart = [apart for one in comparison.compared["accuracy"] for apart in one.differences.values()]
+    if apart and all(one.seeds == 1 for one in apart):
+        return [ONE_SEED]
     return [*leads(comparison), *gains(comparison), *parts(comparison), *failing(comparison)]
 
 
