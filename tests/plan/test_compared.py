@@ -14,6 +14,7 @@ from bayesfed import cli
 from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.plan import compared
+from bayesfed.plan.asked import Asked
 from bayesfed.plan.compared import Request
 
 PROJECT = Path(__file__).parents[2]
@@ -46,6 +47,9 @@ PAPER = {
         },
     },
 }  # fmt: skip
+
+EXPERIMENTS: Any = PAPER["experiments"]
+MNIST = EXPERIMENTS["digits-harsh"]["axes"] | {"dataset": ["mnist"]}
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +132,44 @@ def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     assert Request(methods=(), dataset="mnist").untuned
 
 
+def test_values_to_choose_from_are_a_search_on_the_dataset_at_the_harsh_alpha() -> None:
+    text = "fedprox:lr=1e-3/0.1,mu=0.5"
+    assert Asked.read(text).options == {"mu": 0.5}
+    tried = {text: Asked.read(text).configurations}
+    assert tried[text] == [{"lr": 0.001}, {"lr": 0.1}]
+    planned = compared.plan_search(Request(methods=(text,), grounds=("digits-harsh",), tried=tried))
+    assert [(cell["axes"], cell["seed"], cell["alpha"], cell["dataset"]) for cell in planned.cells] == [
+        ({"lr": 0.001}, 100, "0.1", "digits"), ({"lr": 0.1}, 100, "0.1", "digits"),
+    ]  # fmt: skip
+    finish(compared.STORED / planned.cells[0]["folder"], history(0.8))  # as one of the comparison's searches may be
+    config = yaml.safe_load(planned.write_config().read_text())
+    assert config["experiments"][compared.CALLED]["cases"] == [
+        {"method": "FedProx lr=1e-3/0.1 mu=0.5", "method.lr": 0.1}
+    ]
+    assert "digits-harsh" not in {name for name, change in config["experiments"].items() if "skip" not in change}
+    chosen = Request(methods=(text,), grounds=("digits-harsh",), tried=tried, chosen={text: {"lr": 0.1}}, seeds=1)
+    assert chosen.asked == {"FedProx mu=0.5 lr=0.1": {"name": "fedprox", "mu": 0.5, "lr": 0.1}}
+    of_search = [cell for cell in compared.plan(chosen).cells if cell["experiment"] == compared.CALLED]
+    assert [cell["folder"] for cell in of_search] == [cell["folder"] for cell in planned.cells]
+
+
+def test_options_are_chosen_on_one_dataset() -> None:
+    paper = {**PAPER, "experiments": {**EXPERIMENTS, "mnist-harsh": {**EXPERIMENTS["digits-harsh"], "axes": MNIST}}}
+    text = "fedprox:lr=0.1/0.3"
+    both = Request(methods=(text,), grounds=("digits-harsh", "mnist-harsh"), tried={text: [{"lr": 0.1}]}, paper=paper)
+    with pytest.raises(InputError, match="options are chosen on one dataset, these have digits, mnist; split the call"):
+        compared.plan_search(both)
+
+
+def test_a_ground_of_ones_own_takes_any_partition() -> None:
+    asked = "iid:images_each=50,server=0"
+    request = Request(methods=("fedavg",), seeds=1, dataset="digits", partition=asked, clients=3, model="mlp")
+    planned = compared.plan(request)
+    shown = [cell for cell in planned.cells if cell["experiment"] == "digits-iid-mlp"]
+    assert {(cell["alpha"], cell["clients"]) for cell in shown} == {(None, 3)}
+    assert all("iid" in cell["folder"] for cell in shown)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -135,10 +177,15 @@ def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
         (["fedavg"], "--ground mnist-harsh: there is no such ground"),
         (["fedawg", "--ground", "digits-harsh"], "method.name: no method is named 'fedawg'; did you mean 'fedavg'?"),
         (["fedavg:lr", "--ground", "digits-harsh"], "fedavg:lr: expected options like `name:lr=0.1,momentum=0`, found 'lr'"),
+        (["fedavg:lr=0.1/{", "--ground", "digits-harsh"], "fedavg:lr=0.1/{: '{' is no value; give a number or a word"),
         (["fedavg:lf=1", "--ground", "digits-harsh"], "method.lf: unknown key"),
         (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "--seeds 0: it is too small; give 1 or more"),
         (["fedavg", "--ground", "digits-harsh", "--dataset", "digits"], "--dataset: it is of a ground of your own"),
         (["fedavg", "--ground", "digits-harsh", "--alpha", "0.1"], "--alpha: it is of a ground of your own; give --dataset, too"),
+        (["fedavg", "--ground", "digits-harsh", "--partition", "iid"], "--partition: it is of a ground of your own; give --dataset, too"),
+        (["fedavg", "--dataset", "digits", "--partition", "idd"], "did you mean 'iid'?"),
+        (["fedavg", "--dataset", "digits", "--partition", "given"], "given deals by the array `clients` of the data"),
+        (["fedavg", "--dataset", "digits", "--partition", "iid:images_each=5/9"], "--partition iid:images_each=5/9: only a method's options"),
         (["fedavg", "--ground", "digits-harsh", "--rounds", "3"], "--rounds: it is of a ground of your own; give --dataset, too"),
         (["fedavg", "--dataset", "mnist"], "--model: give the network for mnist"),
         (["bnfed", "--dataset", "digits", "--model", "mlp"], "BNFed matches the neurons of one hidden layer"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import bayesfed as bf
 from bayesfed import cli
 from bayesfed.core.errors import InputError
 from bayesfed.plan import compared
+from bayesfed.report import compare as comparing
+from bayesfed.results import searches
 from bayesfed.runs import run_folder
 from bayesfed.runs.packing import PACKED
 
@@ -39,12 +43,14 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def run(command: list[str]) -> subprocess.CompletedProcess[str]:
         found.append(command[1:])
         config = yaml.safe_load(Path(command[command.index("--configfile") + 1]).read_text())
-        made, _ = compared.planning.make(config)
-        for planned in made["runs"]:
-            finish(compared.OWN / planned["folder"], history(0.9))
+        made, runs = compared.planning.make(config)
+        for planned, one in zip(made["runs"], runs, strict=True):
+            searched = one.budget.seed in compared.SEARCHED
+            level = 0.9 - (abs(one.options.lr - 0.3) if searched else 0)  # type: ignore[attr-defined]
+            finish(compared.OWN / planned["folder"], history(level))
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(comparing, "subprocess", types.SimpleNamespace(run=run))
     return found
 
 
@@ -66,6 +72,30 @@ def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]
     assert all((record / PACKED).exists() for record in records)
     bf.compare("fedprox", ground="digits-harsh", seeds=2)
     assert len(calls) == 1  # a second call trains nothing
+
+
+def test_of_several_values_the_best_on_validation_images_is_compared(
+    calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The made-up workflow scores a run by how near its rate is to 0.3: beyond 0.1 and 0.3 the next rate, 1, is tried."""
+    found = bf.compare("fedprox:lr=0.1/0.3,mu=0.5", ground="digits-harsh", seeds=2)
+    assert found.asked == ["FedProx mu=0.5 lr=0.3"]
+    assert len(calls) == 3  # two rates, then the next, then the ground
+    page = Path("reports/compare.html").read_text()
+    assert all(f'"lr {rate}"' in page for rate in ("0.1", "0.3", "1"))
+    assert "FedProx mu=0.5 lr=0.3" in set(found.table["method"])
+    assert "lr 0.3   0.1000          yes" in capsys.readouterr().err
+    bf.compare("fedprox:lr=0.1/0.3,mu=0.5", ground="digits-harsh", seeds=2)
+    assert len(calls) == 3  # a second call trains nothing
+
+
+def test_a_search_without_a_finite_score_chooses_nothing(
+    calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searches, "predictive_nll", lambda summary, personal: math.inf)
+    with pytest.raises(InputError, match=r"fedprox:lr=0\.1/0\.3: no configuration has a validation NLL"):
+        bf.compare("fedprox:lr=0.1/0.3", ground="digits-harsh", seeds=2)
+    assert len(calls) == 1
 
 
 def test_the_command_prints_tables_and_names_files(calls: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +138,7 @@ def test_failed_training_ends_in_one_line(
         path.write_text(log)
         return subprocess.CompletedProcess(command, 1)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(comparing, "subprocess", types.SimpleNamespace(run=run))
     with pytest.raises(SystemExit) as ended:
         cli.comparing.compare(cli.parser().parse_args(["compare", "fedprox", "--ground", "digits-harsh"]))
     assert str(ended.value).startswith(told)

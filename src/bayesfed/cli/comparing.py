@@ -18,11 +18,15 @@ def add(commands: Commands) -> None:
     shown = """
         bayesfed compare own_feddyn --plugins examples/own_plugins --ground mnist-harsh
         bayesfed compare fedprox:mu=1,lr=0.01 fedavg:lr=0.1 --seeds 2
+        bayesfed compare own_feddyn:lr=0.03/0.1/0.3,alpha=0.01/0.1 --plugins examples/own_plugins
         bayesfed compare fola --dataset digits --model mlp --alpha 0.5 --rounds 20
     """
     sub = arguments.command(commands, "compare", compare, text, shown)
     sub.add_argument(
-        "methods", nargs="+", metavar="METHOD", help="method, or `name:key=value,...` for options of your choice"
+        "methods",
+        nargs="+",
+        metavar="METHOD",
+        help="method, or `name:key=value,...` for options of your choice; of `key=value/value` the best on validation images",
     )
     sub.add_argument(
         "--ground",
@@ -35,6 +39,11 @@ def add(commands: Commands) -> None:
     arguments.plugins(sub)
     own = "of a ground of your own, on which all methods are trained"
     sub.add_argument("--dataset", metavar="NAME", help=f"dataset {own}; default: none")
+    sub.add_argument(
+        "--partition",
+        metavar="NAME",
+        help="its partition, `name` or `name:key=value,...`, as in `given` for clients that the data name; default: Dirichlet",
+    )
     sub.add_argument("--alpha", type=float, metavar="A", help="its Dirichlet alpha; default: 0.1")
     sub.add_argument("--clients", type=int, metavar="N", help="its number of clients; default: 10")
     sub.add_argument("--model", metavar="NAME", help="its network; default: that of the dataset's ground")
@@ -48,7 +57,20 @@ def compare(args: argparse.Namespace) -> None:
     """Run `bayesfed compare`."""
     from bayesfed.report.compare import compare
 
-    keys = ("ground", "seeds", "plugins", "dataset", "alpha", "clients", "model", "rounds", "cores", "gpus", "profile")
+    keys = (
+        "ground",
+        "seeds",
+        "plugins",
+        "dataset",
+        "partition",
+        "alpha",
+        "clients",
+        "model",
+        "rounds",
+        "cores",
+        "gpus",
+        "profile",
+    )
     try:
         found = compare(*args.methods, **{key: getattr(args, key) for key in keys})
     except RuntimeError as error:

@@ -1,30 +1,30 @@
 """The call of `bayesfed compare`: methods and grounds as a config over the comparison's file, and what is left to train.
 
 The comparison's own runs stay where they are, in results/comparison/runs. What is trained for one call goes to
-results/compare/runs, where the next call finds it.
+results/compare/runs, where the next call finds it. A search of the call's own is an experiment beside the comparison's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.plan import experiments
 from bayesfed.plan import plan as planning
+from bayesfed.plan.asked import Asked, written
 from bayesfed.results.grounds import PLAIN, SEARCH
 
 PAPER, NAME = "comparison", "compare"
 STORED, OWN = Path("results", PAPER, "runs"), Path("results", NAME, "runs")
 WORKFLOW = Path("workflow/Snakefile")
 SEARCHED = [100]  # seeds of the searches, as config/comparison.yaml has them
+CALLED = f"{SEARCH}_called"  # the experiment of the call's own search
 FIRST = "mnist-harsh"  # the ground of a call that names none
 ALPHA, CLIENTS, ROUNDS = 0.1, 10, 50  # of a ground of one's own, where the call does not say
 
@@ -33,17 +33,23 @@ Block = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A call: methods as `name` or `name:key=value,...`, and grounds by name, or a ground of one's own by its dataset."""
+    """A call: methods as `plan.asked` reads them, and grounds by name, or a ground of one's own by its dataset.
+
+    tried: the configurations of the call's searches so far, for each method that has one. chosen: one of them.
+    """
 
     methods: tuple[str, ...]
     grounds: tuple[str, ...] = ()
     seeds: int = 5
     plugins: str | None = None
     dataset: str | None = None
+    partition: str | None = None
     alpha: float | None = None
     clients: int | None = None
     model: str | None = None
     rounds: int | None = None
+    tried: Mapping[str, Sequence[Block]] = field(default_factory=dict)
+    chosen: Mapping[str, Block] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=lambda: planning.read_paper(PAPER, {}))
 
     @property
@@ -52,25 +58,33 @@ class Request:
         return [name for name in self.paper["experiments"] if not name.startswith(SEARCH)]
 
     @cached_property
-    def asked(self) -> dict[str, Block]:
-        """The methods of the call: label -> block of the config; an empty one for a method as the comparison has it.
+    def named(self) -> dict[str, tuple[str, Block]]:
+        """Label and block of the config of each method; an empty block for a method as the comparison has it.
 
-        A method whose label another one has goes by its name.
+        A method whose label another one has goes by its name, and a search that has not ended by its text.
         """
         from bayesfed import methods
 
         ours = {block["name"]: label for label, block in self.paper["methods"].items() if not label.endswith(PLAIN)}
         whose = {label: name for name, label in ours.items()}  # label -> the method that has it
-        found: dict[str, Block] = {}
+        found: dict[str, tuple[str, Block]] = {}
         for text in self.methods:
-            name, colon, given = text.partition(":")
-            label, options = methods.get(name).label, options_of(given, text) if colon else {}
-            if not options and name in ours:
-                found[ours[name]] = {}
+            asked = Asked.read(text)
+            label, options = methods.get(asked.name).label, asked.options | self.chosen.get(text, {})
+            open_ = asked.choices and text not in self.chosen
+            if asked.name in ours and not options and not open_:
+                found[text] = ours[asked.name], {}
                 continue
-            shown = label if whose.setdefault(label, name) == name else name
-            found[" ".join([shown, *(f"{key}={value}" for key, value in options.items())])] = {"name": name, **options}
+            shown = label if whose.setdefault(label, asked.name) == asked.name else asked.name
+            own = self.paper["methods"].get(ours.get(asked.name), {})
+            words = text.partition(":")[2].split(",") if open_ else written(options)
+            found[text] = " ".join([shown, *words]), {**own, "name": asked.name, **options}
         return found
+
+    @property
+    def asked(self) -> dict[str, Block]:
+        """The methods of the call: label -> block of the config."""
+        return dict(self.named.values())
 
     @property
     def untuned(self) -> bool:
@@ -87,43 +101,81 @@ class Request:
         model = self.model or models.get(self.dataset)
         if model is None:
             raise InputError(f"--model: give the network for {self.dataset}; `bayesfed list models` names them")
-        alpha = ALPHA if self.alpha is None else self.alpha
-        name = f"{self.dataset}-alpha{alpha:g}-{model}".lower()
-        axes = {"dataset": [self.dataset], "models.global": [model], "partition.alpha": [alpha]}
-        return name, {
-            "axes": axes,
-            "partition": {"clients": CLIENTS if self.clients is None else self.clients},
-            "rounds": ROUNDS if self.rounds is None else self.rounds,
-        }
+        axes: Block = {"dataset": [self.dataset], "models.global": [model]}
+        asked = Asked.read(self.partition or "")
+        if asked.choices:
+            raise InputError(f"--partition {self.partition}: only a method's options may have several values")
+        clients = {"clients": CLIENTS if self.clients is None else self.clients}
+        dealt = {"scheme": asked.name, **clients, **asked.options} if self.partition else clients
+        words = [asked.name] if self.partition else []
+        if self.alpha is not None or not self.partition:
+            alpha = ALPHA if self.alpha is None else self.alpha
+            axes["partition.alpha"] = [alpha]
+            words.append(f"alpha{alpha:g}")
+        experiment = {"axes": axes, "partition": dealt, "rounds": ROUNDS if self.rounds is None else self.rounds}
+        return "-".join([self.dataset, *words, model]).lower(), experiment
 
-    def networks(self, labels: Sequence[str]) -> Block:
-        """Name the further networks of methods on a ground of one's own: each is that ground's."""
+    def networks(self, labels: Iterable[str]) -> Block:
+        """Name the further networks of methods on a ground of one's own: each is that ground's. An empty block for none."""
         from bayesfed import methods
 
         if not self.dataset:
             return {}
         (model,) = self.own_ground[1]["axes"]["models.global"]
         blocks = [self.asked.get(label) or self.paper["methods"][label] for label in labels]
-        return {name: model for block in blocks for name in methods.get(block["name"]).networks}
+        further = {name: model for block in blocks for name in methods.get(block["name"]).networks}
+        return {"models": further} if further else {}
 
     def axes(self, ground: str) -> Mapping[str, Any]:
         """Return the axes of one of the comparison's grounds."""
         return self.paper["experiments"][ground]["axes"]  # type: ignore[no-any-return]
 
-    def config(self, methods: Mapping[str, Sequence[str]], *, searches: bool = False) -> Block:
-        """Build the config that runs these methods on each ground, and beside that the searches, or nothing."""
+    @cached_property
+    def searched_at(self) -> Block:
+        """The axes of the call's own search: its dataset at the harsh alpha, as the comparison's searches.
+
+        Raises InputError for grounds of several datasets.
+        """
+        if self.dataset:
+            return dict(self.own_ground[1]["axes"])
+        asked = {dataset for ground in self.grounds or (FIRST,) for dataset in self.axes(ground)["dataset"]}
+        if len(asked) > 1:
+            raise InputError(
+                f"--ground: options are chosen on one dataset, these have {', '.join(sorted(asked))}; split the call"
+            )
+        of_dataset = [axes for axes in map(self.axes, self.known) if set(axes["dataset"]) == asked]
+        harsh = min(of_dataset, key=lambda axes: min(axes["partition.alpha"]))
+        return {axis: harsh[axis] for axis in ("dataset", "models.global", "partition.alpha")}
+
+    @property
+    def cases(self) -> list[Block]:
+        """The points of the call's own search: a method and its options each."""
+        every = [(self.named[text][0], options) for text, tried in self.tried.items() for options in tried]
+        return [
+            {"method": label} | {f"method.{key}": value for key, value in options.items()} for label, options in every
+        ]
+
+    def config(
+        self, methods: Mapping[str, Sequence[str]], *, searches: bool = False, cases: Sequence[Block] = ()
+    ) -> Block:
+        """Build the config that runs these methods on each ground, the comparison's searches or none, and these points of
+        the call's own search."""
         kept = [name for name in self.paper["experiments"] if searches and name.startswith(SEARCH)]
         changes: Block = {name: {"skip": True} for name in self.paper["experiments"] if name not in kept}
         for ground, labels in methods.items():
             own = self.own_ground[1] if self.dataset else {"axes": {}}
-            if networks := self.networks(labels):
-                own = {**own, "models": networks}
             changes[ground] = {
                 **own,
+                **self.networks(labels),
                 "axes": {**own["axes"], "method": list(labels)},
                 "seeds": list(range(self.seeds)),
             }
-        used = {label for labels in methods.values() for label in labels}
+        tried = {case["method"] for case in cases}
+        if cases:
+            own = self.own_ground[1] if self.dataset else {}
+            axes = self.searched_at
+            changes[CALLED] = {**own, **self.networks(tried), "axes": axes, "cases": list(cases), "seeds": SEARCHED}
+        used = {label for labels in methods.values() for label in labels} | tried
         blocks = {label: block for label, block in self.asked.items() if block and label in used}
         config: Block = {"name": NAME, "title": "Methods compared", "papers": [PAPER], "methods": blocks}
         config |= {"seeds": SEARCHED} if kept else {}
@@ -166,17 +218,6 @@ class Request:
         return {**self.paper, **({"plugins": self.plugins} if self.plugins else {})}
 
 
-def options_of(text: str, whole: str) -> Block:
-    """Read `key=value,...`; a value is what it would be in YAML."""
-    found = {}
-    for part in text.split(","):
-        key, equals, value = part.partition("=")
-        if not (key and equals):
-            raise InputError(f"{whole}: expected options like `name:lr=0.1,momentum=0`, found '{part}'")
-        found[key] = yaml.safe_load(value)
-    return found
-
-
 def check(request: Request) -> None:
     """Raise InputError for a call that cannot be: its grounds, numbers, plugins or folder."""
     if not WORKFLOW.is_file():
@@ -185,7 +226,7 @@ def check(request: Request) -> None:
         raise InputError(f"--seeds {request.seeds}: it is too small; give 1 or more")
     if request.dataset and request.grounds:
         raise InputError("--dataset: it is of a ground of your own; give that, or --ground")
-    for name in () if request.dataset else ("alpha", "clients", "model", "rounds"):
+    for name in () if request.dataset else ("partition", "alpha", "clients", "model", "rounds"):
         if getattr(request, name) is not None:
             raise InputError(f"--{name}: it is of a ground of your own; give --dataset, too")
     for name in () if request.dataset else request.grounds or (FIRST,):
@@ -206,19 +247,31 @@ class Planned:
     @property
     def own(self) -> list[str]:
         """The folders of the runs that the call trains where they are missing: its methods, or all of its own ground."""
-        shown = [cell for cell in self.cells if cell["experiment"] in self.request.every]
-        asked = [cell for cell in shown if self.request.dataset or cell["method"] in self.request.asked]
-        return list(dict.fromkeys(cell["folder"] for cell in asked))
+        request, shown = self.request, [*self.request.every, CALLED]
+        asked = [cell for cell in self.cells if request.dataset or cell["method"] in request.asked]
+        return list(dict.fromkeys(cell["folder"] for cell in asked if cell["experiment"] in shown))
+
+    @property
+    def lacking(self) -> list[Mapping[str, Any]]:
+        """The cells of the call whose runs are missing."""
+        own = set(self.own)
+        return [cell for cell in self.cells if cell["folder"] in own and not finished(cell["folder"])]
 
     @property
     def missing(self) -> dict[str, list[str]]:
         """Ground -> the call's methods that lack a run there."""
-        own = set(self.own)
-        lacking = [cell for cell in self.cells if cell["folder"] in own and not finished(cell["folder"])]
         found: dict[str, list[str]] = {}
-        for cell in lacking:
-            found.setdefault(cell["experiment"], []).append(cell["method"])
+        for cell in self.lacking:
+            if cell["experiment"] != CALLED:
+                found.setdefault(cell["experiment"], []).append(cell["method"])
         return {ground: list(dict.fromkeys(labels)) for ground, labels in found.items()}
+
+    @property
+    def untried(self) -> list[Block]:
+        """The points of the call's own search that lack a run."""
+        folders = [cell["folder"] for cell in self.cells if cell["experiment"] == CALLED]
+        pairs = zip(self.request.cases, folders, strict=True)
+        return [case for case, folder in pairs if not finished(folder)]
 
     def check_stored(self) -> None:
         """Raise InputError for a ground of the comparison on which none of its methods has a finished run."""
@@ -234,7 +287,7 @@ class Planned:
     def write_config(self) -> Path:
         """Write the config of what is missing; returns its file."""
         path = OWN.parent / "config.yaml"
-        files.write_yaml(path, json.loads(json.dumps(self.request.config(self.missing))))
+        files.write_yaml(path, json.loads(json.dumps(self.request.config(self.missing, cases=self.untried))))
         return path
 
 
@@ -247,7 +300,18 @@ def finished(folder: str) -> Path | None:
 def plan(request: Request) -> Planned:
     """Return the plan of a call. Raises InputError for a wrong one, and for a method that cannot run on its ground."""
     check(request)
-    made, _ = planning.make(request.config(request.every, searches=True))
-    planned = Planned(request, made["cells"], {run["folder"]: run["cost"] for run in made["runs"]})
+    planned = of_config(request, request.config(request.every, searches=True, cases=request.cases))
     planned.check_stored()
     return planned
+
+
+def plan_search(request: Request) -> Planned:
+    """Return the plan of the call's own search alone. Raises InputError as `plan`."""
+    check(request)
+    return of_config(request, request.config({}, cases=request.cases))
+
+
+def of_config(request: Request, config: Block) -> Planned:
+    """Return the plan of a call's config."""
+    made, _ = planning.make(config)
+    return Planned(request, made["cells"], {run["folder"]: run["cost"] for run in made["runs"]})

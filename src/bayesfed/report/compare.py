@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.plan import compared
+from bayesfed.plan.asked import Asked
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
 from bayesfed.results import grounds, grounds_files, paired, searches, statements
@@ -71,6 +74,7 @@ def compare(
     seeds: int = 5,
     plugins: str | os.PathLike[str] | None = None,
     dataset: str | None = None,
+    partition: str | None = None,
     alpha: float | None = None,
     clients: int | None = None,
     model: str | None = None,
@@ -81,9 +85,11 @@ def compare(
 ) -> Result:
     """Train what is missing of methods on grounds, through the workflow, and compare it with all stored records.
 
-    A method is `name`, or `name:key=value,...`. With `dataset` it is a ground of one's own, on which all methods are
-    trained that can run there; alpha, clients, model and rounds are of such a one. Files go to results/compare/, the page
-    to reports/compare.html. Raises InputError for a wrong call, RuntimeError where training failed.
+    A method is `name`, or `name:key=value,...`. Of several values, as in `name:lr=0.03/0.1`, the one with the smallest
+    validation NLL is taken, by a search as the comparison's own. With `dataset` it is a ground of one's own, on which
+    all methods are trained that can run there; partition, alpha, clients, model and rounds are of such a one. Files go
+    to results/compare/, the page to reports/compare.html. Raises InputError for a wrong call, RuntimeError where
+    training failed.
     """
     for method in methods:
         if not isinstance(method, str):
@@ -94,19 +100,59 @@ def compare(
         seeds=seeds,
         plugins=None if plugins is None else os.fspath(plugins),
         dataset=dataset,
+        partition=partition,
         alpha=alpha,
         clients=clients,
         model=model,
         rounds=rounds,
     )
+    compared.check(request)
+    request = tuned(request, lambda planned: train(planned, cores, gpus, profile))
     planned = compared.plan(request)
     for label, why in request.refused.items() if dataset else ():
         print(f"{label} is left out: {why}", file=sys.stderr)
     if request.untuned:
         print(UNTUNED, file=sys.stderr)
-    if planned.missing:
+    if planned.lacking:
         train(planned, cores, gpus, profile)
     return result(planned)
+
+
+def tuned(request: Request, run: Callable[[Planned], None]) -> Request:
+    """Choose options of which a call gives several values, by the validation NLL on a seed that is in no table.
+
+    Where the best learning rate is the largest or smallest that was tried, the next one is, until the best is inside. `run`
+    trains what is missing of a plan. Raises InputError where no configuration has a validation NLL.
+    """
+    tried = {text: every for text in request.methods if (every := Asked.read(text).configurations)}
+    while tried:
+        request = dataclasses.replace(request, tried=tried)
+        planned = compared.plan_search(request)
+        if planned.lacking:
+            run(planned)
+        of_label = {one.method: one for one in searches.load(planned.cells, lambda folder: record(folder).summary)}
+        found = {text: of_label[request.named[text][0]] for text in tried}
+        if not any(one.wider for one in found.values()):
+            chosen = {text: tried[text][one.best] for text, one in found.items() if math.isfinite(min(one.scores))}
+            if without := [text for text in tried if text not in chosen]:
+                raise InputError(f"{without[0]}: no configuration has a validation NLL; give smaller learning rates")
+            for text, one in found.items():
+                head = ["options", "validation NLL", "chosen"]
+                print(f"{text}, searched on {one.dataset}\n{grounds_files.as_text(head, one.rows)}", file=sys.stderr)
+            return dataclasses.replace(request, chosen=chosen)
+        more = {text: [one.wider] if one.wider else [] for text, one in found.items()}
+        tried = {text: [*of_text, *map(options_of, more[text])] for text, of_text in tried.items()}
+    return request
+
+
+def options_of(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the axes of a search are."""
+    return {axis.removeprefix("method."): value for axis, value in axes.items()}
+
+
+def record(folder: str) -> RunRecord:
+    """Return a run's record, of the comparison or of a call."""
+    return RunRecord(compared.finished(folder) or OWN / folder)
 
 
 def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | os.PathLike[str] | None) -> None:
@@ -140,8 +186,7 @@ def result(planned: Planned) -> Result:
     records: dict[str, RunRecord] = {}
 
     def run_of(folder: str) -> RunRecord:
-        place = compared.finished(folder) or OWN / folder
-        return records.setdefault(folder, RunRecord(place))
+        return records.setdefault(folder, record(folder))
 
     baseline, asked = grounds.baseline_of(planned.request.paper["methods"]), list(planned.request.asked)
     found = grounds.load(planned.cells, planned.costs, baseline, run_of)

@@ -60,11 +60,11 @@ class Searched:
     @property
     def wider(self) -> dict[str, Any] | None:
         """The options to try next: the chosen ones, with the next learning rate beyond all that were tried with them; None
-        where the chosen rate is inside, and where a run is open.
+        where the chosen rate is inside, where no rate is chosen among, where no score is finite, and where a run is open.
 
         Options that are equal to `lr` in all configurations move with it.
         """
-        if not self.finished:
+        if not self.finished or "lr" not in self.cells[0]["axes"] or math.isinf(min(self.scores)):
             return None
         every, chosen = [cell["axes"] for cell in self.cells], self.cells[self.best]["axes"]
         moved = [axis for axis in chosen if all(axes[axis] == axes["lr"] for axes in every)]

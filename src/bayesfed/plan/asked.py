@@ -1,0 +1,66 @@
+"""Methods as a call of `bayesfed compare` names them: `name`, or `name:key=value,...`.
+
+Several values of a key, as in `lr=0.03/0.1/0.3`, are a search: one of all their combinations is to be chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from bayesfed.core.errors import InputError
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A method of a call: its name, the options that are given, and the values of those that are to be chosen."""
+
+    name: str
+    options: Options
+    choices: Mapping[str, Sequence[Any]]
+
+    @staticmethod
+    def read(text: str) -> Asked:
+        """Read a method; raise InputError where its options are not `key=value,...`."""
+        name, colon, given = text.partition(":")
+        options, choices = {}, {}
+        for part in given.split(",") if colon else ():
+            key, equals, values = part.partition("=")
+            if not (key and equals):
+                raise InputError(f"{text}: expected options like `name:lr=0.1,momentum=0`, found '{part}'")
+            found = [value_of(value, text) for value in values.split("/")]
+            if len(found) > 1:
+                choices[key] = found
+            else:
+                options[key] = found[0]
+        return Asked(name, options, choices)
+
+    @property
+    def configurations(self) -> list[Options]:
+        """All combinations of the values to choose from; none where there is nothing to choose."""
+        every = itertools.product(*self.choices.values()) if self.choices else ()
+        return [dict(zip(self.choices, values, strict=True)) for values in every]
+
+
+def value_of(text: str, whole: str) -> Any:
+    """Return what a value would be in YAML, and 1e-4, which YAML takes for text, as a number."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"{whole}: '{text}' is no value; give a number or a word") from None
+    if isinstance(found, str):
+        with contextlib.suppress(ValueError):
+            return float(found)
+    return found
+
+
+def written(options: Options) -> list[str]:
+    """Return options as a call gives them: `key=value` each."""
+    return [f"{key}={value}" for key, value in options.items()]
