@@ -45,7 +45,7 @@ Datasets = str | tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class RunKeys:
-    """Keys of a run file (runs/run_file.py), without method and seed. Blocks are changed key by key; a partition that names
+    """Keys of a run file, without method and seed. Blocks are changed key by key; a partition that names
     its scheme replaces the one before."""
 
     partition: Block = optional()
@@ -69,8 +69,8 @@ class PaperRun(RunKeys):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Values of axes that belong together. dataset: a name, or one for each client. method: a label of `methods`. All
-    other keys are full names of axes: `models.global`, `partition.alpha`, `method.lr`, `stragglers`."""
+    """Values of axes that belong together. Other keys than these are full names of axes, as `models.global`,
+    `partition.alpha`, `method.lr`, `stragglers`. dataset: a name, or one for each client. method: a label of `methods`."""
 
     dataset: Datasets = ""
     method: str = ""
@@ -79,7 +79,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Axes:
-    """The values of each axis, all crossed with each other; names as in `Case`."""
+    """The values of each axis, all crossed with each other; other keys as in `cases`. dataset: names. method: labels."""
 
     dataset: Annotated[tuple[Datasets, ...], Bounds(least=1, unique=True)] = ()
     method: Annotated[Names, Bounds(least=1, unique=True)] = ()
@@ -102,7 +102,12 @@ class Grid(RunKeys):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Grid):
-    """A grid that a paper ran. seeds: how often the paper repeated it, where it says so: seeds 0, 1, ..."""
+    """A grid that a paper ran, with keys of a run file for all of it.
+
+    cases: values of axes that belong together. axes: values that are all crossed. deviation: how it is less or other than
+    what the paper did, in words; its cells get no verdict. full_names: axes that tables and figures call by their full
+    names. seeds: how often the paper repeated it, where it says so (seeds 0, 1, ...).
+    """
 
     seeds: int = option(1, low=1)
 
@@ -142,7 +147,8 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table: a title, a metric where the table has none, and the values of fields or axes of its cells."""
+    """A column of a table; other keys than these are fields or axes (short) of its cells, each with its value. title: in
+    the head, made of those values unless given. metric: where the table has none."""
 
     title: Text = ""
     metric: str = ""
@@ -151,10 +157,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: means over seeds. rows: field or axis (short) -> values, all crossed. metric: for columns without their own.
+    """A table: means over seeds.
 
-    published: items of the published numbers that it shows, its own name unless given; [] where the paper has no such table,
-    so its runs have no priority. note: text of each row's note.
+    title: above it. experiment: whose cells it shows. rows: field or axis (short) -> values, all crossed. columns: each
+    with what tells its cells apart. metric: for columns without their own. search: to show the best of a grid.
+    published: items of the published numbers that it shows, its own name unless given; [] where the paper has no such
+    table, so its runs have no priority. note: text of each row's note.
     """
 
     title: Text
@@ -169,13 +177,12 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Shows:
-    """The content of a figure in place of the accuracy over rounds (results/figures.py): one of these, and its axis'
-    label.
+    """The content of a figure in place of the accuracy over rounds (results/figures.py): one of these, and its axis' label.
 
-    diagnostic: a value that the server logs. metric: one of a predictor, as predictive_ece. predictors: the server's
-    predictors of that name, in a round (-1: the last). labelled: accuracy by labelled images. megabytes: accuracy by
-    megabytes sent until then, both ways. reliability: accuracy by confidence. against: accuracy by that of another level.
-    error: a logged value of every network.
+    label: of the axis. round: of `predictors`. diagnostic: a value that the server logs. metric: one of a predictor, as
+    predictive_ece. predictors: the server's predictors of that name, in a round (-1: the last). labelled: accuracy by
+    labelled images. megabytes: accuracy by megabytes sent until then, both ways. reliability: accuracy by confidence.
+    against: accuracy by that of another level. error: a logged value of every network.
     """
 
     label: Text
@@ -194,8 +201,10 @@ class Shows:
 class Figure:
     """A figure: curves over rounds, a panel for each combination of values of rows and columns.
 
-    accuracy: whose (statistics.LEVELS). rows, columns, curves, x: fields or axes, by their short names. curves: what
-    tells curves apart. x: an axis of numbers below, instead of rounds. methods: labels. where: field or axis -> values.
+    title: above it. experiment: whose runs it shows. accuracy: whose, one of the levels of metrics. rows, columns,
+    curves, x: fields or axes, by their short names. curves: what tells curves apart. x: an axis of numbers below,
+    instead of rounds. methods: labels. where: field or axis -> values. shows: other than accuracy over rounds. note:
+    text below. search: to show the best of a grid.
     """
 
     title: Text
@@ -216,10 +225,11 @@ class Figure:
 class Claim:
     """An ordering that a paper claims, or that we ask about, tested in every cell of its experiments (results/claims.py).
 
-    claim: the words. by: who says so. metric: what is compared. where: field or axis (short) -> values of the cells. apart:
-    axes that tell the two sides apart. most: whether more than half of the cells are enough. The rest depends on the kind:
-    `method` and `than` (labels), `methods` (labels), `along` (an axis), `at` and `than` (values of `along`), `dataset`
-    and `than_dataset`.
+    claim: the words. by: who says so. kind: of ordering, which decides about the last seven keys. experiments: whose
+    cells are compared. metric: what is compared. where: field or axis (short) -> values of the cells. apart: axes in
+    which the two sides may differ. most: whether more than half of the cells are enough. search: to compare best with
+    best. method: a label. than: labels, or values of `along`. methods: labels. along: an axis. at: one of its values.
+    dataset: a name. than_dataset: names.
     """
 
     claim: Text
@@ -242,7 +252,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodBlock:
-    """The block `method` of a run file. name: the method's. All other keys are its options."""
+    """The block `method` of a run file: a method's name, and as all other keys its options. name: the method's."""
 
     name: str
     options: Mapping[Word, Any] = rest()
@@ -252,11 +262,11 @@ class MethodBlock:
 class Paper:
     """config/papers/<paper>.yaml: what a paper ran, and what it shows.
 
-    paper: the file's name. run: its budget. methods: label in tables and figures -> method. given: rules for some values of
-    axes. settings: its words for an alpha, or for a scheme without one. first_client: what it calls client 0, where
-    `client` in the file counts from 0. labels: how it writes names. statistics: further statistics of a curve, by name
-    (results/statistics.py). summary: the tables that the README shows. shipped: experiment -> digest of its runs
-    (experiments.digest).
+    paper: the file's name. title, reference: of the paper. run: its budget. methods: label in tables and figures ->
+    method. experiments: name -> grid of runs. given: rules for some values of axes. settings: its words for an alpha, or
+    for a scheme without one. first_client: what it calls client 0, where `client` in the file counts from 0. labels: how
+    it writes names. statistics: further statistics of a curve, as `reach30: {first: 0.3}`. summary: names of the tables
+    on the summary page, in order. tables, figures: name -> what it shows. claims: orderings that the paper states.
     """
 
     paper: Name
@@ -268,7 +278,6 @@ class Paper:
     given: tuple[Rule, ...] = ()
     settings: Mapping[str, Text] = optional()
     first_client: int = option(0, low=0)
-    shipped: Mapping[str, str] = optional()
     statistics: Mapping[str, Block] = optional()
     summary: Names = ()
     labels: Mapping[str, Text] = optional()

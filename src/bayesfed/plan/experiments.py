@@ -11,7 +11,6 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.core import files
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.core.options import check_keys, check_mapping, flat
 from bayesfed.papers.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, shortened, unprinted
@@ -47,7 +46,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
                 raise InputError(f"{where}.{beside[0]}: the experiment is skipped; leave this out, or `skip`")
             continue
         every = {frozen(point): point for point in grid(experiment, {}, where)}
-        shipped = is_shipped(paper, name, spec)
+        added = name in spec["added"]["experiments"]  # by a config
         for point in grid(experiment, change, where):
             named = shortened(point, experiment)
             with naming(paper, name, named):
@@ -63,7 +62,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
             foreign = foreign_of(mapping)
             if foreign:
                 mapping["tasks"] = {**mapping["tasks"], "foreign": [taken(stand_ins.get(one, one)) for one in foreign]}
-            changes = [] if shipped else [f"experiment {name} is not the paper's"]
+            changes = [f"experiment {name} is not the paper's"] if added else []
             changes += [experiment["deviation"]] if "deviation" in experiment else []
             if printed is None:
                 changes.append(f"{at(shortened(unprinted(point, experiment, where), experiment))} (not in the paper)")
@@ -109,8 +108,7 @@ def resolved(paper: str, experiment: str, point: Tree, mapping: Tree, budget: Tr
 
 @functools.cache
 def run_of(text: str) -> Run:
-    """Return the run of a mapping as JSON: a plan asks for the same one when it checks a paper, and tells whether it is as
-    shipped."""
+    """Return the run of a mapping as JSON: a plan asks for the same one when it checks a paper."""
     from bayesfed.runs import run_file
 
     return run_file.resolve(json.loads(text))
@@ -143,28 +141,6 @@ def differences(run: Run, printed: Run) -> list[str]:
 def shown(value: Any) -> str:
     """Return a value as people write it."""
     return f"{value:g}" if isinstance(value, float) else " ".join(map(str, listed(value)))
-
-
-def is_shipped(paper: str, name: str, spec: Tree) -> bool:
-    """Return True if the paper's file asks for the experiment's runs as it was shipped to.
-
-    A file that says under `shipped` what its experiments asked for cannot pass for the paper's when it is edited; one
-    that does not, a user's own, is taken at its word.
-    """
-    if name in spec["added"]["experiments"]:  # by a config
-        return False
-    return "shipped" not in spec or spec["shipped"].get(name) == digest(paper, name, spec)
-
-
-def digest(paper: str, name: str, spec: Tree) -> str:
-    """12 hex digits over all runs that an experiment of a paper's file asks for, whatever the seed."""
-    experiment, runs = spec["experiments"][name], []
-    for point in grid(experiment, {}, name):
-        mapping, asked = run_mapping(spec, {}, experiment, point)
-        named = shortened(point, experiment)
-        run = resolved(paper, name, named, mapping | {"dataset": asked, "seed": 0})
-        runs.append(json.dumps([named, run.to_dict(defaults=False)], sort_keys=True))
-    return files.digest("\n".join(sorted(runs)), [])
 
 
 def run_mapping(

@@ -300,9 +300,8 @@ def check_paper(paper: str, spec: Tree, config: Tree) -> None:
         change = config.get("experiments", {}).get(name, {})
         asks = {**asked_for(config), **asked_for(change)}
         once["experiments"][name] = {"seeds": [0], "run": {} if change.get("skip") else asks}
-    asked = {key: value for key, value in spec.items() if key != "shipped"}  # which says nothing about its items
     # The config's own experiments are here without all else that its `run` says, and are counted with it.
-    whole = list(experiments.cells(paper, asked, once, counted=False))
+    whole = list(experiments.cells(paper, spec, once, counted=False))
     study = join.study(paper, spec, "", [cell for cell, _ in whole], Path())
     runs = {(cell["experiment"], cell["method"]): run for cell, run in whole}
     paper_check.paper(study, runs)
