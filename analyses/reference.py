@@ -12,7 +12,25 @@ from bayesfed.core.options import Bounds, bounds_in_words, bounds_of, hints_of, 
 from bayesfed.data.schemes import SCHEMES, Scheme, keys_of
 from bayesfed.data.sources import SOURCES
 from bayesfed.methods.method import Method
+from bayesfed.papers import spec
+from bayesfed.results import claims, statistics
 
+BLOCKS = {
+    "The file": spec.Paper,
+    "`run`": spec.PaperRun,
+    "`methods`, each": spec.MethodBlock,
+    "`experiments`, each": spec.Experiment,
+    "`cases`, each": spec.Case,
+    "`axes`": spec.Axes,
+    "`given`, each": spec.Rule,
+    "`tables`, each": spec.Table,
+    "`columns`, each": spec.Column,
+    "`search`": spec.Search,
+    "`figures`, each": spec.Figure,
+    "`shows`": spec.Shows,
+    "`claims`, each": spec.Claim,
+}
+"""The blocks of a paper's file, by what the page calls them."""
 SOURCE = "../../src/bayesfed/methods"
 
 
@@ -78,6 +96,56 @@ def allowed(kind: object, bounds: Bounds) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return code(typing.get_args(kind))
     return ", ".join(filter(None, (kind_in_words(kind), bounds_in_words(bounds))))
+
+
+def paper_page() -> str:
+    """Every key of a paper's file, the kinds of claims, and the metrics, as the code that reads them has it."""
+    text = "# A paper's file\n\nAll keys of `papers/NAME.yaml`. [Your paper](../guides/your-paper.md) says how to write one.\n\n"
+    for title, block in BLOCKS.items():
+        about, meanings = described(block)
+        about = about.replace("config/papers/<paper>.yaml", "`papers/NAME.yaml`")
+        text += f"## {title}\n\n{about}\n\n{keys(block, meanings)}"
+    kinds = (inspect.getdoc(claims) or "").partition("Kinds:")[2].strip()
+    words = [[f"`{name}`", words] for name, words in statistics.IN_WORDS.items()]
+    measured = [code(statistics.LEVELS), code(statistics.MEASURES), code(statistics.COSTS)]
+    return (
+        f"{text}## Kinds of claims\n\n{kinds}\n\n## Metrics\n\n"
+        f"An accuracy is `LEVEL_accuracy_STATISTIC`, with the levels {measured[0]}. Its statistics:\n\n"
+        f"{table(['statistic', 'meaning'], words)}"
+        f"A measure of the server's predictions is `predictive_MEASURE_last`, or `global_MEASURE_last` for the mean model: "
+        f"{measured[1]}, `auroc_foreign_DATASET`, `fpr95_foreign_DATASET`.\n\nA cost is named alone: {measured[2]}, "
+        "and `megabytes_to_PERCENT`, sent until an accuracy is reached.\n"
+    )
+
+
+def described(block: type) -> tuple[str, dict[str, str]]:
+    """Split a block's docstring, `About it. key: its meaning. other: its meaning.`, into what is about it and its keys."""
+    names = "|".join(one.name for one in dataclasses.fields(block))
+    about, *rest = re.split(rf"\s((?:(?:{names}), )*(?:{names})): ", " ".join((inspect.getdoc(block) or "").split()))
+    return about, {key: words for heads, words in zip(rest[::2], rest[1::2], strict=True) for key in heads.split(", ")}
+
+
+def keys(block: type, meanings: dict[str, str]) -> str:
+    """Return the keys of a block: meaning, what each takes, and its default."""
+    hints = hints_of(block)
+    rows = [
+        [
+            f"`{one.name}`",
+            meanings.get(one.name, "as in a run file"),
+            allowed(hints[one.name], bounds_of(one)),
+            default(one),
+        ]
+        for one in dataclasses.fields(block)
+        if not one.metadata.get("rest")
+    ]
+    return table(["key", "meaning", "takes", "default"], rows)
+
+
+def default(one: "dataclasses.Field[object]") -> str:
+    """Return a key's default as a file has it: empty where leaving it out is leaving out what it says."""
+    required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+    plain = isinstance(one.default, bool | int | float | str) and one.default != ""
+    return "required" if required else f"`{shown(one.default)}`" if plain else ""
 
 
 def cli_page() -> str:
