@@ -217,11 +217,13 @@ def test_a_made_run_says_how_to_make_it_again(tmp_path):
     told = run_details.command(tmp_path / "seed~0-abc", entry, {"device": "cpu", "precision": "fp32", "threads": 1}, {})
     assert told.splitlines() == [
         "bayesfed fetch digits",
+        f"bayesfed verify '{tmp_path}/seed~0-abc'",
         f"OMP_NUM_THREADS=1 bayesfed train '{tmp_path}/seed~0-abc/run.yaml' --out 'again/seed~0-abc' --device cpu "
         "--precision fp32",
     ]
     told = run_details.command(tmp_path / "seed~0-abc", entry, {}, {"plugins": "my plugins", "weights": "my weights"})
-    fetch, train = told.splitlines()
+    fetch, verify, train = told.splitlines()
+    assert verify.endswith(" --weights 'my weights'")
     assert fetch == "bayesfed fetch digits --plugins 'my plugins'"
     assert train.endswith("--out 'again/seed~0-abc' --weights 'my weights'")
 

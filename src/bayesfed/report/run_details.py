@@ -103,8 +103,8 @@ def diagnostics(run: RunRecord) -> dict[str, dict[int, float]]:
 
 
 def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Return the commands that make a run again, from its own run file, on the same kind of device and in the same
-    precision.
+    """Return the commands that check a run's first rounds against its record, and that make it again, from its own run
+    file, on the same kind of device and in the same precision.
 
     `spec`, the paper's, names the folders that its config has: of the user's own plugins, which may hold datasets and which
     the run file names itself, and of pretrained weights.
@@ -115,6 +115,7 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
     given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
     datasets = " ".join(map(shlex.quote, entry.get("datasets", [])))
     lines = [f"bayesfed fetch {datasets}{own['plugins']}"] if datasets else []
+    lines.append(f"bayesfed verify {shlex.quote(folder.as_posix())}{own['weights']}")
     return "\n".join([*lines, f"{threads}bayesfed train {run_file} --out {out}{given}{own['weights']}"])
 
 

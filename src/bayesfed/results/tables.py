@@ -25,7 +25,8 @@ def layout(study: Study, table: Mapping[str, Any], rows: Sequence[cells.Row]) ->
     five, are not those of the run, `of_rounds` says which they are. A cell without a finished run is empty.
     """
     titles = [cells.title(study, column) for column in table["columns"]]
-    scored = unique(cell.column for _, of_row in rows for cell in of_row if cell.statistic.over_rounds)
+    rounds = [(cell.column, cell.statistic) for _, of_row in rows for cell in of_row if cell.statistic.over_rounds]
+    scored = unique(column for column, statistic in rounds if statistic.name != "last5")
     found = []
     for keys, of_row in rows:
         row = {key: study.written(key, value) for key, value in keys.items()}

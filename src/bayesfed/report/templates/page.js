@@ -206,7 +206,7 @@ function story(name) {
   }
   if (!Object.keys(run.reliability).length) made.append(element("p", { class: "small" }, "This record holds no bins of confidence: no reliability diagram."));
   if (Object.keys(run.diagnostics).length) made.append(element("details", {}, element("summary", {}, "What the server logged, in the last round"), facts(Object.entries(run.diagnostics).map(([key, values]) => [key.replaceAll("_", " "), values.at(-1)[1]]))));
-  made.append(element("h4", {}, "Make it again"), element("pre", {}, element("code", {}, run.command)));
+  made.append(element("h4", {}, "Check it, and make it again"), element("pre", {}, element("code", {}, run.command)));
   made.append(element("details", {}, element("summary", {}, "Run file"), element("pre", {}, element("code", {}, run.file))));
   made.append(element("details", {}, element("summary", {}, "Provenance"), facts(flat(run.provenance))));
   return made;
