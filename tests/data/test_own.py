@@ -103,6 +103,7 @@ def test_arrays_are_fetched_and_pinned(make: Make, shape: tuple[int, ...]) -> No
         ({"images": np.zeros((60, 20, 28), np.uint8)}, "images of 20x28 pixels; expected square ones"),
         ({"images": np.zeros((60, 20, 20), np.uint8)}, r"training images have \(C, H, W\) \(1, 20, 20\), test images \(1, 28, 28\)"),
         ({"images": np.zeros((0, 28, 28), np.uint8), "labels": np.zeros(0, int)}, r"images \(0, 28, 28"),
+        ({"features": np.zeros((60, 5))}, "train.npz: it has images and features; keep one of the two arrays"),
         ({"labels": np.arange(59)}, r"labels \(59,\) for images"),
         ({"labels": np.linspace(0, 6, 60)}, "labels are float64; expected whole numbers"),
         ({"labels": np.arange(60) - 1}, "labels from -1 to 58; expected 0 to 255"),

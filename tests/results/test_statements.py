@@ -39,7 +39,10 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     )
     split = of(tmp_path / "c", one={"FedAvg": [0.8], "Mine": [0.85]}, two={"FedAvg": [0.8], "Mine": [0.7]})
     (told,) = statements.leads(split)
-    assert "on 1 of 2 grounds" in told
+    assert told.endswith(" on two.")
+    many = {f"of {place}": {"FedAvg": [0.8], "Mine": [0.7]} for place in range(4)}
+    (told,) = statements.leads(of(tmp_path / "f", **many, last={"FedAvg": [0.8], "Mine": [0.85]}))
+    assert told.endswith(" on 4 of 5 grounds.")
 
 
 def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
     assert told.startswith("Better than FedAvg on one: in accuracy A; in ECE A; ")
     (told,) = statements.gains(of(tmp_path / "b", one=one, two=one | {"A": base[::-1], "C": close[::-1]}))
     assert told == (
-        "No method can be told to be better than FedAvg on most of 2 grounds in accuracy, ECE, OOD detection and the worst "
+        "No method can be told to be better than FedAvg on both grounds in accuracy, ECE, OOD detection and the worst "
         "tenth of the clients."
     )
 
@@ -66,7 +69,7 @@ def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
         "distinguishable."
     )
     (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
-    assert told.startswith("With a Bayesian part rather than without it, on most of 2 grounds: A is not dis")
+    assert told.startswith("With a Bayesian part rather than without it, on both grounds: A is not dis")
     assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
 
 
@@ -86,7 +89,7 @@ def test_seeds_that_fail(tmp_path: Path) -> None:
     steady, fallen = [0.9, 0.9, 0.89, 0.9, 0.81], [0.9, 0.9, 0.4, 0.9, 0.75]
     found = of(tmp_path, harsh={"FedAvg": steady, "SCAFFOLD": fallen}, mild={"FedAvg": steady})
     assert statements.failing(found) == [
-        "On harsh seeds fail, 10 points or more below the method's median: SCAFFOLD (2 of 5)."
+        "On harsh seeds fail, without an accuracy or 10 points or more below the method's median: SCAFFOLD (2 of 5)."
     ]
 
 

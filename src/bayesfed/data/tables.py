@@ -24,7 +24,10 @@ def read_npz(path: Path) -> Split:
         if path.is_file() and not zipfile.is_zipfile(path):
             raise InputError(f"{path}: not readable as npz: it is no such file, which np.savez writes, or was cut off")
         with np.load(path, allow_pickle=False) as held:
-            kind = "features" if "features" in held.files and "images" not in held.files else "images"
+            kinds = [kind for kind in ("images", "features") if kind in held.files]
+            if len(kinds) == 2:
+                raise InputError(f"{path}: it has images and features; keep one of the two arrays")
+            kind = kinds[0] if kinds else "images"
             for name in (kind, "labels"):
                 if name not in held.files:
                     raise InputError(f"{path}: there is no array '{name}'; {nearest(name, held.files)}")

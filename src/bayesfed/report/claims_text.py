@@ -250,10 +250,11 @@ def lead(label: str, found: Sequence[Answer], numbers: Closeness, done: int, pla
         told += (
             f"{f', {others} of them' if others < len(run) else ''} on other data, or by other runs, than the paper's"
         )
+    every = f"{len(own)} claim{'s' * (len(own) > 1)}"
     if run:
-        words.append(f"Of {of} {len(own)} claims {len(run)} {told}: {', '.join(counts)}.")
+        words.append(f"Of {of} {every} {len(run)} {told}: {', '.join(counts)}.")
     elif own:
-        words.append(f"None of {of} {len(own)} claims has been tested yet.")
+        words.append(f"None of {of} {every} has been tested yet.")
     if numbers.published:
         told = f"{numbers.run} of its {numbers.published} published numbers have a run beside them"
         if numbers.compared:

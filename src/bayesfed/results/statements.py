@@ -66,7 +66,8 @@ def leads(comparison: Comparison) -> list[str]:
 def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | None:
     """Find the method that is best in a column on most grounds, where that is, and the methods near the best on all.
 
-    Of several it is the one that is near the best most often. None where no two methods have values.
+    Few grounds are named, more are counted. Of several methods it is the one that is near the best most often. None where
+    no two methods have values.
     """
     shown = [one for one in comparison.compared[column] if len(one.means) > 1]
     if not shown:
@@ -74,7 +75,8 @@ def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | 
     best = {method: sum(one.best == method for one in shown) for method in comparison.methods}
     near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in comparison.methods}
     found = max(best, key=lambda method: (best[method], near[method]))
-    where = shown[0].ground.name if len(shown) == 1 else f"{best[found]} of {len(shown)} grounds"
+    won = [one.ground.name for one in shown if one.best == found]
+    where = listed(won) if len(won) <= FEW else f"{len(won)} of {len(shown)} grounds"
     return found, where, [method for method, count in near.items() if count == len(shown) and method != found]
 
 
@@ -130,14 +132,15 @@ def failing(comparison: Comparison) -> list[str]:
         names = [f"{method} ({count} of {counts[method]})" for method, count in ground.failing[comparison.side].items()]
         if names:
             told.append(
-                f"On {ground.name} seeds fail, {FALL} points or more below the method's median: {listed(names)}."
+                f"On {ground.name} seeds fail, without an accuracy or {FALL} points or more below the method's median: "
+                f"{listed(names)}."
             )
     return told
 
 
 def places(names: Sequence[str]) -> str:
-    """Name one ground, or count several."""
-    return names[0] if len(names) == 1 else f"most of {len(names)} grounds"
+    """Name one ground, or say of how many most are meant: of two that is both."""
+    return names[0] if len(names) == 1 else "both grounds" if len(names) == 2 else f"most of {len(names)} grounds"
 
 
 def listed(names: Sequence[str]) -> str:
