@@ -40,7 +40,8 @@ def plan(args: argparse.Namespace) -> None:
     """Run `bayesfed plan`."""
     from bayesfed.plan import plan
 
-    plan.write(args.config, args.out)
+    made = plan.write(args.config, args.out)
+    print(f"{args.out / plan.PLAN}: {len(made['runs'])} runs")
 
 
 def add_status(commands: Commands) -> None:
@@ -77,8 +78,9 @@ def add_results(commands: Commands, name: str, run: Callable[[argparse.Namespace
     sub.add_argument("--out", type=path, required=True, metavar="DIR", help="folder for its files")
 
 
-def tell_of_runs(plan: Path) -> None:
-    """Warn that all that was written is empty if none of the plan's runs is finished."""
+def tell(plan: Path, out: Path) -> None:
+    """Name what was written; warn that it is empty if none of the plan's runs is finished."""
+    print(out)
     folder, planned = plan.parent.parent / "runs", json.loads(plan.read_text(encoding="utf-8"))["runs"]
     if not any((folder / run["folder"] / "summary.json").exists() for run in planned):
         print(
@@ -103,7 +105,7 @@ def tables(args: argparse.Namespace) -> None:
     studies = [one.study for one in found]
     if sides := paired.of_plan(plan, studies):
         grounds_files.write(sides, args.out / paired.of_grounds(studies)[0].paper)
-    tell_of_runs(args.plan)
+    tell(args.plan, args.out)
 
 
 def published(args: argparse.Namespace) -> None:
@@ -117,7 +119,7 @@ def published(args: argparse.Namespace) -> None:
     summary_page.write(found, args.out)
     published_page.write(found, args.out)
     dvc.write(found, args.out)
-    tell_of_runs(args.plan)
+    tell(args.plan, args.out)
 
 
 def figures(args: argparse.Namespace) -> None:
@@ -126,7 +128,7 @@ def figures(args: argparse.Namespace) -> None:
     from bayesfed.results import plots, study
 
     plots.write(study.studies(args.plan), args.out)
-    tell_of_runs(args.plan)
+    tell(args.plan, args.out)
 
 
 def add_report(commands: Commands) -> None:
@@ -148,4 +150,4 @@ def report(args: argparse.Namespace) -> None:
     from bayesfed.report import build
 
     build.write(args.plan, args.out)
-    tell_of_runs(args.plan)
+    tell(args.plan, args.out)
