@@ -17,8 +17,7 @@ def add(commands: Commands) -> None:
     )
     shown = """
         bayesfed compare own_feddyn --plugins examples/own_plugins --ground mnist-harsh
-        bayesfed compare fedprox:mu=1,lr=0.01 fedavg:lr=0.1 --seeds 2
-        bayesfed compare own_feddyn:lr=0.03/0.1/0.3,alpha=0.01/0.1 --plugins examples/own_plugins
+        bayesfed compare fedprox:mu=0.01/0.1,lr=0.03/0.1 fedavg:lr=0.1 --seeds 2
         bayesfed compare fola --dataset digits --model mlp --alpha 0.5 --rounds 20
     """
     sub = arguments.command(commands, "compare", compare, text, shown)
