@@ -93,6 +93,12 @@ def test_seeds_that_fail(tmp_path: Path) -> None:
     ]
 
 
+def test_a_side_without_models_says_nothing(tmp_path: Path) -> None:
+    """As the clients' where nobody has test images of its own."""
+    found = grounds(tmp_path, {"harsh": {"FedAvg": [0.8, 0.82], "Mine": [0.7, 0.71]}}, server=False)
+    assert statements.of(Comparison(found, "global")) == []
+
+
 def test_names_in_words() -> None:
     assert statements.listed(["a"]) == "a"
     assert statements.listed(["a", "b", "c"]) == "a, b and c"

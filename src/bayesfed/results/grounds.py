@@ -94,13 +94,13 @@ class Ground:
     @cached_property
     def failing(self) -> Mapping[str, Mapping[str, int]]:
         """Side -> method -> its seeds without an accuracy, or with one FALL points or more below the method's median."""
-        found: dict[str, dict[str, int]] = {}
+        found: dict[str, dict[str, int]] = {side: {} for side in SIDES}
         for side in SIDES:
             for method in self.methods(side):
                 values = self.values(ACCURACY, side, method)[0].values()
                 fallen = sum(value <= statistics.median(values) - FALL for value in values)
                 fallen += sum(bool(trial.summary) for trial in self.trials[method].values()) - len(values)
-                found.setdefault(side, {}).update({method: fallen} if fallen else {})
+                found[side] |= {method: fallen} if fallen else {}
         return found
 
     @cached_property
