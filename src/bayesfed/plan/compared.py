@@ -209,7 +209,7 @@ class Request:
             except InputError as error:
                 if label in self.asked:
                     raise
-                found[label] = str(error)
+                found[label] = str(error).partition("): ")[2]  # behind the experiment and its point
         return found
 
     @property

@@ -33,7 +33,7 @@ PAGE = Path("reports", f"{NAME}.html")
 SAYS = "bayesfed: "  # begins what a command says of a wrong input
 UNTUNED = (
     "Methods run with their default options here, which nobody has tuned on this dataset: a difference may be one of learning "
-    "rates. Tune yours and those that you compare it with, and give what you found: fedavg:lr=0.1"
+    "rates. Tune yours and those that you compare it with, by values to choose from: fedavg:lr=0.03/0.1/0.3"
 )
 
 
