@@ -91,6 +91,8 @@ def test_seeds_that_fail(tmp_path: Path) -> None:
     assert statements.failing(found) == [
         "On harsh seeds fail, without an accuracy or 10 points or more below the method's median: SCAFFOLD (2 of 5)."
     ]
+    two = of(tmp_path / "two", harsh={"FedAvg": [0.9, 0.9], "Mine": [0.9, 0.3]})
+    assert statements.failing(two) == []
 
 
 def test_a_side_without_models_says_nothing(tmp_path: Path) -> None:

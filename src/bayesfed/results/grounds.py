@@ -93,12 +93,16 @@ class Ground:
 
     @cached_property
     def failing(self) -> Mapping[str, Mapping[str, int]]:
-        """Side -> method -> its seeds without an accuracy, or with one FALL points or more below the method's median."""
+        """Side -> method -> its seeds without an accuracy, or with one FALL points or more below the method's median.
+
+        The median is of three seeds or more: of two, neither can be told to be the one that failed.
+        """
         found: dict[str, dict[str, int]] = {side: {} for side in SIDES}
         for side in SIDES:
             for method in self.methods(side):
                 values = self.values(ACCURACY, side, method)[0].values()
-                fallen = sum(value <= statistics.median(values) - FALL for value in values)
+                low = statistics.median(values) - FALL if len(values) > 2 else -math.inf
+                fallen = sum(value <= low for value in values)
                 fallen += sum(bool(trial.summary) for trial in self.trials[method].values()) - len(values)
                 found[side] |= {method: fallen} if fallen else {}
         return found
