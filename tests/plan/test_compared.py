@@ -177,6 +177,8 @@ def test_a_ground_of_ones_own_takes_any_partition() -> None:
         (["fedavg"], "--ground mnist-harsh: there is no such ground"),
         (["fedawg", "--ground", "digits-harsh"], "method.name: no method is named 'fedawg'; did you mean 'fedavg'?"),
         (["fedavg:lr", "--ground", "digits-harsh"], "fedavg:lr: expected options like `name:lr=0.1,momentum=0`, found 'lr'"),
+        (["fedavg:lr=0.1,lr=0.3", "--ground", "digits-harsh"], "fedavg:lr=0.1,lr=0.3: the option 'lr' occurs twice; keep one"),
+        (["fedavg:lr=", "--ground", "digits-harsh"], "method.lr: expected a number, found None"),
         (["fedavg:lr=0.1/{", "--ground", "digits-harsh"], "fedavg:lr=0.1/{: '{' is no value; give a number or a word"),
         (["fedavg:lf=1", "--ground", "digits-harsh"], "method.lf: unknown key"),
         (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "--seeds 0: it is too small; give 1 or more"),

@@ -28,13 +28,16 @@ class Asked:
 
     @staticmethod
     def read(text: str) -> Asked:
-        """Read a method; raise InputError where its options are not `key=value,...`."""
+        """Read a method; raise InputError where its options are not `key=value,...`, each key once."""
         name, colon, given = text.partition(":")
-        options, choices = {}, {}
+        options: Options = {}
+        choices: dict[str, Sequence[Any]] = {}
         for part in given.split(",") if colon else ():
             key, equals, values = part.partition("=")
             if not (key and equals):
                 raise InputError(f"{text}: expected options like `name:lr=0.1,momentum=0`, found '{part}'")
+            if key in options or key in choices:
+                raise InputError(f"{text}: the option '{key}' occurs twice; keep one, or write its values as {key}=A/B")
             found = [value_of(value, text) for value in values.split("/")]
             if len(found) > 1:
                 choices[key] = found
