@@ -603,6 +603,12 @@ def test_a_run_without_parts_knows_none(put: Put) -> None:
         key(plugins=None, dataset="digits", models={"global": "mlp"})
 
 
+def test_a_file_that_has_another_name_inside_is_named(put: Put) -> None:
+    put("methods/mine.py", METHOD.replace('"sign"', '"other"'))
+    with pytest.raises(InputError, match=r"no method is named 'mine'; .* \(my_plugins/methods/mine\.py has 'other'\)"):
+        key(method={"name": "mine"})
+
+
 def test_an_installed_package_has_parts(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By entry points; its source is that of the whole package. What is not asked for is not imported."""
     place = tmp_path / "site"

@@ -99,6 +99,8 @@ class Registry(ABC):
         if isinstance(name, str) and name in own:
             return own[name]
         hint = "" if in_use.folder else f" (one of your own is in `{self.kind}/` of the folder that `plugins` names)"
+        called = [key for key, one in own.items() if one.path and one.path.stem == name]
+        hint = f" ({own[called[0]].origin} has '{called[0]}')" if called else hint
         raise InputError(f"{where}: no {self.noun} is named '{name}'; {nearest(name, [*ours, *own])}{hint}")
 
     def own(self) -> dict[str, Plugin]:
