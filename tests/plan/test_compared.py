@@ -95,6 +95,10 @@ def test_a_method_is_as_the_comparison_has_it_unless_options_are_given() -> None
         "FedAvg lr=0.5 momentum=0": {"name": "fedavg", "lr": 0.5, "momentum": 0},
         "FedLap": {"name": "fedlap"},
     }
+    # The comparison's own settings stay: how many images the server gets, which no search is about.
+    paper = {**PAPER, "methods": {"FedBE": {"name": "fedbe", "server_set": 2000}}}
+    found = Request(methods=("fedbe:lr=0.1",), paper=paper).asked
+    assert found == {"FedBE lr=0.1": {"name": "fedbe", "server_set": 2000, "lr": 0.1}}
     # Of one label: each by its own name where another has it.
     own = Request(methods=("feddyn:lr=0.1", "own_feddyn:lr=0.1"), plugins=str(PROJECT / "examples/own_plugins"))
     plugins.use(own.plugins)
