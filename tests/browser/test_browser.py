@@ -90,7 +90,15 @@ def test_a_cell_leads_to_its_runs(browser: Browser, of_made_up: Path) -> None:
     expect(dialog).to_be_visible()
     expect(dialog.locator(".story")).to_have_count(3)
     first = dialog.locator(".story").first
-    for words in ("FML, seed 0", "make it again", "bayesfed verify", "bayesfed train", "Run file", "Provenance", "Each client"):
+    for words in (
+        "FML, seed 0",
+        "make it again",
+        "bayesfed verify",
+        "bayesfed train",
+        "Run file",
+        "Provenance",
+        "Each client",
+    ):
         expect(first).to_contain_text(words)
     page.wait_for_function("document.querySelectorAll('#story .plot svg').length >= 9")
     page.keyboard.press("Escape")

@@ -85,7 +85,7 @@ def test_values_and_gradients_are_autograd_s(
 
 @given(
     shape=st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(2, 9), st.integers(2, 9)),
-    dtype=st.sampled_from([torch.bfloat16, torch.float32]), seed=st.integers(0, 2**31), ties=st.booleans(),
+    dtype=st.sampled_from(sorted(convolution.ONEDNN, key=str)), seed=st.integers(0, 2**31), ties=st.booleans(),
 )  # fmt: skip
 def test_onednn_s_maxima_lie_where_pytorch_s_do_to_the_bit(
     shape: tuple[int, int, int, int], dtype: torch.dtype, seed: int, ties: bool

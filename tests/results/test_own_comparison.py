@@ -54,7 +54,7 @@ def test_claims_of_ones_own_are_told_as_such(own: Any, tmp_path: Path) -> None:
          "than": ["FML"], "metric": "global_accuracy_best"}
     ]  # fmt: skip
     told = shown(own, tmp_path)
-    assert "Of our 1 claims 1 has been tested" in told
+    assert "Of our 1 claim 1 has been tested" in told
     assert "claims tested 1 of 1" in told
 
 
