@@ -157,6 +157,15 @@ def test_values_to_choose_from_are_a_search_on_the_dataset_at_the_harsh_alpha() 
     assert [cell["folder"] for cell in of_search] == [cell["folder"] for cell in planned.cells]
 
 
+def test_a_search_on_a_ground_of_ones_own_is_at_its_alpha() -> None:
+    text = "fml:lr=0.1/0.3"
+    own = Request(
+        methods=(text,), dataset="digits", alpha=0.5, clients=4, model="mlp", rounds=3, tried={text: [{"lr": 0.1}]}
+    )
+    (cell,) = compared.plan_search(own).cells
+    assert (cell["alpha"], cell["clients"], cell["rounds"], cell["model"], cell["seed"]) == ("0.5", 4, 3, "mlp", 100)
+
+
 def test_options_are_chosen_on_one_dataset() -> None:
     paper = {**PAPER, "experiments": {**EXPERIMENTS, "mnist-harsh": {**EXPERIMENTS["digits-harsh"], "axes": MNIST}}}
     text = "fedprox:lr=0.1/0.3"

@@ -89,6 +89,14 @@ def test_of_several_values_the_best_on_validation_images_is_compared(
     assert len(calls) == 3  # a second call trains nothing
 
 
+def test_nothing_is_searched_where_nothing_can_be_compared(calls: list[list[str]]) -> None:
+    for path in compared.STORED.rglob(run_folder.SUMMARY):
+        path.unlink()
+    with pytest.raises(InputError, match="no finished run of digits-harsh here"):
+        bf.compare("fedprox:lr=0.1/0.3", ground="digits-harsh", seeds=2)
+    assert calls == []
+
+
 def test_a_search_without_a_finite_score_chooses_nothing(
     calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,8 @@ def tuned(request: Request, run: Callable[[Planned], None]) -> Request:
     trains what is missing of a plan. Raises InputError where no configuration has a validation NLL.
     """
     tried = {text: every for text in request.methods if (every := Asked.read(text).configurations)}
+    if tried:
+        compared.plan(request)  # which refuses, before anything is trained, what the comparison would
     while tried:
         request = dataclasses.replace(request, tried=tried)
         planned = compared.plan_search(request)
