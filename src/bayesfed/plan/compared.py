@@ -306,8 +306,10 @@ def plan(request: Request) -> Planned:
 
 
 def plan_search(request: Request) -> Planned:
-    """Return the plan of the call's own search alone. Raises InputError as `plan`."""
-    check(request)
+    """Return the plan of the call's own search alone, of a call that `plan` accepts.
+
+    Raises InputError for grounds of several datasets, and for an option that the method refuses.
+    """
     return of_config(request, request.config({}, cases=request.cases))
 
 

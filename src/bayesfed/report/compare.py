@@ -106,7 +106,6 @@ def compare(
         model=model,
         rounds=rounds,
     )
-    compared.check(request)
     request = tuned(request, lambda planned: train(planned, cores, gpus, profile))
     planned = compared.plan(request)
     for label, why in request.refused.items() if dataset else ():
