@@ -122,7 +122,9 @@ def described(block: type) -> tuple[str, dict[str, str]]:
     """Split a block's docstring, `About it. key: its meaning. other: its meaning.`, into what is about it and its keys."""
     names = "|".join(one.name for one in dataclasses.fields(block))
     about, *rest = re.split(rf"\s((?:(?:{names}), )*(?:{names})): ", " ".join((inspect.getdoc(block) or "").split()))
-    return about, {key: words.rstrip(".") for heads, words in zip(rest[::2], rest[1::2], strict=True) for key in heads.split(", ")}
+    return about, {
+        key: words.rstrip(".") for heads, words in zip(rest[::2], rest[1::2], strict=True) for key in heads.split(", ")
+    }
 
 
 def keys(block: type, meanings: dict[str, str]) -> str:
