@@ -66,6 +66,15 @@ def test_damping_is_one_over_the_clients() -> None:
     assert torch.equal(ours.server["theta"], theirs.server["theta"])
 
 
+@pytest.mark.parametrize("name", ["fedlap", "fedlap_cov"])
+def test_damping_weighted_by_images(name: str) -> None:
+    """Of 4 and 2 images: a client's dual grows by twice n_k/n of what it grows by at rho 1/2."""
+    ours, theirs = quadratics(name, weights="images"), quadratics(name, damping=0.5)
+    for client, (found, expected) in enumerate(zip(ours.play().values(), theirs.play().values(), strict=True)):
+        assert torch.allclose(found["v"], expected["v"] * 2 * [4 / 6, 2 / 6][client], atol=1e-12)
+        assert found["v"].abs() > 0.01
+
+
 def test_the_first_round_is_fedprox() -> None:
     """With zero duals, from the server's 0: the gradient is that of FedProx with mu = delta/n_k."""
     method = make("fedlap", delta=3.0)

@@ -34,11 +34,13 @@ class FedLap(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        """delta, the prior's precision; damping: rho, 1/K of K clients by default. The optimiser is the public code's, whose
-        state lasts over rounds; its `clip` is 10 on a gradient n_k times ours."""
+        """delta, the prior's precision; damping: rho, 1/K of K clients by default. weights: with `images` it is
+        rho n_k/n, rho 1 by default. The optimiser is the public code's, whose state lasts over rounds; its `clip` is 10 on a
+        gradient n_k times ours."""
 
         delta: float = option(1.0, above=0)
         damping: float | None = option(None, above=0)
+        weights: Literal["equal", "images"] = "equal"
         proximal: Literal["squared", "norm"] = "squared"
         optimizer: Literal["sgd", "adam"] = "adam"
         optimizer_state: Literal["fresh", "kept"] = "kept"
@@ -48,9 +50,11 @@ class FedLap(FedAvg):
 
     options: Options
 
-    def rho(self, c: Node) -> float:
-        """Return the damping of a client's duals."""
-        return self.options.damping or 1 / c.clients
+    def rho(self, c: Node) -> float | Tensor:
+        """Return the damping of a client's duals, a number or a tensor ()."""
+        if self.options.weights == "equal":
+            return self.options.damping or 1 / c.clients
+        return (self.options.damping or 1.0) * c.n / c.total
 
     def init_server(self, server: Node) -> State:
         theta = server.initial()
