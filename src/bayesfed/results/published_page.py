@@ -151,7 +151,7 @@ def in_words(of: Derived) -> str:
     )
     counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
     flags = ", ".join(f"{count} {flag}" for flag, count in flagged.items() if count)
-    of_claims = f"The paper's {len(own)} claims: {counts}{f'; of these {flags}' if flags else ''}."
+    of_claims = f"The paper's {len(own)} {'claim' if len(own) == 1 else 'claims'}: {counts}{f'; of these {flags}' if flags else ''}."
     said = [out if printed else "", of_claims if own else ""]
     return " ".join(filter(None, said))
 
