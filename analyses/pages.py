@@ -258,7 +258,7 @@ def leaders() -> str:
             return told
         p = row[f"{name}_p"]  # empty where there is one seed
         open_ = bool(p) and float(p) > 1 - LEVEL
-        return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{', not distinguishable' if open_ else ''})"
+        return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{', p > 0.05' if open_ else ''})"
 
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):

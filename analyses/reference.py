@@ -167,4 +167,7 @@ def argument(action: argparse.Action) -> list[str]:
     value = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else "")
     typed = " ".join([*action.option_strings[-1:], *([str(value)] if value else [])]) or action.dest
     more = "..." if action.nargs in ("+", "*") else ""
-    return [f"`{typed}{more}`".replace("|", "\\|"), (action.help or "") + (" (required)" if action.required else "")]
+    return [
+        f"`{typed}{more}`".replace("|", "\\|"),
+        (action.help or "") + (" (required)" if action.required and action.nargs != "*" else ""),
+    ]

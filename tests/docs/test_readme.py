@@ -17,7 +17,7 @@ PAPERS = {"HBFL", "FOLA", "FedPPD", "pFedBayes", "FedLap", "FedGVI", "barycentre
 
 
 def test_every_method_is_in_the_table_with_its_file() -> None:
-    """Each by its label; what a row's methods are compared in is a paper of four, one of the newer ones, or the comparison."""
+    """Each by its label; what they are compared in is a paper of the four or of the newer ones, or the comparison."""
     section = (PROJECT / "README.md").read_text().split("\n## Methods\n")[1].split("\n## ")[0]
     rows = section.split("|---|---|---|\n")[1].split("\n\n")[0].splitlines()
     found = []

@@ -186,13 +186,15 @@ def test_a_ground_of_ones_own_takes_any_partition() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fedavg", "--ground", "digits-hash"], "--ground digits-hash: there is no such ground; did you mean 'digits-harsh'?"),
-        (["fedavg"], "--ground mnist-harsh: there is no such ground"),
+        (["fedavg", "--ground", "digits-hash"], "--ground digits-hash: it is not there, or its searches are not finished; valid: digits-harsh"),
+        (["fedavg"], "--ground mnist-harsh: it is not there, or its searches are not finished"),
         (["fedawg", "--ground", "digits-harsh"], "method.name: no method is named 'fedawg'; did you mean 'fedavg'?"),
         (["fedavg:lr", "--ground", "digits-harsh"], "fedavg:lr: expected options like `name:lr=0.1,momentum=0`, found 'lr'"),
         (["fedavg:lr=0.1,lr=0.3", "--ground", "digits-harsh"], "fedavg:lr=0.1,lr=0.3: the option 'lr' occurs twice; keep one"),
+        (["fedavg:name=fedprox", "--ground", "digits-harsh"], "fedavg:name=fedprox: 'name' is no option; the method's name comes"),
         (["fedavg:lr=", "--ground", "digits-harsh"], "method.lr: expected a number, found None"),
         (["fedavg:lr=0.1/{", "--ground", "digits-harsh"], "fedavg:lr=0.1/{: '{' is no value; give a number or a word"),
+        (["fedavg:lrr=0.1/0.2", "--ground", "digits-harsh"], "method.lrr: unknown key; did you mean 'method.lr'?"),
         (["fedavg:lf=1", "--ground", "digits-harsh"], "method.lf: unknown key"),
         (["fedavg", "--ground", "digits-harsh", "--seeds", "0"], "--seeds 0: it is too small; give 1 or more"),
         (["fedavg", "--ground", "digits-harsh", "--dataset", "digits"], "--dataset: it is of a ground of your own"),

@@ -6,6 +6,7 @@ import math
 import subprocess
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -55,6 +56,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]) -> None:
+    Path("profiles/slurm").mkdir(parents=True)
     found = bf.compare("fedprox", ground="digits-harsh", seeds=2, cores=1, gpus=2, profile="profiles/slurm")
     (command,) = calls
     assert command[:5] == ["-m", "snakemake", "runs", "--cores", "1"]
@@ -130,10 +132,10 @@ def test_a_ground_of_ones_own_names_what_is_left_out(
 @pytest.mark.parametrize(
     ("log", "told"),
     [
-        ("", "bayesfed: compare: training failed; then"),
+        ("", "bayesfed: compare: training failed: see the lines above; mend"),
         (
             "round 0 of 2\nbayesfed: method 'mine': no\nmore\n",
-            "bayesfed: compare: training failed: method 'mine': no; then",
+            "bayesfed: compare: training failed: method 'mine': no; mend",
         ),
     ],
 )
@@ -150,6 +152,31 @@ def test_failed_training_ends_in_one_line(
     with pytest.raises(SystemExit) as ended:
         cli.comparing.compare(cli.parser().parse_args(["compare", "fedprox", "--ground", "digits-harsh"]))
     assert str(ended.value).startswith(told)
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"cores": 0}, "--cores 0: give a whole number of at least 1, or all"),
+        ({"cores": "some"}, "--cores some: give a whole number"),
+        ({"gpus": -1}, "--gpus -1: give a whole number of at least 0"),
+        ({"profile": "nowhere"}, "--profile 'nowhere': there is no such folder"),
+    ],
+)
+def test_what_the_workflow_would_not_take_is_refused(how: dict[str, Any], told: str, calls: list[list[str]]) -> None:
+    with pytest.raises(InputError, match=told):
+        bf.compare("fedprox", ground="digits-harsh", **how)
+    assert calls == []
+
+
+def test_a_registered_method_is_refused(calls: list[list[str]]) -> None:
+    @bf.register
+    class Mine(bf.methods.FedAvg):
+        name, label = "mine", "Mine"
+
+    with pytest.raises(InputError, match="mine: registered in this session, where no other process finds it"):
+        bf.compare("mine", ground="digits-harsh")
     assert calls == []
 
 

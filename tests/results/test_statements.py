@@ -66,10 +66,10 @@ def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
     assert told == (
         "With a Bayesian part rather than without it, on one: A is better in accuracy, ECE, OOD detection and "
         "the worst tenth of the clients; B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients; C is not "
-        "distinguishable."
+        "better or worse."
     )
     (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
-    assert told.startswith("With a Bayesian part rather than without it, on both grounds: A is not dis")
+    assert told.startswith("With a Bayesian part rather than without it, on both grounds: A is not better")
     assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
 
 

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import bayesfed
 from bayesfed.cli import cleaning, comparing, data, plans, training
@@ -24,9 +25,16 @@ EXAMPLES = """
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Arguments whose mistakes take one line, as those of files do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line; every sub-command sets `run`, a function of the parsed arguments."""
-    main = argparse.ArgumentParser(
+    main = Parser(
         prog="bayesfed",
         description="Train federated-learning methods, and reproduce papers on Bayesian federated learning.",
         epilog=examples(EXAMPLES),

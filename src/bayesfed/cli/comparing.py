@@ -43,7 +43,9 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="its partition, `name` or `name:key=value,...`, as in `given` for clients that the data name; default: Dirichlet",
     )
-    sub.add_argument("--alpha", type=float, metavar="A", help="its Dirichlet alpha; default: 0.1")
+    sub.add_argument(
+        "--alpha", type=float, metavar="A", help="its Dirichlet alpha; default: 0.1, none with --partition"
+    )
     sub.add_argument("--clients", type=int, metavar="N", help="its number of clients; default: 10")
     sub.add_argument("--model", metavar="NAME", help="its network; default: that of the dataset's ground")
     sub.add_argument("--rounds", type=int, metavar="N", help="its number of rounds; default: 50")

@@ -39,7 +39,9 @@ def add_train(commands: Commands) -> None:
     sub = arguments.command(commands, "train", train, text, shown)
     sub.add_argument("runfiles", type=path, nargs="*", metavar="RUN.yaml", help=arguments.RUN_FILE)
     where = sub.add_mutually_exclusive_group(required=True)
-    where.add_argument("--out", type=path, metavar="DIR", help="run folder of a single run")
+    where.add_argument(
+        "--out", type=path, metavar="DIR", help="run folder of a single run; give this, --runs or --plan"
+    )
     where.add_argument(
         "--runs", type=path, metavar="DIR", help="folder that gets one run folder a run, named after its content"
     )

@@ -101,9 +101,14 @@ def nearest(value: object, valid: Iterable[object]) -> str:
     A part of a dotted name stands for it: `alpha` for the first of `partition.alpha`, `method.alpha`.
     """
     names = list(dict.fromkeys(map(str, valid)))
+    begun = [name for name in names if name.startswith(f"{value}_")]
+    if len(begun) > 1:
+        return f"did you mean one of {', '.join(sorted(begun))}?"
     small = {name.lower(): name for name in sorted(names)}
     for name in names:
         for part in name.lower().split("."):
             small.setdefault(part, name)
     close = difflib.get_close_matches(str(value).lower(), small, n=1)
-    return f"did you mean '{small[close[0]]}'?" if close else f"valid: {', '.join(sorted(names))}"
+    if close:
+        return f"did you mean '{small[close[0]]}'?"
+    return f"valid: {', '.join(sorted(names))}" if names else "there are none"

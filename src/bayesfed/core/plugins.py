@@ -188,7 +188,7 @@ class Modules(Registry):
         """Return the plugins of a module by name; raises InputError where there is none, or one is not as it should be."""
         value = getattr(module, self.attribute, None)
         if value is None:
-            raise InputError(f"{origin}: the module has no {self.attribute}")
+            raise InputError(f"{origin}: the module has no {self.attribute}; add {self.attribute} = ...")
         named = value if isinstance(value, Mapping) else {str(getattr(value, "name", "")): value}
         for name, one in named.items():
             if fault := self.fault(name, one):

@@ -36,6 +36,8 @@ class Asked:
             key, equals, values = part.partition("=")
             if not (key and equals):
                 raise InputError(f"{text}: expected options like `name:lr=0.1,momentum=0`, found '{part}'")
+            if key == "name":
+                raise InputError(f"{text}: 'name' is no option; the method's name comes before the colon")
             if key in options or key in choices:
                 raise InputError(f"{text}: the option '{key}' occurs twice; keep one, or write its values as {key}=A/B")
             found = [value_of(value, text) for value in values.split("/")]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core import files, plugins
-from bayesfed.core.errors import InputError, nearest
+from bayesfed.core.errors import InputError
 from bayesfed.plan import experiments
 from bayesfed.plan import plan as planning
 from bayesfed.plan.asked import Asked, written
@@ -70,6 +70,11 @@ class Request:
         found: dict[str, tuple[str, Block]] = {}
         for text in self.methods:
             asked = Asked.read(text)
+            if asked.name in plugins.registered["methods"]:
+                raise InputError(
+                    f"{asked.name}: registered in this session, where no other process finds it; put it into a file of a "
+                    "folder `methods` and give the folder around that as `plugins`"
+                )
             label, options = methods.get(asked.name).label, asked.options | self.chosen.get(text, {})
             open_ = asked.choices and text not in self.chosen
             if asked.name in ours and not options and not open_:
@@ -231,8 +236,8 @@ def check(request: Request) -> None:
             raise InputError(f"--{name}: it is of a ground of your own; give --dataset, too")
     for name in () if request.dataset else request.grounds or (FIRST,):
         if name not in request.known:
-            hint = nearest(name, request.known) if request.known else "the comparison has none yet"
-            raise InputError(f"--ground {name}: there is no such ground; {hint}")
+            known = ", ".join(request.known) or "none yet"
+            raise InputError(f"--ground {name}: it is not there, or its searches are not finished; valid: {known}")
     plugins.use(request.plugins)
 
 

@@ -203,7 +203,8 @@ def check_axis(axis: str, method: type[Method]) -> None:
     if axis in ELSEWHERE and axis != "method":
         raise InputError(f"axis '{axis}': {ELSEWHERE[axis]}")
     if axis not in (valid := axes_of(method)):
-        raise InputError(f"{axis}: unknown key; {nearest(axis, valid)}")
+        options = [name for name in valid if name.startswith("method.")] if axis.startswith("method.") else valid
+        raise InputError(f"{axis}: unknown key; {nearest(axis, options)}")
 
 
 @functools.cache

@@ -213,7 +213,8 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     known = [path.stem for where in (PAPERS, folder) for path in where.glob("*.yaml")]
     if name not in known:
         right = nearest(name, known) if known else "run this in the project's folder"
-        raise InputError(f"{folder / name}.yaml: there is no such file; {right}")
+        places = " or ".join(dict.fromkeys(str(where / name) for where in (PAPERS, folder)))
+        raise InputError(f"{places}.yaml: there is no such file; {right}")
     paper = read_mapping(folder / f"{name}.yaml")
     read(Paper, paper, f"{name}.yaml")
     if paper["paper"] != name:

@@ -94,6 +94,7 @@ def compare(
     for method in methods:
         if not isinstance(method, str):
             raise InputError(f"{type(method).__name__}: a method is a name here, as in 'fedavg:lr=0.1'")
+    check_workflow(cores, gpus, profile)
     request = Request(
         methods=methods,
         grounds=(ground,) if isinstance(ground, str) else tuple(ground),
@@ -115,6 +116,16 @@ def compare(
     if planned.lacking:
         train(planned, cores, gpus, profile)
     return result(planned)
+
+
+def check_workflow(cores: int | str, gpus: int | None, profile: str | os.PathLike[str] | None) -> None:
+    """Refuse what Snakemake would answer with a page, or wait for without end."""
+    if cores != "all" and not (str(cores).isdecimal() and int(cores) > 0):
+        raise InputError(f"--cores {cores}: give a whole number of at least 1, or all")
+    if gpus is not None and gpus < 0:
+        raise InputError(f"--gpus {gpus}: give a whole number of at least 0")
+    if profile is not None and not Path(profile).is_dir():
+        raise InputError(f"--profile {os.fspath(profile)!r}: there is no such folder; profiles/slurm is one")
 
 
 def tuned(request: Request, run: Callable[[Planned], None]) -> Request:
@@ -164,9 +175,9 @@ def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | o
     command += ["--workflow-profile", os.fspath(profile)] if profile is not None else []
     started = time.time()
     if subprocess.run(command).returncode:
-        why = reason(started)
+        why = reason(started) or "see the lines above"
         raise RuntimeError(
-            f"compare: training failed{f': {why}' if why else ''}; then the same command goes on from there"
+            f"compare: training failed: {why}; mend that and start the same command again, which goes on"
         )
     for folder in planned.own:
         run_folder.pack_record(OWN / folder)

@@ -64,7 +64,7 @@ def leads(comparison: Comparison) -> list[str]:
 
 
 def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | None:
-    """Find the method that is best in a column on most grounds, where that is, and the methods near the best on all.
+    """Find the method that is best in a column on most grounds, where that is, and the methods near it on all of these.
 
     Few grounds are named, more are counted. Of several methods it is the one that is near the best most often. None where
     no two methods have values.
@@ -75,9 +75,10 @@ def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | 
     best = {method: sum(one.best == method for one in shown) for method in comparison.methods}
     near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in comparison.methods}
     found = max(best, key=lambda method: (best[method], near[method]))
-    won = [one.ground.name for one in shown if one.best == found]
-    where = listed(won) if len(won) <= FEW else f"{len(won)} of {len(shown)} grounds"
-    return found, where, [method for method, count in near.items() if count == len(shown) and method != found]
+    won = [one for one in shown if one.best == found]
+    names = [one.ground.name for one in won]
+    where = listed(names) if len(names) <= FEW else f"{len(names)} of {len(shown)} grounds"
+    return found, where, [m for m in comparison.methods if m != found and all(one.is_near(m) for one in won)]
 
 
 def price(comparison: Comparison, method: str) -> str:
@@ -119,7 +120,7 @@ def parts(comparison: Comparison) -> list[str]:
         better = [words for words, of_words in records.items() if of_words[method][0] > sum(of_words[method]) / 2]
         worse = [words for words, of_words in records.items() if of_words[method][2] > sum(of_words[method]) / 2]
         found = [f"{sign} in {listed(words)}" for sign, words in (("better", better), ("worse", worse)) if words]
-        told.append(f"{method} is {', '.join(found) or 'not distinguishable'}")
+        told.append(f"{method} is {', '.join(found) or 'not better or worse'}")
     where = places([ground.name for ground in comparison.grounds])
     return [f"With a Bayesian part rather than without it, on {where}: {'; '.join(told)}."] if told else []
 
