@@ -130,6 +130,31 @@ def test_every_executor_serves_options(method: dict[str, Any], device: str, mapp
     assert_executors_agree(lambda cast: federation(asked, data_dir, cast, device), device, [torch.float64])
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedlap", "proximal": "norm"},
+        {"name": "bayesadmm", "server": "mean"},
+        {"name": "fedgvi", "alpha": 1.0, "delta": 0.0},
+        {"name": "fedivon", "prior": "server"},
+        {"name": "gaussian", "inference": "bbb", "layers": 1},
+        {"name": "gaussian", "personal": [1.0]},
+        {"name": "fedep", "covariance": "laplace"},
+        {"name": "fedep", "covariance": "mcmc"},
+        {"name": "fedep", "cavity": "sep"},
+    ],
+    ids=lambda method: "-".join(map(str, method.values())),
+)
+def test_every_executor_serves_options_of_gaussians(
+    method: dict[str, Any], device: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose steps or hooks are others than by default, with the smallest network: layers are no matter of theirs."""
+    monkeypatch.setattr(fedgvi, "SAMPLES", 5)
+    changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
+    asked = mapping(method, **changes, models={"global": "softmax"})
+    assert_executors_agree(lambda cast: federation(asked, data_dir, cast, device), device, [torch.float64])
+
+
 @pytest.mark.parametrize("name", ["hbfl", "fml", "independent"])
 def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Make, data_dir: Any) -> None:
     several = {

@@ -47,6 +47,47 @@ def test_one_round_is_exact_with_a_step_of_one_over_the_clients() -> None:
     assert server(found) == pytest.approx((5, 1 / 5), abs=1e-12)
 
 
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        ({"step": 1 / 3}, 1),
+        ({"step": 0.7, "alpha": 1.0}, 1),
+        ({"step": 0.7}, 2 / (1 + 3 * 0.7)),
+        ({"step": 0.7, "alpha": 0.25}, 0.75 / (3 * 0.7) + 0.25),
+        ({"step": 1 / 3, "damping": 0.5}, 0.75),
+        ({"step": 0.7, "alpha": 1.0, "damping": 0.5}, 0.5),
+        ({"step": 1 / 6, "damping": 0.5}, 1),
+    ],
+    ids=str,
+)
+def test_one_round_has_a_share_of_the_likelihood(options: dict[str, float], share: float, tau: float) -> None:
+    """S = S_0 + c sum H/tau and S m = c sum b/tau of three diagonal clients, c = (1 - alpha)/(K rho) + alpha gamma: exact
+    where c is 1. That is undamped alpha = 1, or, alpha = 1/(1 + K rho), gamma = K rho.
+    """
+    generator = torch.Generator().manual_seed(0)
+    H = torch.rand(3, 4, generator=generator, dtype=torch.float64) + 0.1
+    b = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    found = quadratics(H, b, prior=0.8, temperature=tau, **options)
+    found.play()
+    S = 0.8 + share * H.sum(0) / tau
+    torch.testing.assert_close(found.server["S"], S, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.server["m"], share * b.sum(0) / tau / S, rtol=1e-12, atol=1e-14)
+
+
+def test_one_client_is_variational_inference_in_one_round() -> None:
+    """Of a quadratic that is not diagonal, with rho = 1: the exact mean, the diagonal of the exact precision; and so on."""
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    A, b = root @ root.T, torch.randn(6, generator=generator, dtype=torch.float64)
+    found = quadratics(A[None], b[None], step=1.0, prior=0.5)
+    exact = A + 0.5 * torch.eye(6)
+    for _ in range(2):
+        found.play()
+        torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize(
     ("options", "sequence"),
     [

@@ -1,4 +1,4 @@
-"""FedEP: exact in one sweep of linear-Gaussian sites, its covariances by hand, and what server and sites keep."""
+"""FedEP: its cavities on linear-Gaussian sites, its covariances by hand, and what server and sites keep."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +16,9 @@ Make = Callable[..., dict[str, Any]]
 EXACT = {"covariance": "laplace", "weight_decay": 1 / 6, "scale": 1.0, "clip": None, "damping": 1.0, "step": 1.0, "step_momentum": 0.0}  # fmt: skip
 
 
-def quadratics(**options: Any) -> Quadratics:
+def quadratics(A: Any = SCALARS[0], b: Any = SCALARS[1], **options: Any) -> Quadratics:
     """Clients that find the minimum of their objective, and its curvature."""
-    found = Quadratics(make("fedep", **(EXACT | options)), *SCALARS)
+    found = Quadratics(make("fedep", **(EXACT | options)), A, b, n=[4, 2] if len(b) == 2 else [3, 2, 1])
 
     def solve(c: Node) -> None:
         A, b = found.A[c.client], found.b[c.client]
@@ -46,17 +46,25 @@ def test_ep_is_exact_after_one_sweep(start: float) -> None:
         assert server(found) == pytest.approx((5, 1 / 5), abs=1e-12)
 
 
-def test_the_other_cavities_are_not() -> None:
-    """The server's own posterior counts the first precision, 1, and adds A_k + w n_k of both clients."""
-    adf, sep = quadratics(cavity="adf"), quadratics(cavity="sep")
-    adf.play()
-    assert server(adf)[0] == pytest.approx(1 + 4 + 1, abs=1e-12)
-    sep.play()
-    # (1 - 4/6) + 3 + 4/6 - 1 of the first client, (1 - 2/6) + 1 + 2/6 - 1 of the second
-    assert server(sep)[0] == pytest.approx(1 + 3 + 1, abs=1e-12)
-    sep.play()
-    assert server(sep)[0] == pytest.approx(5 - (4 / 6 + 2 / 6) * 5 + 3 + 1 + 1, abs=1e-12)
-    assert server(sep)[1] == pytest.approx((2 - 1) / 5, abs=1e-12)
+@pytest.mark.parametrize("start", [0.0, 3.0])
+def test_sep_is_exact_after_every_sweep(start: float) -> None:
+    """Of three clients, whatever Lambda is: (1 - n_k/n) Lambda + A_k + w n_k - Lambda sums to sum A_k + w n - Lambda; and
+    so does eta, without the prior's share.
+    """
+    found = quadratics([[3.0], [0.5], [0.5]], [[2.0], [-2.0], [1.0]], cavity="sep")
+    found.start = torch.tensor([start]).double()
+    found.server = found.method.init_server(found.node(-1))
+    for _ in range(3):
+        found.play()
+        assert server(found) == pytest.approx((5, 1 / 5), abs=1e-12)
+
+
+def test_adf_adds_prior_and_likelihood_in_every_sweep() -> None:
+    """Each client adds A_k + w n_k and b_k to the server's own, 1 and 0: the prior counts twice after one sweep."""
+    found = quadratics(cavity="adf")
+    for t in (1, 2, 3):
+        found.play()
+        assert server(found) == pytest.approx((1 + 5 * t, t / (1 + 5 * t)), abs=1e-12)
 
 
 def test_sites_and_server_step_with_momentum() -> None:

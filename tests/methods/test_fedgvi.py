@@ -99,6 +99,19 @@ def test_one_client_undamped_goes_back_to_the_prior_as_cavity() -> None:
     assert (c["cavity.variance"].item(), c["cavity.m"].item()) == pytest.approx((1, 0), abs=1e-12)
 
 
+def test_pvi_of_one_client_is_variational_inference_in_one_round() -> None:
+    """Of a quadratic that is not diagonal: the exact mean, the diagonal of the exact precision; and so on."""
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    A, b = root @ root.T, torch.randn(6, generator=generator, dtype=torch.float64)
+    found = quadratics(A[None], b[None], prior=2.0)
+    exact = A + 0.5 * torch.eye(6)
+    for _ in range(2):
+        found.play()
+        torch.testing.assert_close(found.server["m"], torch.linalg.solve(exact, b), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.server["S"], exact.diagonal(), rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("delta", [0.0, 0.4, 1.0])
 def test_the_gradient_of_the_robust_loss_is_autograds(delta: float) -> None:
     """(1 - p_y^delta)/delta, and -log p_y for 0, as a batch mean."""

@@ -138,6 +138,17 @@ def test_the_server_weighs_bases_by_images_and_heads_by_confidence(beta: float, 
     assert logged["aggregated"].item() == 3
 
 
+def test_heads_of_equal_rho_have_a_plain_mean(mapping: Make, data_dir: Path) -> None:
+    """Whatever rho is, and however many images the clients have."""
+    of = federation(mapping({"name": "pfedvem", "aggregated": 1.0}), data_dir)
+    server, updates = of.node(SERVER, 1), sent()
+    server.state = {"base": vector(10.0), "mu": vector(10.0)}
+    for update in updates:
+        update["rho2"].fill_(0.3)
+    of.method.aggregate(server, updates)
+    assert server["mu"].item() == pytest.approx((1 - 2 + 3) / 3, abs=1e-12)
+
+
 def test_a_random_part_is_aggregated(mapping: Make, data_dir: Path) -> None:
     """Each of 20 clients with a probability of 0.3, two at least; over 200 rounds."""
     of = federation(mapping({"name": "pfedvem", "aggregated": 0.3}), data_dir)

@@ -50,6 +50,21 @@ def test_the_ensemble_is_the_mixture_of_the_clients_models(mapping: Make, data_d
     assert not torch.equal(mean, mixture)
 
 
+def test_the_ensemble_of_one_client_is_fedavg(mapping: Make, data_dir: Path) -> None:
+    """Its mean model, its mixture and the model of FedAvg predict the same."""
+    one = {"partition": {"alpha": 1.0, "clients": 1}, "models": {"global": "softmax"}}
+    predicted = []
+    for name in ("fedavg", "fedavg_ensemble"):
+        of = federation(mapping(name, **one), data_dir)
+        node = of.node(SERVER, 2)
+        node.state = play(of, 2).server
+        x = of.splits[0][1].plain(torch.arange(30))
+        predicted += [predictor.log_probabilities(x) for predictor in of.method.server_predictors(node)]
+    plain, mean, mixture = predicted
+    torch.testing.assert_close(mean, plain, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mixture, plain, rtol=1e-12, atol=1e-12)
+
+
 def test_temperature_of_two_classes_has_a_closed_form() -> None:
     """A logit gap of 4, three of four right: T = 4/ln 3."""
     z = torch.tensor([[4.0, 0.0]] * 4)
