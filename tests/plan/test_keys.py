@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,18 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int) -> None:
     planned = folders(cells(name))
     assert len(planned) == runs
     assert stored(name) <= planned
+
+
+@pytest.mark.usefixtures("planned_alone")
+def test_fedgvis_grid_has_label_noise() -> None:
+    """Table 6 has eight methods here, Table 1 six with three and six with ten clients."""
+    every = cells("further", "fedgvi")
+    assert len(folders(every)) == 3 * (4 * 8 + 12)
+    noisy = Counter(
+        (cell["setting"], cell["axes"].get("label_noise")) for cell in every if cell["experiment"] == "fashion"
+    )
+    shares = {"contamination 0": 0, "contamination 0.1": 0.1, "contamination 0.2": 0.2, "contamination 0.4": 0.4}
+    assert noisy == dict.fromkeys(shares.items(), 3 * 8)
 
 
 @pytest.mark.usefixtures("planned_alone")

@@ -116,6 +116,17 @@ def test_run_files_are_there_while_a_plan_is_made_anew(
     )  # what is not planned any more is not trained by hand
 
 
+@pytest.mark.parametrize(("noise", "setting"), [(0.1, "noisy"), (0.2, "IID")])
+def test_label_noise_may_have_a_setting_of_its_own(
+    config: dict[str, Any], tmp_path: Path, noise: float, setting: str
+) -> None:
+    paper = tmp_path / "config" / "papers" / "small.yaml"
+    paper.write_text(paper.read_text().replace("IID}", "IID, 100 label_noise 0.1: noisy}"))
+    cells = made(config | {"run": {"label_noise": noise}})["cells"]
+    assert {cell["setting"] for cell in cells if cell["alpha"] == "100"} == {setting}
+    assert {told for cell in cells for told in cell["changes"]} == {f"label noise {noise} (paper 0)"}
+
+
 def test_cells_share_runs(config: dict[str, Any]) -> None:
     small = made(config)
     folders = Counter(cell["folder"] for cell in small["cells"])

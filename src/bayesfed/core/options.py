@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Bounds:
     """Bounds of a value beside its kind; for a type by `Annotated[tuple[int, ...], Bounds(least=1)]`.
 
-    low, above, high: of a number, or of each in a list. least: of letters, of a list's values, of a mapping's keys.
+    low, above, high, below: of a number, or of each in a list. least: of letters, of a list's values, of a mapping's keys.
     unique: no value of a list twice. pattern: what a whole text must match; `words` say it in errors.
     """
 
@@ -37,15 +37,17 @@ class Bounds:
     unique: bool = False
     pattern: str = ""
     words: str = ""
+    below: float | None = None
 
 
 NONE = Bounds()
 
 
 def option(default: Any = dataclasses.MISSING, *, low: float | None = None, above: float | None = None,
-           high: float | None = None) -> Any:  # fmt: skip
-    """Return a field that must be at least `low`, greater than `above` and at most `high`; required without default."""
-    return dataclasses.field(default=default, metadata={"bounds": Bounds(low, above, high)})
+           high: float | None = None, below: float | None = None) -> Any:  # fmt: skip
+    """Return a field that must be at least `low`, greater than `above`, at most `high` and less than `below`; required
+    without default."""
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(low, above, high, below=below)})
 
 
 def optional() -> Any:
@@ -181,7 +183,7 @@ def check_list(value: Any, kind: Any, bounds: Bounds, key: str) -> tuple[Any, ..
     enough(value, bounds, "a list of {}", key)
     if bounds.unique and any(one in value[:place] for place, one in enumerate(value)):
         raise InputError(f"{key}: expected each once, found {reprlib.repr(value)}")
-    of_numbers = Bounds(bounds.low, bounds.above, bounds.high)
+    of_numbers = Bounds(bounds.low, bounds.above, bounds.high, below=bounds.below)
     return tuple(check(one, kind, of_numbers, f"{key}[{place}]") for place, one in enumerate(value))
 
 
@@ -247,7 +249,7 @@ def check_number(value: float, bounds: Bounds, key: str) -> float:
         raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be at most {LARGEST}")
     low, above, high = bounds.low, bounds.above, bounds.high
     inside = (low is None or value >= low) and (above is None or value > above) and (high is None or value <= high)
-    if not inside:
+    if not inside or (bounds.below is not None and value >= bounds.below):
         raise InputError(f"{key}: {reprlib.repr(value)} is out of range; it must be {bounds_in_words(bounds)}")
     return value
 
@@ -290,6 +292,7 @@ def bounds_in_words(bounds: Bounds) -> str:
     found = [f"at least {low:g}"] if low is not None else []
     found += [f"above {above:g}"] if above is not None else []
     found += [f"at most {high:g}" if isinstance(high, float) else f"at most {high}"] if high is not None else []
+    found += [f"below {bounds.below:g}"] if bounds.below is not None else []
     return " and ".join(found)
 
 

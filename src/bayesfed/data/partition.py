@@ -109,7 +109,7 @@ def as_dealt(data: store.Dataset, partition: Partition, scheme: Scheme, seed: in
         train_labels, test_labels = dealt(data.train_labels, data.test_labels, partition)
         counted = (np.arange(len(train_labels)), np.arange(len(test_labels)))
         data = replace(data, train_images=train_images, train_labels=train_labels, test_images=test_images,
-                       test_labels=test_labels, placed={})  # fmt: skip
+                       test_labels=test_labels, train_numbers=partition.train_indices, placed={})  # fmt: skip
         partition = Partition(counted[0], partition.train_offsets, counted[1], partition.test_offsets)
     if scheme.changes_images:
         images = [seen(getattr(data, f"{split}_images"), split, partition, scheme, seed) for split in SPLITS]

@@ -33,7 +33,8 @@ class Dataset:
     int64 [N].
 
     clients: the number of each image's client, int32 [N], NOBODY (-1) in a test split that is in common; None where the data
-    name no clients.
+    name no clients. train_numbers: where a scheme has dealt from both splits together, each training image's number in
+    them, the training split first, int64 [N]; else None.
 
     The source of a dataset of a user's own has its mean and standard deviation, given or measured.
     """
@@ -45,6 +46,7 @@ class Dataset:
     test_labels: NDArray[np.int64]
     train_clients: NDArray[np.int32] | None = None
     test_clients: NDArray[np.int32] | None = None
+    train_numbers: NDArray[np.int64] | None = None
     placed: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what the engine has made of it
 
 

@@ -20,7 +20,7 @@ from bayesfed.data import store
 from bayesfed.data.augment import Features, Images, on_device
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.device import Compute
-from bayesfed.engine.shards import held_out, images_for_server, placed, round_half_up
+from bayesfed.engine.shards import held_out, images_for_server, mislabelled, placed, relabelled, round_half_up
 from bayesfed.methods.node import GLOBAL, LOCAL, RATE, Learner, Model, Node, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.metrics.classification import accuracy
@@ -114,14 +114,18 @@ class Federation:
         """Deal every node its shard.
 
         The server's images are those that the partition sets aside; where it does not, as many as the method or the
-        run asks for leave the clients' shards.
+        run asks for leave the clients' shards. Label noise changes neither shards nor validation images, and not the
+        server's labels.
         """
         count, asked = server_images(self.run)
-        compute = self.compute
+        compute, budget = self.compute, self.run.budget
         if partition is not None and self.run.partition.aside is not None:
             server = partition.server_indices
         else:
-            server = images_for_server(datasets[0].train_labels, count, self.run.budget.seed, asked)
+            server = images_for_server(datasets[0].train_labels, count, budget.seed, asked)
+        for task, one in enumerate(datasets if budget.label_noise else ()):
+            labels = mislabelled(one, server, budget.label_noise, budget.seed, task)
+            self.splits[task] = (relabelled(self.splits[task][0], labels), self.splits[task][1])
         shards, every_validation = {}, []
         for client in range(self.clients):
             task = client if partition is None else 0
@@ -131,7 +135,6 @@ class Federation:
             else:
                 train, test = partition.train(client), partition.test(client)
                 train = train[~np.isin(train, server)]
-            budget = self.run.budget
             held = held_out(datasets[task].train_labels[train], budget.validation, budget.seed, client)
             validation, train = train[held], train[~held]
             every_validation.append(validation)

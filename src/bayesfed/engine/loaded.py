@@ -236,7 +236,7 @@ class LoadedRun:
 
     def images(self, split: str = "test", client: int | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return images uint8 (N, C, H, W), or features float32 (N, ...), as the dataset has them, whatever the partition
-        changes in them, and labels (N,), of the split `train` or `test`.
+        changes in them, and labels (N,) without noise, of the split `train` or `test`.
 
         `client`: its own shard alone. Where every client has a dataset of its own, None stands for that of client 0.
         """

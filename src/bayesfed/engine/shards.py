@@ -1,10 +1,12 @@
-"""Images of nodes: a dataset put on the device, and the images that are set aside for the server."""
+"""Images of nodes: a dataset put on the device, label noise, and the images that are set aside."""
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import numpy as np
+import torch
 
 from bayesfed.core import rng
 from bayesfed.core.errors import InputError
@@ -53,6 +55,28 @@ def held_out(labels: np.ndarray, share: float, seed: int, client: int) -> np.nda
     for label, count in zip(classes, taken, strict=True):
         held[generator.permutation(np.flatnonzero(labels == label))[:count]] = True
     return held
+
+
+def mislabelled(data: store.Dataset, kept: np.ndarray, share: float, seed: int, task: int) -> np.ndarray:
+    """Return training labels (N,) with symmetric label noise: with probability `share` each is one of the other classes,
+    all alike. Those at the indices `kept` stay.
+
+    An image's number in its dataset decides, not who holds it. What is wrong at one share is wrong at every larger one.
+    """
+    labels, classes = data.train_labels, data.source.classes
+    numbers = np.arange(len(labels)) if data.train_numbers is None else data.train_numbers
+    draws = rng.generator(seed, "label-noise", 0, task).random((numbers.max() + 1, 2))[numbers]
+    wrong = draws[:, 0] < share
+    wrong[kept] = False
+    further = 1 + (draws[:, 1] * (classes - 1)).astype(np.int64)
+    return np.where(wrong, (labels + further) % classes, labels)
+
+
+def relabelled(images: Images | Features, labels: np.ndarray) -> Images | Features:
+    """Return the same images, in the same memory, with other labels (N,)."""
+    other = copy.copy(images)
+    other.labels = torch.from_numpy(labels).to(images.labels.device)
+    return other
 
 
 def images_for_server(labels: np.ndarray, count: int, seed: int, asked: str) -> np.ndarray:

@@ -264,9 +264,10 @@ class Paper:
 
     paper: the file's name. title, reference: of the paper. run: its budget. methods: label in tables and figures ->
     method. experiments: name -> grid of runs. given: rules for some values of axes. settings: its words for an alpha, or
-    for a scheme without one. first_client: what it calls client 0, where `client` in the file counts from 0. labels: how
-    it writes names. statistics: further statistics of a curve, as `reach30: {first: 0.3}`. summary: names of the tables
-    on the summary page, in order. tables, figures: name -> what it shows. claims: orderings that the paper states.
+    for a scheme without one, and for one of these under label noise, as `iid label_noise 0.1`. first_client: what it calls
+    client 0, where `client` in the file counts from 0. labels: how it writes names. statistics: further statistics of a
+    curve, as `reach30: {first: 0.3}`. summary: names of the tables on the summary page, in order. tables, figures: name ->
+    what it shows. claims: orderings that the paper states.
     """
 
     paper: Name

@@ -238,6 +238,7 @@ def cell_of(
     used = list(run.datasets) if isinstance(asked, list) else run.datasets[0]
     block = run.partition.to_dict()
     alpha = None if block["alpha"] is None else f"{block['alpha']:g}"
+    settings, place = spec.get("settings", {}), block["scheme"] if alpha is None else alpha
     budget = {key: getattr(run.budget, key) for key in ("rounds", "local_epochs", "batch_size", "clients_on_test")}
     return {
         "paper": paper,
@@ -245,7 +246,7 @@ def cell_of(
         "dataset": asked,
         "used": used,
         "alpha": alpha,
-        "setting": spec.get("settings", {}).get(block["scheme"] if alpha is None else alpha),
+        "setting": settings.get(f"{place} label_noise {run.budget.label_noise:g}", settings.get(place)),
         "method": point["method"],
         "model": point.get("model"),
         # By the run: a config may have other networks than the paper's experiment.
