@@ -206,6 +206,7 @@ def test_tables_in_csv_files(make: Make) -> None:
         (4, "1,ill,2,clinic 0", "train.csv, line 5: 'label' is 'ill'; expected a whole number"),
         (4, "1,0,nan,clinic 0", "train.csv: 1 of 90 examples have missing or infinite values, the first is number 3 from 0"),
         (4, "1,0,2", "train.csv, line 5: 3 values for 4 columns"),
+        (0, "age,label,age,client", "train.csv: the column 'age' occurs twice; rename one"),
         (0, "age,diagnosis,dose,client", "train.csv: there is no column 'label'; valid: age, client, diagnosis, dose"),
     ],
 )  # fmt: skip

@@ -117,6 +117,19 @@ def test_wrong_arrays_are_refused(make: Make, train: dict[str, Any], message: st
         source("mine")
 
 
+def test_a_damaged_archive_is_refused_in_one_line(make: Make) -> None:
+    """Of compressed arrays, whatever byte is another."""
+    path = make(28, 28) / "train.npz"
+    whole, refused = path.read_bytes(), 0
+    for place in range(40, len(whole), len(whole) // 60):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        try:
+            source("mine")
+        except InputError as error:
+            refused += "not readable as npz" in str(error)
+    assert refused > 20
+
+
 @pytest.mark.parametrize(
     ("train", "message"),
     [

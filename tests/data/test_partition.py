@@ -492,7 +492,7 @@ def test_schemes_with_images_of_the_server_are_stored_and_checked(digits_dir, tm
         ({"alpha": 1, "min_test": True}, "min_test: expected a whole number, found True"),
         (
             {"scheme": "dirichlet", "alpha": 1},
-            "no partition scheme is named 'dirichlet'; did you mean 'dirichlet_client'",
+            "no partition scheme is named 'dirichlet'; did you mean one of dirichlet_class_floor, ",
         ),
         ({"scheme": "classes_apart", "alpha": 1}, "1 means nothing with scheme classes_apart"),
         (

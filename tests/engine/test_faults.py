@@ -22,7 +22,7 @@ import yaml
 from torch import nn
 
 from bayesfed import cli, models
-from bayesfed.core.errors import InputError
+from bayesfed.core.errors import InputError, in_a_line
 from bayesfed.data import prepare
 from bayesfed.engine import checkpoint, rounds, training
 
@@ -239,6 +239,12 @@ def test_a_gpu_that_takes_no_further_process_is_told_of_in_a_line(
         r"bayesfed: the GPU takes no further process \(CUDA error: [^\n]*\); [^\n]*with fewer jobs at once\n",
         capsys.readouterr().err,
     )
+
+
+def test_a_commands_own_last_line_stays_as_it_is() -> None:
+    """Also where it quotes a run whose memory ran out."""
+    ended = SystemExit("bayesfed: 3 finished, 1 failed (one: memory ran out (CUDA out of memory)), 5 still open")
+    assert in_a_line(ended) is None
 
 
 @pytest.mark.parametrize("where", ["preparation", "network"])

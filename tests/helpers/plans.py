@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from bayesfed.core import files
 from bayesfed.runs import run_file
 
 
-def write(home: Path, entries: Iterable[Mapping[str, Any]]) -> Path:
-    """A plan.json in `home`/plan with these entries of its runs, the first the most valuable."""
+def write(home: Path, entries: Iterable[Mapping[str, Any]], jobs: Sequence[Sequence[str]] = ()) -> Path:
+    """A plan.json in `home`/plan with these entries of its runs, the first the most valuable; each is a job unless
+    `jobs` say which are one.
+    """
     runs = [{"datasets": ["digits"], "method": "fedavg", "cost": 100} | entry for entry in entries]
     for place, run in enumerate(runs):
         run["priority"] = len(runs) - place
@@ -19,7 +21,8 @@ def write(home: Path, entries: Iterable[Mapping[str, Any]]) -> Path:
         {"paper": "hbfl", "experiment": run.get("experiment", "homogeneous"), "folder": run["folder"]} for run in runs
     ]
     plan = home / "plan" / "plan.json"
-    files.write_json(plan, {"config": home.name, "runs": runs, "cells": cells})
+    each = jobs or [[run["folder"]] for run in runs]
+    files.write_json(plan, {"config": home.name, "runs": runs, "cells": cells, "jobs": each})
     return plan
 
 

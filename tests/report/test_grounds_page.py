@@ -75,6 +75,16 @@ def test_the_report_of_a_comparison_is_its_page(plan: Path, tmp_path: Path) -> N
     assert len(data["runs"]["harsh"]["Mine <b>"]) == 3
 
 
+@pytest.mark.parametrize(("inside", "named"), [(".", "plan/plan.json"), ("plan", "plan.json")])
+def test_a_plan_is_found_from_where_it_lies(
+    inside: str, named: str, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parents[1] / inside)
+    assert cli.main(["tables", named, "--out", str(tmp_path / "tables")]) == 0
+    assert "FedAvg" in (tmp_path / "tables/comparison/comparison.csv").read_text()
+    assert build.write(Path(named), tmp_path / "page.html")[0].is_file()
+
+
 def test_the_tables_of_a_comparison_are_written_with_all_others(plan: Path, tmp_path: Path) -> None:
     assert cli.main(["tables", str(plan), "--out", str(tmp_path / "tables")]) == 0
     assert (tmp_path / "tables/comparison/comparison.csv").is_file()

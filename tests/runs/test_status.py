@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers import plans
+from helpers.lab import finish
 
 from bayesfed import cli
 from bayesfed.core import files
@@ -27,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {"folder": "waiting", "cost": 1000, "method": "hbfl"},
     ]
     plans.write(home, [{"key": run["folder"]} | run for run in entries])
-    files.write_text(home / "runs/done/summary.json", '{"train_seconds": 3600}')
+    finish(home / "runs/done", [0.5], train_seconds=3600)
     files.write_text(home / "runs/held/run.log", LOG)
     files.write_text(home / "checkpoints/begun.safetensors", "")
     files.write_text(home / "logs/train/begun.log", "bayesfed: stopped by a signal after round 3 of 20; run it again\n")
@@ -69,6 +70,28 @@ def test_many_failures_are_counted(home: Path, capsys: pytest.CaptureFixture[str
     cli.main(["status", "small"])
     told = capsys.readouterr().out.splitlines()
     assert told[-2:] == ["failed broken9: no space left", "and 3 more that failed"]
+
+
+def test_a_job_of_several_runs_has_one_log(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named after the last of its runs that was open, and says of each that failed why."""
+    runs = [{"folder": name, "key": name} for name in ("done", "begun", "waiting")]
+    plans.write(home, runs, [["done", "begun", "waiting"]])
+    log = "bayesfed: results/small/plan/runs/begun.yaml: method 'mine': no\nbayesfed: 1 of 3 runs failed: begun\n"
+    (home / "logs/train/begun.log").unlink()
+    files.write_text(home / "logs/train/waiting.log", log)
+    monkeypatch.chdir(home / "plan")
+    assert cli.main(["status", "plan.json"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[2].split() == ["all", "1", "0", "1", "0", "1", "2.0"]
+    assert told[-1] == "failed begun: results/small/plan/runs/begun.yaml: method 'mine': no"
+
+
+def test_a_damaged_record_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_text(home / "runs/done/summary.json", "<<<<<<< HEAD\n")
+    assert cli.main(["status", "small"]) == 2
+    assert "runs/done/summary.json: not as the run wrote it" in capsys.readouterr().err
 
 
 def test_what_is_no_plan(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

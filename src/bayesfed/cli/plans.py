@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bayesfed.cli import arguments
 from bayesfed.cli.arguments import Commands, path
+from bayesfed.runs.planned import home
 
 
 def add(commands: Commands) -> None:
@@ -81,7 +82,7 @@ def add_results(commands: Commands, name: str, run: Callable[[argparse.Namespace
 def tell(plan: Path, out: Path) -> None:
     """Name what was written; warn that it is empty if none of the plan's runs is finished."""
     print(out)
-    folder, planned = plan.parent.parent / "runs", json.loads(plan.read_text(encoding="utf-8"))["runs"]
+    folder, planned = home(plan) / "runs", json.loads(plan.read_text(encoding="utf-8"))["runs"]
     if not any((folder / run["folder"] / "summary.json").exists() for run in planned):
         print(
             f"bayesfed: {folder}: none of the plan's {len(planned)} runs is finished; what was written is empty",

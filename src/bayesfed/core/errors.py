@@ -39,6 +39,8 @@ def in_a_line(error: BaseException) -> tuple[str, int] | None:
     again = "what is finished is kept; start the same command again once that is mended"
     if isinstance(error, InputError | RunStopped):
         return str(error), 2 if isinstance(error, InputError) else 1
+    if isinstance(error, SystemExit) and not in_own_part(error):
+        return None  # a command's own last line
     if out_of_memory(error):
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "allocation failed"
         return f"memory ran out ({reason[:200]}); {again}, with fewer jobs at once", 1

@@ -192,10 +192,13 @@ def locked(path: Path, what: str, wait: bool = True) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return true while another process holds the kernel lock of a file; False for one that is not there."""
+    """Return true while another process holds the kernel lock of a file; False for one that is not there.
+
+    A shared lock asks: readers do not take each other for a holder, and need not be allowed to write.
+    """
     try:
-        with path.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:

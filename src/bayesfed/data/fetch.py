@@ -39,7 +39,9 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
     changed. Raises InputError for an unknown name, a file missing in
     the mirror, damaged data, a download that no URL gives, or data of the user's that changed since they were pinned.
     """
-    wanted, data_dir = described(name), Path(data)
+    data_dir = Path(data)
+    plugins.use(plugins.in_use.folder, data_dir)  # where some datasets are described
+    wanted = described(name)
     folder = data_dir / name
     mirror = Path(given) if (given := mirror or os.environ.get("BAYESFED_MIRROR")) else None
     if _is_sound(wanted, data_dir, mirror):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,15 @@ def read_npz(path: Path) -> Split:
             return check(held[kind], held["labels"], clients, where=str(path))
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        AttributeError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
 
 
@@ -49,6 +58,8 @@ def read_csv(path: Path) -> Split:
         raise InputError(f"{path}: there is no such file") from None
     except (ValueError, csv.Error):
         raise InputError(f"{path}: not readable as CSV; expected a line of names, then one line an example") from None
+    if twice := [name for name in head if head.count(name) > 1]:
+        raise InputError(f"{path}: the column '{twice[0]}' occurs twice; rename one")
     if LABEL not in head:
         raise InputError(f"{path}: there is no column '{LABEL}'; {nearest(LABEL, head)}")
     for line, row in enumerate(rows, 2):

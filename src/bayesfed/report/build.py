@@ -23,6 +23,7 @@ from bayesfed.report.templating import templates
 from bayesfed.results import claims_table, derived, formatting, hardware, paired, verdicts
 from bayesfed.results.derived import Derived
 from bayesfed.results.records import Record
+from bayesfed.runs.planned import home
 
 Json = dict[str, Any]
 
@@ -89,7 +90,7 @@ def write(plan: Path, out: Path) -> list[Path]:
     if out.is_dir():
         raise InputError(f"--out {out}: this is a folder; expected the page to write, like {out / 'report.html'}")
     found = derived.load(plan)
-    content, results = json.loads(plan.read_text(encoding="utf-8")), plan.parent.parent
+    content, results = json.loads(plan.read_text(encoding="utf-8")), home(plan)
     studies, metadata = [one.study for one in found], ro_crate.path(out)
     grounds = grounds_page.of_plan(content, studies)
     apart = paired.of_grounds(studies) if grounds else []

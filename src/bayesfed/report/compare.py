@@ -22,6 +22,7 @@ from bayesfed.report import grounds_page
 from bayesfed.results import grounds, grounds_files, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
+from bayesfed.runs.planned import SAYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("reports", f"{NAME}.html")
-SAYS = "bayesfed: "  # begins what a command says of a wrong input
 UNTUNED = (
     "Methods run with their default options here, which nobody has tuned on this dataset: a difference may be one of learning "
     "rates. Tune yours and those that you compare it with, by values to choose from: fedavg:lr=0.03/0.1/0.3"

@@ -23,9 +23,8 @@ def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> str:
     sides = paired.of_plan(plan, studies)
     if not sides:
         return ""
-    records = {record.folder: record.run for study in studies for record in study.records}
-    of_folder = {folder.as_posix().rpartition("/runs/")[2]: run for folder, run in records.items()}
-    searched = searches.load(plan["cells"], lambda folder: of_folder[folder].summary)
+    run_of = paired.runs_of(studies)
+    searched = searches.load(plan["cells"], lambda folder: run_of(folder).summary)
     return page(sides, searched, plan["title"], [], plan["notice"])
 
 

@@ -4,7 +4,6 @@
 """
 
 import itertools
-import statistics
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -16,6 +15,7 @@ import pandas as pd
 from bayesfed.results import figure_axes, selection
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import Record, of_metric, select
+from bayesfed.results.run_records import mean_of
 from bayesfed.results.statistics import BEST
 from bayesfed.results.study import Study
 from bayesfed.results.whole_run import UNRECORDED
@@ -139,14 +139,6 @@ def of_shared_seeds(lines: Iterable[Line]) -> list[Line]:
         for row, column, curve, seed, run in lines
         if seed in shared[row, column] or shared[row, column].isdisjoint(curves[row, column][curve])
     ]
-
-
-def mean_of(curves: Sequence[Points]) -> Points:
-    """Compute the mean of curves, of several clients of a run, at each place where any has a value."""
-    if len(curves) == 1:
-        return curves[0]
-    places = dict.fromkeys(at for curve in curves for at in curve)
-    return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in places}
 
 
 def axis_of(figure: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayesfed.results.grounds import COLUMNS, SIDES, Column, Ground, baseline_of, load
+from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
 LEVEL = 0.95  # of the intervals
@@ -179,17 +180,22 @@ def of_grounds(studies: Sequence[Study]) -> list[Study]:
     return [study for study in studies if not any(study.spec.get(kind) for kind in ("tables", "figures", "claims"))]
 
 
+def runs_of(studies: Sequence[Study]) -> Callable[[str], RunRecord]:
+    """Return what finds the run of a folder as a plan has it, below `runs/`."""
+    runs = {f"/{record.folder.as_posix()}": record.run for study in studies for record in study.records}
+    return {folder.rpartition("/runs/")[2]: run for folder, run in runs.items()}.__getitem__
+
+
 def of_plan(plan: Mapping[str, Any], studies: Sequence[Study]) -> list[Comparison]:
     """Return both sides of the grounds of a plan; none for papers, and where nothing but searches is finished."""
     own = of_grounds(studies)
     if not own:
         return []
-    runs = {record.folder.as_posix(): record.run for study in own for record in study.records}
-    of_folder = {folder.rpartition("/runs/")[2]: run for folder, run in runs.items()}
+    runs = runs_of(own)
     costs = {run["folder"]: run["cost"] for run in plan["runs"]}
     methods = {label: block for study in own for label, block in study.spec["methods"].items()}
     cells = [cell for cell in plan["cells"] if cell["paper"] in {study.paper for study in own}]
-    found = load(cells, costs, baseline_of(methods), of_folder.__getitem__)
+    found = load(cells, costs, baseline_of(methods), runs)
     shown = [ground for ground in found if any(ground.methods(side) for side in SIDES)]
     return [Comparison(shown, side) for side in SIDES] if shown else []
 

@@ -233,7 +233,7 @@ def numbers(texts: dict[str, str]) -> Curve:
     return found if rounds == list(found) else {at: found[at] for at in rounds}
 
 
-def mean_of(curves: Sequence[Curve]) -> Curve:
+def mean_of(curves: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
     """Compute the mean of curves in each round in which any has a value."""
     rounds = sorted(set(itertools.chain(*curves)))
     return {at: statistics.fmean(curve[at] for curve in curves if at in curve) for at in rounds}

@@ -15,6 +15,7 @@ from bayesfed.results.records import BUDGET, FIELDS, IN_SUMMARY, Record, grouped
 from bayesfed.results.run_records import RunRecord, number
 from bayesfed.results.statistics import RUN
 from bayesfed.results.whole_run import UNRECORDED
+from bayesfed.runs.planned import home
 from bayesfed.runs.run_folder import NO_GLOBAL
 
 AS_PAPER = "paper's"  # what is said of a cell whose run and data are the paper's in everything
@@ -146,7 +147,7 @@ def studies(plan: Path) -> list[Study]:
         raise InputError(
             f"{plan} is no plan; give results/<config>/plan/plan.json, as `bayesfed plan` makes it"
         ) from None
-    runs_folder, notice = plan.parent.parent / "runs", content.get("notice") or ""
+    runs_folder, notice = home(plan) / "runs", content.get("notice") or ""
     try:
         # Papers may share a run: it is read once for all of them.
         runs = {folder: RunRecord(runs_folder / folder) for folder in unique(cell["folder"] for cell in cells)}

@@ -144,7 +144,8 @@ def sent_until(run: RunRecord, curve: Curve, accuracy: float) -> Found:
 def validation(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
     """Find a metric of the last round on validation images: the server's, or of a personal method the clients'.
 
-    It is of what the method predicts with, as in `predictive`. Of several models of clients the most accurate counts.
+    It is of what the method predicts with, as in `predictive`. Of several models of clients the most accurate counts, of
+    the server's `global`.
     """
     if "validation" not in summary:
         return NO_VALIDATION
@@ -152,7 +153,7 @@ def validation(summary: Mapping[str, Any], name: str, personal: bool) -> Found:
     if not models:
         return "not tested on validation images"
     plain = [model for model in models if not model.endswith("_sampled")] or list(models)
-    best = max(plain, key=lambda model: number(models[model].get("accuracy")) or 0.0)
+    best = max(plain, key=lambda model: number(models[model].get("accuracy")) or 0.0) if personal else "global"
     named = None if personal else models.get(summary.get("predictive", ""))
     value = number((named or models.get(f"{best}_sampled", models[best])).get(name))
     return "not a number" if value is None else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.runs.run_folder import SUMMARY
 
+SAYS = "bayesfed: "  # how the command's own lines begin
+COUNT = re.compile(r"\d+ of \d+ runs failed")  # how the log of several runs ends
 ROUND = re.compile(r"round (\d+)/(\d+)  (.*?)  \d+ s")  # a line of run.log, as `engine/progress.py` writes it
 
 
@@ -22,7 +25,8 @@ class PlannedRun:
     run_file: Path
     folder: Path
     checkpoint: Path
-    log: Path  # what its training prints
+    log: Path  # what its training prints, if it is not in one of `shared`
+    shared: tuple[Path, ...]  # the logs of the other runs of its job
     method: str
     datasets: tuple[str, ...]
     cost: int
@@ -49,13 +53,24 @@ class PlannedRun:
         return (int(last[1]), int(last[2]), last[3] or "") if last else (0, 0, "")
 
     def failure(self) -> str:
-        """Return the last line of what its training wrote; "" for a run that did not fail, or was stopped."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        last = lines[-1] if lines else ""
-        return last.removeprefix("bayesfed: ") if last.startswith("bayesfed: ") and "stopped " not in last else ""
+        """Return what its training ended with; "" for a run that did not fail, or was stopped.
+
+        The log of a job of several runs has a line for each that failed, and then their number.
+        """
+        for log in (self.log, *self.shared):
+            if log.exists():
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                named = [line for line in lines if f"{self.run_file.name}: " in line]
+                alone = lines[-1:] if log == self.log and not COUNT.search("".join(lines[-1:])) else []
+                for line in (named or alone)[-1:]:
+                    if line.startswith(SAYS) and "stopped " not in line:
+                        return line.removeprefix(SAYS)
+        return ""
+
+
+def home(plan: Path) -> Path:
+    """Return the folder that has a plan's folder, and beside it runs, checkpoints and logs."""
+    return Path(os.path.normpath(plan.parent / ".."))
 
 
 def read(given: Path) -> list[PlannedRun]:
@@ -72,15 +87,18 @@ def read(given: Path) -> list[PlannedRun]:
         )
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
-        home = plan.parent.parent
+        around = home(plan)
+        logs = {name: around / "logs" / "train" / f"{name}.log" for job in content["jobs"] for name in job}
+        jobs = {name: job for job in content["jobs"] for name in job}
         experiments = {cell["folder"]: (cell["paper"], cell["experiment"]) for cell in reversed(content["cells"])}
         runs = [
             PlannedRun(
                 name := run["folder"],
                 plan.parent / "runs" / f"{run['key']}.yaml",
-                home / "runs" / name,
-                home / "checkpoints" / f"{name}.safetensors",
-                home / "logs" / "train" / f"{name}.log",
+                around / "runs" / name,
+                around / "checkpoints" / f"{name}.safetensors",
+                logs[name],
+                tuple(logs[one] for one in jobs[name] if one != name),
                 run["method"],
                 tuple(run["datasets"]),
                 run["cost"],

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from bayesfed.runs import run_folder
 from bayesfed.runs.planned import PlannedRun
-from bayesfed.runs.run_folder import SUMMARY
 
 STATES = ("finished", "running", "failed", "stopped", "open")
 FAILED = 10  # of the failed runs so many are named
@@ -64,7 +63,7 @@ def hours_left(runs: Sequence[PlannedRun], states: dict[str, str]) -> dict[str, 
     costs: dict[str, float] = defaultdict(float)
     for run in runs:
         if states[run.name] == "finished":
-            took = json.loads((run.folder / SUMMARY).read_text(encoding="utf-8"))["train_seconds"]
+            took = run_folder.finished(run.folder)["train_seconds"]
             for method in (run.method, ""):  # a method of which none is finished is as fast as all together
                 seconds[method] += took
                 costs[method] += run.cost
