@@ -43,10 +43,10 @@ def first_table(paper: str) -> str:
     return said.partition(f"\n{LEGEND}")[0] + TITLE + tables[0] + "\n" if tables else said
 
 
-def all_tables(paper: str) -> str:
+def all_tables(paper: str, config: str = "paper") -> str:
     """Return a paper's summary page, then how far they agree with the published numbers, its claims and costs."""
-    summary = of_paper(paper, "summary").partition(f"{TITLE}{CLAIMS}")[0]
-    return f"{summary}\n" + of_paper(paper, "vs-published").partition("\n\n")[2]
+    summary = of_paper(paper, "summary", config).partition(f"{TITLE}{CLAIMS}")[0]
+    return f"{summary}\n" + of_paper(paper, "vs-published", config).partition("\n\n")[2]
 
 
 def readings() -> str:
@@ -277,6 +277,10 @@ BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
         "speed": benchmark_pages.ratios,
         "peers": benchmark_pages.peers,
         "gpu": benchmark_pages.gpu_rounds,
+    },
+    DOCS / "results/newer.md": {
+        "fedlap": partial(all_tables, "fedlap", "fedlap"),
+        "fedgvi": partial(all_tables, "fedgvi", "further"),
     },
     **{
         DOCS / f"results/{paper}.md": {
