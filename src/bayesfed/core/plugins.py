@@ -299,7 +299,7 @@ def is_library(path: Path) -> bool:
     """Return whether a file is Python's, an installed package's or ours, and so nobody's own code."""
     stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     place = path.resolve()
-    installed = {"site-packages", "dist-packages"} & {*place.parts}
+    installed = {"site-packages", "dist-packages"} & {*path.parts, *place.parts}  # some installers put links there
     return bool(installed) or any(place.is_relative_to(one) for one in (*stdlib, Path(__file__).resolve().parents[1]))
 
 
