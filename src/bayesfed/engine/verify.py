@@ -195,12 +195,7 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
         return
     revisions = {"method_revision": run.build_method().revision, "engine_revision": ENGINE_REVISION}
     changed = [f"{name} was {then[name]} and is {here}" for name, here in revisions.items() if then[name] != here]
-    before, now = then.get("plugins", {}), run.own_plugins
-    changed += [
-        f"the source of {name} has changed"
-        for name in sorted(now.keys() | before.keys())
-        if now.get(name) != before.get(name)
-    ]
+    changed += [f"{what} has changed" for what in run.changed_plugins(then.get("plugins", {}))]
     why = ", ".join(changed) or "its data or its format are other ones now"
     raise InputError(f"{folder}: this is run {summary['key']}, and its run file gives {run.key} now: {why}")
 
