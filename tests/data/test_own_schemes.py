@@ -119,6 +119,16 @@ def test_a_wrong_scheme_is_refused_in_one_line(put: Put, old: str, new: str, mes
     assert "\n" not in str(caught.value)
 
 
+def test_a_pooled_scheme_sets_no_images_aside(put: Put) -> None:
+    """A run would have lost them: its splits are what clients hold."""
+    pooled = HALVING.replace('name = "halving"', 'name = "halving"\n    pooled = True')
+    put(pooled)
+    assert len(divide(*LABELS, spec_of(scheme="halving", clients=2), 0).train_indices) == 400
+    put(pooled.replace("np.split(images, cuts)", "np.split(images[9:], cuts), images[:9]"))
+    with pytest.raises(InputError, match="'halving': server_indices: a pooled scheme sets no images aside; deal them"):
+        divide(*LABELS, spec_of(scheme="halving", clients=2), 0)
+
+
 def test_quantity_skew_deals_shares_of_all_images() -> None:
     """The same shares in both splits, of every class alike; NIID-Bench's proportions ~ Dir(beta)."""
     spec = spec_of(scheme="quantity_skew", beta=0.5, clients=5, min_train=1, min_test=0)
