@@ -348,6 +348,15 @@ def test_a_package_folder_is_one_plugin(put: Put) -> None:
     assert run_file.resolve(run(method={"name": "both"})).options.step == 0.02
 
 
+def test_a_package_is_a_library_s_where_it_is_installed_as_a_link(tmp_path: Path) -> None:
+    """As uv and flit can install."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/package.py").touch()
+    (tmp_path / "site-packages").symlink_to(tmp_path / "kept")
+    assert plugins.is_library(tmp_path / "site-packages/package.py")
+    assert not plugins.is_library(tmp_path / "kept/package.py")
+
+
 def test_the_place_of_the_plugins_is_no_part_of_the_key(put: Put) -> None:
     before = key()
     Path("my_plugins").rename("elsewhere")
