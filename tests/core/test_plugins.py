@@ -20,7 +20,7 @@ from bayesfed import cli
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.plan import plan
-from bayesfed.runs import run_file, run_folder
+from bayesfed.runs import run_file
 
 METHOD = '''
 """SignSGD: the server goes a step of `lr` along the sign of the clients' mean change."""
@@ -348,33 +348,13 @@ def test_a_package_folder_is_one_plugin(put: Put) -> None:
     assert run_file.resolve(run(method={"name": "both"})).options.step == 0.02
 
 
-@pytest.mark.usefixtures("put")
-def test_the_old_name_of_the_key_is_read() -> None:
-    """In run files, configs and the run files of stored records; it is no new run, and written by its new name."""
-    old = {"parts" if key == "plugins" else key: value for key, value in run().items()}
-    read = run_file.resolve(old)
-    assert (read.key, read.to_dict()["plugins"]) == (key(), "my_plugins")
-    with pytest.raises(InputError, match=r"^parts: unknown key"):
-        run_file.resolve(run() | {"parts": "my_plugins"})
-    config = Path("config.yaml")
-    Path("old.yaml").write_text(config.read_text().replace("plugins:", "parts:"))
-    planned = [plan.write(path, Path("planned")) for path in (Path("old.yaml"), config)]
-    assert planned[0] == planned[1]
-
-
-@pytest.mark.usefixtures("put")
-def test_a_record_of_before_knows_its_plugins() -> None:
-    """`provenance.json` had them under `parts`."""
-    assert cli.main(["fetch", "drawn", "--plugins", "my_plugins"]) == 0
-    bayesfed.train(run(), "out", device="cpu")
-    for name in ("run.yaml", "provenance.json"):
-        path = Path("out", name)
-        path.write_text(path.read_text().replace('"plugins":', '"parts":').replace("plugins: my", "parts: my"))
-    summary = json.loads(Path("out/summary.json").read_text())
-    run_folder.seal(Path("out"), {key: value for key, value in summary.items() if key not in ("files", "digest")})
-    found = bayesfed.load_run("out")
-    assert found.provenance["plugins"].keys() == found.run.own_plugins.keys()
-    assert found.server.keys() == {"global"}
+def test_a_package_is_a_library_s_where_it_is_installed_as_a_link(tmp_path: Path) -> None:
+    """As uv and flit can install."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/package.py").touch()
+    (tmp_path / "site-packages").symlink_to(tmp_path / "kept")
+    assert plugins.is_library(tmp_path / "site-packages/package.py")
+    assert not plugins.is_library(tmp_path / "kept/package.py")
 
 
 def test_the_place_of_the_plugins_is_no_part_of_the_key(put: Put) -> None:

@@ -20,35 +20,6 @@ from bayesfed.runs import run_file
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/your-partition.md").read_text(encoding="utf-8")
 HALVING = re.findall(r"<!-- a scheme: .*? -->\n```python\n(.*?)```", GUIDE, re.DOTALL)[0]
-NESTED = """
-from dataclasses import dataclass
-
-import numpy as np
-
-from bayesfed import option
-from bayesfed.core import rng
-from bayesfed.data.schemes import Scheme, of_training_images
-
-
-class Halving(Scheme):
-    name = "halving"
-
-    @dataclass(frozen=True)
-    class Options:
-        factor: float = option(0.5, above=0, high=1)
-
-    def draw(self, train_labels, test_labels, spec, seed):
-        images = rng.generator(seed, "partition").permutation(len(train_labels))
-        shares = spec.own.factor ** np.arange(spec.clients)
-        cuts = (np.cumsum(shares / shares.sum())[:-1] * len(images)).astype(int)
-        return of_training_images(np.split(images, cuts))
-
-    def seen(self, images, client, spec, random):
-        return images * (client + 1) * spec.clients / 4
-
-
-SCHEME = Halving
-"""
 LABELS = np.arange(400) % 10, np.arange(100) % 10
 
 Put = Callable[[str], None]
@@ -148,37 +119,14 @@ def test_a_wrong_scheme_is_refused_in_one_line(put: Put, old: str, new: str, mes
     assert "\n" not in str(caught.value)
 
 
-def test_a_scheme_with_nested_options_deals_what_its_fields_would(put: Put) -> None:
-    """Files of plugins from before options were fields: the same images, names and keys, and the same checks."""
-    put(HALVING)
-    block = {"scheme": "halving", "clients": 4, "factor": 0.25, "min_train": 1}
-    flat = read(block)
-    put(NESTED)
-    nested = read(block | {"min_test": 0})
-    for one, other in zip(
-        vars(divide(*LABELS, flat, 0)).values(), vars(divide(*LABELS, nested, 0)).values(), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
-    assert nested.label == flat.label == "halving-clients~4-factor~0.25-min_train~1-min_test~0"
-    assert nested.to_dict() == flat.to_dict()
-    assert nested.to_dict(defaults=False) == flat.to_dict(defaults=False) == block | {"min_test": 0}
-    images = np.ones((2, 1, 4, 4))
-    np.testing.assert_array_equal(nested.seen(images, 3, np.random.default_rng(0)), 4 * images)
-    with pytest.raises(InputError, match=r"^partition.factor: 2.0 is out of range; it must be above 0 and at most 1"):
-        read(block | {"factor": 2.0})
-    put(NESTED.replace("factor: float", "clients: float"))
-    with pytest.raises(InputError, match="its option 'clients' is a key of every partition"):
-        read(block)
-
-
-def test_a_scheme_without_options_takes_spec_and_alpha(put: Put) -> None:
-    text = NESTED.replace('name = "halving"', 'name = "halving"\n    dirichlet = True').replace(
-        "spec.own.factor", "spec.alpha"
-    )
-    put(re.sub(r"    @dataclass.*?\n\n", "", text, flags=re.DOTALL))
-    found = read({"scheme": "halving", "clients": 4, "alpha": 1, "min_test": 0})
-    assert found.label == "halving-alpha~1-clients~4-min_test~0"
-    assert [len(divide(*LABELS, found, 0).train(k)) for k in range(4)] == [100] * 4
+def test_a_pooled_scheme_sets_no_images_aside(put: Put) -> None:
+    """A run would have lost them: its splits are what clients hold."""
+    pooled = HALVING.replace('name = "halving"', 'name = "halving"\n    pooled = True')
+    put(pooled)
+    assert len(divide(*LABELS, spec_of(scheme="halving", clients=2), 0).train_indices) == 400
+    put(pooled.replace("np.split(images, cuts)", "np.split(images[9:], cuts), images[:9]"))
+    with pytest.raises(InputError, match="'halving': server_indices: a pooled scheme sets no images aside; deal them"):
+        divide(*LABELS, spec_of(scheme="halving", clients=2), 0)
 
 
 def test_quantity_skew_deals_shares_of_all_images() -> None:

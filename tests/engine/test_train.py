@@ -24,6 +24,7 @@ from helpers.children import child
 import bayesfed
 from bayesfed import cli
 from bayesfed.core import files
+from bayesfed.core.plugins import WEIGHTS
 from bayesfed.engine import client_states, evaluation, gpu_lease, session, training
 from bayesfed.engine.checkpoint import load_one
 from bayesfed.engine.federation import Federation
@@ -667,7 +668,7 @@ def test_a_run_that_went_on_elsewhere_names_every_machine(
     assert provenance["sessions"][2]["by"] | provenance == provenance
     assert sum(one["seconds"] for one in provenance["sessions"]) == pytest.approx(provenance["train_seconds"], abs=1e-3)
     with Process() as process:
-        assert "hardware" in verify(tmp_path / "out", 1, data_dir, "cpu", process).differs
+        assert "hardware" in verify(tmp_path / "out", 1, data_dir, "cpu", process, WEIGHTS, None).differs
     threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
     assert place(provenance).startswith(f"one, {threads} then two, {threads} then ")
 

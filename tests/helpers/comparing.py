@@ -15,7 +15,14 @@ from bayesfed.runs.run_folder import Row
 from bayesfed.runs.summary import summarise
 
 ROUNDS, CLIENTS = 6, 3
-PROVENANCE = {"train_seconds": 1.0, "device": "cpu", "hardware": "AMD", "threads": 1, "precision": "fp32"}
+PROVENANCE = {
+    "train_seconds": 1.0,
+    "samples_per_second": 0.0,
+    "device": "cpu",
+    "hardware": "AMD",
+    "threads": 1,
+    "precision": "fp32",
+}
 
 
 def history(level: float, *, sampled: bool = False, server: bool = True, foreign: str = "fashion-mnist") -> list[Row]:

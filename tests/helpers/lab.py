@@ -16,7 +16,14 @@ from bayesfed.runs import run_folder
 
 PAPER = Path(__file__).parents[2] / "config/papers/hbfl.yaml"
 
-PROVENANCE = {"train_seconds": 60.0, "device": "cpu", "hardware": "AMD", "threads": 1, "precision": "fp32"}
+PROVENANCE = {
+    "train_seconds": 60.0,
+    "samples_per_second": 0.0,
+    "device": "cpu",
+    "hardware": "AMD",
+    "threads": 1,
+    "precision": "fp32",
+}
 
 
 class Lab:

@@ -221,11 +221,13 @@ def test_a_made_run_says_how_to_make_it_again(tmp_path):
         f"OMP_NUM_THREADS=1 bayesfed train '{tmp_path}/seed~0-abc/run.yaml' --out 'again/seed~0-abc' --device cpu "
         "--precision fp32",
     ]
-    told = run_details.command(tmp_path / "seed~0-abc", entry, {}, {"plugins": "my plugins", "weights": "my weights"})
+    own, on = {"plugins": "my plugins", "weights": "my weights"}, {"device": "cuda", "precision": "bf16", "threads": 1}
+    told = run_details.command(tmp_path / "seed~0-abc", entry, on, own)
     fetch, verify, train = told.splitlines()
     assert verify.endswith(" --weights 'my weights'")
     assert fetch == "bayesfed fetch digits --plugins 'my plugins'"
-    assert train.endswith("--out 'again/seed~0-abc' --weights 'my weights'")
+    assert train.startswith("bayesfed train ")
+    assert train.endswith("--out 'again/seed~0-abc' --device cuda --precision bf16 --weights 'my weights'")
 
 
 def test_figures_hold_the_curves_of_the_seeds_that_all_have(some_runs, tmp_path):

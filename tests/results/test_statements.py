@@ -80,7 +80,7 @@ def test_of_many_methods_some_seem_better_by_chance(tmp_path: Path) -> None:
     (told,) = statements.gains(of(tmp_path / "a", one={"FedAvg": base, "A": a}))
     assert told.startswith("Better than FedAvg on one: in accuracy A; ")
     many = of(tmp_path / "b", one={"FedAvg": base, "A": a} | {f"B{place}": close for place in range(20)})
-    assert many.record("accuracy", "A", "FedAvg") == (1, 0, 0)
+    assert many.told_apart("accuracy", [("A", "FedAvg")]) == {"A": (1, 0, 0)}
     (told,) = statements.gains(many)
     assert told.startswith("No method can be told to be better than FedAvg on one in accuracy")
 

@@ -323,13 +323,6 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def renamed(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a run file, a config or a record's provenance with `plugins` in place of that key's old name, `parts`."""
-    if "parts" not in mapping or "plugins" in mapping:
-        return mapping
-    return {"plugins" if key == "parts" else key: value for key, value in mapping.items()}
-
-
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
     """Return the value, where it is a mapping; raises InputError otherwise."""
     if not isinstance(value, Mapping):

@@ -167,7 +167,6 @@ class Modules(Registry):
         origin = f"entry point '{entry.name}' ({entry.value})"
 
         def value() -> Any:
-            register_old_names()
             with one_line(entry.value):
                 module = importlib.import_module(entry.module)
             held = self.held(module, origin)
@@ -247,16 +246,6 @@ def one_line(where: object) -> Iterator[None]:
         raise InputError(f"{where}{at}: {words(error)}") from None
 
 
-# By these plugins imported what lies elsewhere now. Their text is in the keys of their runs, so that it must go on to work.
-MOVED = {"bayesfed.options": "bayesfed.core.options", "bayesfed.errors": "bayesfed.core.errors"}
-
-
-def register_old_names() -> None:
-    """Register modules in `sys.modules` under the names that they had."""
-    for old, new in MOVED.items():
-        sys.modules.setdefault(old, importlib.import_module(new))
-
-
 def load(path: Path) -> tuple[ModuleType, str]:
     """Import the module at `path`, a file or a package folder, and the digest of its source.
 
@@ -272,7 +261,6 @@ def load(path: Path) -> tuple[ModuleType, str]:
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: this is a link to {file.resolve()}, and a Python file is needed")
     module = importlib.util.module_from_spec(spec)
-    register_old_names()
     # Python tells bytecode by second and size of its source: of a plugin that is edited, none is left.
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules[name] = module
@@ -311,7 +299,7 @@ def is_library(path: Path) -> bool:
     """Return whether a file is Python's, an installed package's or ours, and so nobody's own code."""
     stdlib = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     place = path.resolve()
-    installed = {"site-packages", "dist-packages"} & {*place.parts}
+    installed = {"site-packages", "dist-packages"} & {*path.parts, *place.parts}  # some installers put links there
     return bool(installed) or any(place.is_relative_to(one) for one in (*stdlib, Path(__file__).resolve().parents[1]))
 
 

@@ -31,11 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import bayesfed
-from bayesfed.core.plugins import KINDS
+from bayesfed.core.plugins import KINDS, is_library
 
-PACKAGE = Path(bayesfed.__file__).parent
-INSTALLED = {"site-packages", "dist-packages"}  # folders of libraries
 # Of our own classes those that methods are made of; the others belong to the engine, which changes them in a round.
 PIECES = ("bayesfed.methods", "bayesfed.bayes", "bayesfed.core.options")
 PLAIN = {
@@ -149,8 +146,8 @@ def foreign(module: str) -> bool:
         return True
     names = [name for name in (module, top) if name in sys.modules]
     files = [getattr(sys.modules[name], "__file__", None) or "" for name in names]
-    file = Path(next(filter(os.path.isabs, files), ""))
-    return not names or PACKAGE in file.parents or not INSTALLED.isdisjoint(file.parts)
+    file = next(filter(os.path.isabs, files), None)
+    return not names or (file is not None and is_library(Path(file)))
 
 
 @functools.cache

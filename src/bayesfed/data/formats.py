@@ -16,7 +16,7 @@ import numpy as np
 
 from bayesfed.core.errors import InputError
 from bayesfed.data import arrays, pickled
-from bayesfed.data.records import SPLITS, Records, canonical_order
+from bayesfed.data.records import SPLITS, Records, canonical_order, in_test_split
 from bayesfed.data.source import Source
 
 
@@ -157,10 +157,7 @@ def digits(wanted: Source) -> dict[str, Records]:
     pixels = loaded.images.reshape(-1, 64).astype(np.uint8)
     records = np.concatenate([loaded.target.astype(np.uint8)[:, None], pixels], axis=1)
     records = records[canonical_order(records)[0]]
-    is_test = np.zeros(len(records), bool)
-    for label in range(10):
-        rows = np.flatnonzero(records[:, 0] == label)
-        is_test[rows[: round(len(rows) / 5)]] = True
+    is_test = in_test_split(records[:, 0], 0.2)
     if wanted.name == "digits-parity":
         records[:, 0] %= 2
     if wanted.name == "digits-turned":

@@ -22,7 +22,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.data import store
 from bayesfed.data.catalogue import source
 from bayesfed.data.records import SPLITS, read_npz, write_npz
-from bayesfed.data.schemes import SCHEMES, Partition, Scheme, Whole, divide, own_source, registry, wrongly_dealt
+from bayesfed.data.schemes import SCHEMES, Partition, Scheme, divide, own_source, registry, wrongly_dealt
 from bayesfed.data.source import Source
 
 SERVER = "server_indices"
@@ -49,8 +49,6 @@ def build(dataset: str, scheme: Scheme, seed: int, data_dir: Path, folder: Path 
     Needs the fetched dataset. `folder`: of partitions, where it is not the data folder's. Raises InputError for a damaged
     file, for a folder that cannot be written to, and where `store.load` or the scheme does.
     """
-    if isinstance(scheme, Whole):
-        raise InputError("partition.scheme: whole needs no partition file; each client holds a dataset")
     path = place(dataset, scheme, seed, data_dir, folder)
     if path.exists():
         load(dataset, scheme, seed, data_dir, folder)

@@ -29,6 +29,15 @@ def canonical_order(records: NDArray[np.uint8]) -> tuple[NDArray[np.int64], str]
     return order, hashlib.sha256(digests[order].tobytes()).hexdigest()
 
 
+def in_test_split(labels: NDArray[np.integer], share: float) -> NDArray[np.bool_]:
+    """Return which of examples in canonical order, of labels (N,), are the test split: the first `share` of each class."""
+    is_test = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        is_test[rows[: round(share * len(rows))]] = True
+    return is_test
+
+
 def joined(labels: Records, clients: NDArray[np.int32] | None, values: NDArray[Any]) -> Records:
     """Return records from labels [N, label bytes], clients [N] if there are some, and values [N, ...]."""
     count = len(labels)

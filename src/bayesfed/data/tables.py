@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.data.arrays import Split, checked_features, checked_images, records
-from bayesfed.data.records import SPLITS, canonical_order
+from bayesfed.data.records import SPLITS, canonical_order, in_test_split
 
 LABEL, CLIENT = "label", "client"  # columns of a CSV file; all others are features
 BUNCHES = ("breast_cancer", "digits", "iris", "wine")
@@ -95,10 +95,7 @@ def read_bunch(name: str, share: float, where: str) -> dict[str, Split]:
     loaded = getattr(datasets, f"load_{name}")()
     whole = checked_features(loaded.data, loaded.target, None, where=where)
     order = canonical_order(records({"train": whole})["train"])[0]
-    is_test = np.zeros(len(order), bool)
-    for label in np.unique(whole.labels):
-        rows = np.flatnonzero(whole.labels[order] == label)
-        is_test[rows[: round(share * len(rows))]] = True
+    is_test = in_test_split(whole.labels[order], share)
     return {
         split: Split(whole.values[order][rows], whole.labels[order][rows])
         for split, rows in zip(SPLITS, (~is_test, is_test), strict=True)

@@ -58,17 +58,15 @@ def choose_device(wanted: str) -> str:
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def gains_by_bf16(cpuinfo: str | None = None) -> bool:
-    """Return whether a processor computes networks faster in bfloat16 than in fp32, by the text of /proc/cpuinfo.
+def gains_by_bf16() -> bool:
+    """Return whether a processor computes networks faster in bfloat16 than in fp32, by /proc/cpuinfo.
 
     It does with AMX, and on AMD with AVX512-BF16. Intel's AVX512-BF16 without AMX is slower than its fp32.
     """
-    if cpuinfo is None:
-        try:
-            cpuinfo = Path("/proc/cpuinfo").read_text()
-        except OSError:
-            return False
-    words = set(cpuinfo.split())
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return False
     return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words
 
 

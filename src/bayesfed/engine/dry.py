@@ -72,7 +72,7 @@ def play(of: Federation, progress: Progress) -> Played:
     return Played(Progress(now.number, now.server.state, kept), now.bytes, [job.node for job in jobs])
 
 
-def bytes_of(run: Run, rounds: int, able: Sequence[bool] = ()) -> dict[str, list[int]]:
+def bytes_of(run: Run, rounds: int, able: Sequence[bool]) -> dict[str, list[int]]:
     """Return the bytes that travel in each of a run's first rounds, by their way.
 
     A client's first and second round are played, and the run's last (SWAG's sends more). All others count as the second.

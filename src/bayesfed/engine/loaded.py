@@ -303,10 +303,7 @@ class LoadedRun:
         plugins.use(self.run.plugins, self.data)
         if self.trust:
             return
-        before, now = self.provenance.get("plugins", {}), self.run.own_plugins
-        changed = [
-            f"the source of {name}" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
-        ]
+        changed = self.run.changed_plugins(self.provenance.get("plugins", {}))
         changed += helper_modules.changed(self.provenance.get("helpers", {}))
         if changed:
             raise InputError(

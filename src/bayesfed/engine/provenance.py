@@ -6,10 +6,11 @@ import functools
 import hashlib
 import platform
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors
 import torch
 
 import bayesfed
@@ -65,14 +66,10 @@ def code_hash() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions that can change a result."""
-    found = {
+    return {
         "bayesfed": bayesfed.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "numpy": np.__version__,
+        "safetensors": safetensors.__version__,
     }
-    for name in ("numpy", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from bayesfed.core.errors import InputError
-from bayesfed.core.plugins import WEIGHTS
 from bayesfed.engine import checkpoint, device, halfway
 from bayesfed.engine.executors import DEFAULT
 from bayesfed.engine.halfway import Values
@@ -114,8 +113,8 @@ class Verdict:
         return text + (f"; otherwise than in the record: {', '.join(self.differs)}" if self.differs else "")
 
 
-def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path = WEIGHTS,
-           partitions: Path | None = None) -> Verdict:  # fmt: skip
+def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, weights: Path,
+           partitions: Path | None) -> Verdict:  # fmt: skip
     """Train the first `rounds` rounds of the run in `folder` again, on the device `asked` or that of the record, and
     compare; from two rounds on, resume them midway, too. `weights`: the folder with the files that its networks start from,
     where it has any; `partitions`: that of partitions, where it is not the data folder's.
@@ -196,12 +195,7 @@ def check_key(folder: Path, run: Run, summary: Mapping[str, Any], then: Mapping[
         return
     revisions = {"method_revision": run.build_method().revision, "engine_revision": ENGINE_REVISION}
     changed = [f"{name} was {then[name]} and is {here}" for name, here in revisions.items() if then[name] != here]
-    before, now = then.get("plugins", {}), run.own_plugins
-    changed += [
-        f"the source of {name} has changed"
-        for name in sorted(now.keys() | before.keys())
-        if now.get(name) != before.get(name)
-    ]
+    changed += [f"{what} has changed" for what in run.changed_plugins(then.get("plugins", {}))]
     why = ", ".join(changed) or "its data or its format are other ones now"
     raise InputError(f"{folder}: this is run {summary['key']}, and its run file gives {run.key} now: {why}")
 
@@ -237,7 +231,7 @@ def compare(rounds: str, then: Values, now: Values, differs: tuple[str, ...]) ->
 
 
 def verify_all(folders: list[Path], rounds: int, data: Path, asked: str,
-               weights: Path = WEIGHTS, partitions: Path | None = None) -> tuple[list[Path], list[Path]]:  # fmt: skip
+               weights: Path, partitions: Path | None) -> tuple[list[Path], list[Path]]:  # fmt: skip
     """Verify runs one after another, saying what was found of each; gives those that do not hold, and those that could not
     be checked."""
     wrong, unchecked = [], []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.core import files, helper_modules, plugins
 from bayesfed.core.errors import InputError, nearest
-from bayesfed.core.options import check_keys, check_mapping, read, renamed
+from bayesfed.core.options import check_keys, check_mapping, read
 from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
 from bayesfed.papers.spec import Config, Figure, Paper, Table
@@ -89,7 +89,7 @@ def write(config_file: Path, out: Path | None = None) -> dict[str, Any]:
 
     Raises InputError, naming the key, its value and what would be right, before anything is written.
     """
-    config = renamed(read_mapping(config_file))
+    config = read_mapping(config_file)
     check_config(config)
     content = content_hash(config)
     plan, runs = make(config)

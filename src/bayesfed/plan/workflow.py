@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bayesfed.core import files, options
+from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
 from bayesfed.plan import plan as planning
@@ -35,7 +35,7 @@ class Workflow:
     """
 
     def __init__(self, config: Tree, cores: int = 1, *, every: bool = False) -> None:
-        self.config = options.renamed(config)
+        self.config = config
         self.plan = planning.load(self.config)
         self.started = time.time()
         self.results = f"results/{config['name']}"

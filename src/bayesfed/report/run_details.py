@@ -111,8 +111,8 @@ def command(folder: Path, entry: Mapping[str, Any], provenance: Mapping[str, Any
     """
     own = {key: f" --{key} {shlex.quote(spec[key])}" if spec.get(key) else "" for key in ("plugins", "weights")}
     run_file, out = shlex.quote(f"{folder.as_posix()}/run.yaml"), shlex.quote(f"again/{folder.name}")
-    threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance.get("device") == "cpu" else ""
-    given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision") if key in provenance)
+    threads = f"OMP_NUM_THREADS={provenance['threads']} " if provenance["device"] == "cpu" else ""
+    given = "".join(f" --{key} {provenance[key]}" for key in ("device", "precision"))
     datasets = " ".join(map(shlex.quote, entry.get("datasets", [])))
     lines = [f"bayesfed fetch {datasets}{own['plugins']}"] if datasets else []
     lines.append(f"bayesfed verify {shlex.quote(folder.as_posix())}{own['weights']}")

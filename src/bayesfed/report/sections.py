@@ -88,10 +88,9 @@ def cost(study: Study, own: Mapping[str, Json]) -> Plain | None:
             "method": one["columns"]["method"],
             "hardware": hardware.place(one["provenance"]),
             "seconds": one["provenance"]["train_seconds"],
-            "images": one["provenance"].get("samples_per_second", 0.0),
+            "images": one["provenance"]["samples_per_second"],
         }
         for one in own.values()
-        if "train_seconds" in one["provenance"]
     ]
     if not rows:
         return None
@@ -256,7 +255,7 @@ def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
                 "seed": columns["seed"],
                 "server, best (%)": DIVERGED if one["diverged"] else best,
                 "clients' mean, best (%)": "".join(means),
-                "took": " ".join(formatting.duration(one["provenance"].get("train_seconds", 0))),
+                "took": " ".join(formatting.duration(one["provenance"]["train_seconds"])),
                 "run": name.rpartition("-")[2],
             }
         )

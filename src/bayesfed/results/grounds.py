@@ -34,12 +34,11 @@ OTHER_HARDWARE, OTHER_THREADS, NO_BASELINE = (
 
 @dataclass(frozen=True)
 class Trial:
-    """A run on a ground. personal: its method is for a model a client. cost: multiply-adds, by the plan's estimate."""
+    """A run on a ground. cost: multiply-adds, by the plan's estimate."""
 
     method: str
     seed: str
     run: RunRecord
-    personal: bool
     foreign: tuple[str, ...]
     cost: int
 
@@ -284,7 +283,7 @@ def load(
         trials: dict[str, dict[str, Trial]] = {}
         for cell in of_ground:
             folder, seed, foreign = cell["folder"], text(cell["seed"]), tuple(cell.get("foreign", {}).values())
-            trial = Trial(cell["method"], seed, run_of(folder), cell["personal"], foreign, costs[folder])
+            trial = Trial(cell["method"], seed, run_of(folder), foreign, costs[folder])
             trials.setdefault(cell["method"], {})[seed] = trial
         first = of_ground[0]
         grounds.append(Ground(experiment, dataset, alpha, model, first["clients"], first["rounds"], baseline, trials))

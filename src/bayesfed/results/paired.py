@@ -151,12 +151,6 @@ class Comparison:
         """The methods that have this side on any ground."""
         return list(dict.fromkeys(method for one in self.grounds for method in one.methods(self.side)))
 
-    def record(self, column: str, method: str, other: str) -> tuple[int, int, int]:
-        """Count the grounds on which a method wins, ties and loses against another: by the sign of the interval."""
-        apart = [(one.difference(method, other), one.column.rising) for one in self.compared[column]]
-        signs = [found.sign(rising) for found, rising in apart if found and found.low is not None]
-        return signs.count(1), signs.count(0), signs.count(-1)
-
     def told_apart(self, column: str, pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[int, int, int]]:
         """Count for the first method of each pair the grounds on which it is better than the other, open and worse: by
         p-values corrected for the number of pairs.

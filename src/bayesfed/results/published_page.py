@@ -1,13 +1,12 @@
 """Agreement of a paper's tables with the published numbers, and the cost of its experiments, as Markdown."""
 
+import functools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from scipy.stats import spearmanr
 
-from bayesfed.core import files
 from bayesfed.results import cells, claims, hardware, markdown, verdicts
 from bayesfed.results.comparison import Compared
 from bayesfed.results.derived import Derived
@@ -247,11 +246,4 @@ def notice(study: Study) -> str:
     return "".join(f"**{words}**\n\n" for words in told if words)
 
 
-def write(found: Iterable[Derived], out: Path) -> list[Path]:
-    """Write `<out>/<paper>/vs-published.md` for each paper; returns the files."""
-    written = []
-    for one in found:
-        path = out / one.study.paper / "vs-published.md"
-        files.write_text(path, text(one))
-        written.append(path)
-    return written
+write = functools.partial(markdown.write, "vs-published.md", text)

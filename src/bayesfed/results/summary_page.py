@@ -1,13 +1,13 @@
 """A paper's results in short, as Markdown: its tables as far as they are run, beside the published numbers and with
 their cost, and the claims."""
 
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesfed.core import files
 from bayesfed.results import cells, formatting, hardware, markdown, published_page, selection, tails
 from bayesfed.results.cells import Cell
 from bayesfed.results.derived import Derived
@@ -195,11 +195,4 @@ def text(of: Derived) -> str:
     return out
 
 
-def write(found: Iterable[Derived], out: Path) -> list[Path]:
-    """Write `<out>/<paper>/summary.md` for each paper; returns the files."""
-    written = []
-    for one in found:
-        path = out / one.study.paper / "summary.md"
-        files.write_text(path, text(one))
-        written.append(path)
-    return written
+write = functools.partial(markdown.write, "summary.md", text)

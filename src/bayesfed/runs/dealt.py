@@ -39,7 +39,7 @@ def load(path: Path, data: Path = plugins.DATA) -> tuple[tuple[str, ...], Scheme
     """Return the datasets, the partition scheme and the seed of the run file at `path`, whose plugins are in use from now
     on; raise InputError for anything wrong in them. The rest of the file is not looked at.
     """
-    mapping = options.renamed(mapping_of(path))
+    mapping = mapping_of(path)
     check_kind(mapping)
     check_blocks(mapping)
     plugins.use(mapping.get("plugins"), data)

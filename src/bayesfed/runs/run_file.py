@@ -36,7 +36,7 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     The run's own plugins are in use from now on (`plugins.use`). Raises InputError, naming the key, its value and the
     remedy, for anything unknown, of the wrong type, out of range, or impossible together.
     """
-    mapping = options.renamed(options.check_mapping(mapping, ""))
+    mapping = options.check_mapping(mapping, "")
     valid = [
         *dealt.BLOCKS,
         *Budget.__dataclass_fields__,
@@ -169,7 +169,7 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     If none does: data, plugins or a revision of the code.
     """
-    then, now = options.flat(options.renamed(then)), options.flat(now)
+    then, now = options.flat(then), options.flat(now)
     for key in {**then, **now}:
         if then.get(key) != now.get(key):
             return f"{key}: {then.get(key)} there, {now.get(key)} here"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.core import files, options
+from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.runs.packing import PACKED, pack, unpack
 
@@ -103,7 +103,8 @@ def finished(folder: Path) -> dict[str, Any]:
 
 def provenance(folder: Path) -> dict[str, Any]:
     """Read how and where a finished run was made: `provenance.json` of a record that `read` has found whole."""
-    return dict(options.renamed(json.loads((folder / "provenance.json").read_text(encoding="utf-8"))))
+    found: dict[str, Any] = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    return found
 
 
 def undefined(metric: str, value: float, accuracy: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -186,6 +187,11 @@ class Run:
         """The plugins of the run that are not ours, and the digest of each one's source: `methods/mine` -> sha256."""
         found = {name: one.digest() for name, one in self.plugins_used.items()}
         return {name: digest for name, digest in sorted(found.items()) if digest}
+
+    def changed_plugins(self, then: Mapping[str, str]) -> list[str]:
+        """List in words the run's own plugins whose digests differ from those that a record has."""
+        now = self.own_plugins
+        return [f"the source of {name}" for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
 
     @property
     def plugin_files(self) -> set[Path]:

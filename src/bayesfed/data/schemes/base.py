@@ -63,7 +63,8 @@ class Scheme(ABC):
     by: ClassVar[Literal["labels", "clients"]] = "labels"
     # True if clients may have images in common.
     in_common: ClassVar[bool] = False
-    # True if indices of both halves count in the pool of both splits, training images first; some may be left over.
+    # True if indices of both halves count in the pool of both splits, training images first; some may be left over, and the
+    # server has none.
     pooled: ClassVar[bool] = False
 
     clients: int = option(10, low=1)

@@ -22,10 +22,11 @@ def wrongly_dealt(found: Any, scheme: Scheme, train: int, test: int) -> str:
         (test, found.test_indices, found.test_offsets, NO_IMAGES),
     ]
     if scheme.pooled:
-        server = found.server_indices
+        if len(found.server_indices):
+            return "server_indices: a pooled scheme sets no images aside; deal them to clients, or to none"
         splits = [
-            (train + test, found.train_indices, found.train_offsets, np.append(found.test_indices, server)),
-            (train + test, found.test_indices, found.test_offsets, np.append(found.train_indices, server)),
+            (train + test, found.train_indices, found.train_offsets, found.test_indices),
+            (train + test, found.test_indices, found.test_offsets, found.train_indices),
         ]
     for count, indices, offsets, aside in splits:
         if len(offsets) != scheme.clients + 1:

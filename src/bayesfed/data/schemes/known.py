@@ -17,7 +17,6 @@ from bayesfed.data.schemes.dirichlet import Dirichlet, DirichletClient, Dirichle
 from bayesfed.data.schemes.features import NoiseSkew, RotationSkew
 from bayesfed.data.schemes.given import Given
 from bayesfed.data.schemes.labels import ClassesApart, Labels5, TwoClasses
-from bayesfed.data.schemes.nested import as_fields
 from bayesfed.data.schemes.whole import Whole
 
 SCHEMES: Mapping[str, type[Scheme]] = {
@@ -37,7 +36,6 @@ def fault(name: str, scheme: Any) -> str:
         return f"the class has no `{missing[0]}`"
     if scheme.in_common and scheme.seen is not Scheme.seen:
         return "clients may have images in common, so none can see them otherwise than the others; leave `seen` out"
-    scheme = as_fields(scheme)
     if wrong := options.fault(scheme):
         return wrong
     if taken := [key for key in COMMON if options.hints_of(scheme)[key] is not int]:
@@ -50,7 +48,8 @@ registry = plugins.Modules("partitions", "partition scheme", lambda: SCHEMES, "S
 
 def scheme_named(name: str) -> type[Scheme]:
     """Return the scheme of that name; raise InputError with the nearest name if there is none."""
-    return as_fields(registry.plugin(name, "partition.scheme").value())
+    scheme: type[Scheme] = registry.plugin(name, "partition.scheme").value()
+    return scheme
 
 
 def keys_of(scheme: type[Scheme]) -> list[str]:
