@@ -82,7 +82,8 @@ def pack(args: argparse.Namespace) -> None:
         records = [summary.parent for summary in sorted(folder.rglob(run_folder.SUMMARY))]
         if not records:
             raise InputError(f"{folder}: there is no finished run in it; give a run folder, or a folder of them")
-        before = cleaning.in_words(cleaning.size(sorted(folder.rglob(run_folder.METRICS))))
+        plain = cleaning.in_words(cleaning.size(sorted(folder.rglob(run_folder.METRICS))))
+        earlier = cleaning.size(sorted(folder.rglob(packing.PACKED)))
         packed = sum(map(run_folder.pack_record, records))
-        after = cleaning.in_words(cleaning.size(sorted(folder.rglob(packing.PACKED))))
-        print(f"{folder}: {packed} of {len(records)} records packed; metrics had {before}, and have {after} packed")
+        now = cleaning.in_words(cleaning.size(sorted(folder.rglob(packing.PACKED))) - earlier)
+        print(f"{folder}: {packed} of {len(records)} records packed; their metrics had {plain}, and have {now}")
