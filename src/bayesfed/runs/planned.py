@@ -88,8 +88,8 @@ def read(given: Path) -> list[PlannedRun]:
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
         around = home(plan)
-        logs = {name: around / "logs" / "train" / f"{name}.log" for job in content["jobs"] for name in job}
         jobs = {name: job for job in content["jobs"] for name in job}
+        logs = {name: around / "logs" / "train" / f"{name}.log" for name in jobs}
         experiments = {cell["folder"]: (cell["paper"], cell["experiment"]) for cell in reversed(content["cells"])}
         runs = [
             PlannedRun(
