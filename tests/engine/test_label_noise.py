@@ -1,4 +1,4 @@
-"""Symmetric label noise: how many labels are wrong and which, whose stay right, and what a run makes of it."""
+"""Label noise: how many labels are wrong and which, whose stay right, and what a run makes of it."""
 
 import re
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import yaml
 from helpers.playing import federation, play, tensors
 
 from bayesfed import cli
+from bayesfed.core.errors import InputError
 from bayesfed.data import partition, store
 from bayesfed.data.sources import SOURCES
 from bayesfed.engine import halfway
@@ -40,7 +41,7 @@ def trained_on(of: Federation) -> list[int]:
 def test_as_many_labels_are_wrong_as_asked_and_all_other_classes_alike(share: float) -> None:
     """Within four standard deviations of the binomial: over all images, in each class, and for each wrong class."""
     data = labelled(20_000)
-    noisy = mislabelled(data, NOBODY, share, 0, 0)
+    noisy = mislabelled(data, NOBODY, share, "symmetric", 0, 0)
     wrong = noisy != data.train_labels
 
     def as_expected(found: int, n: int, p: float) -> bool:
@@ -54,20 +55,39 @@ def test_as_many_labels_are_wrong_as_asked_and_all_other_classes_alike(share: fl
         assert all(as_expected((noisy[own] == other).sum(), 2_000, share / 9) for other in range(10) if other != label)
 
 
+def test_class_dependent_noise_has_one_wrong_class_for_each() -> None:
+    data = labelled(20_000)
+    noisy = mislabelled(data, NOBODY, 0.1, "class_dependent", 0, 0)
+    wrong = noisy != data.train_labels
+    assert abs(wrong.sum() - 2_000) < 4 * (20_000 * 0.09) ** 0.5
+    assert all(len(set(noisy[wrong & (data.train_labels == label)])) == 1 for label in range(10))
+    assert (wrong == (mislabelled(data, NOBODY, 0.1, "symmetric", 0, 0) != data.train_labels)).all()
+    of_another_seed = [mislabelled(data, NOBODY, 0.999, "class_dependent", seed, 0) for seed in (0, 1)]
+    assert (of_another_seed[0] != of_another_seed[1]).mean() > 0.2
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_a_kind_of_noise_needs_noise(mapping: Make) -> None:
+    with pytest.raises(InputError, match="give a share for label_noise, too"):
+        run_file.resolve(mapping(label_noise_kind="class_dependent"))
+
+
 def test_more_noise_keeps_what_is_wrong() -> None:
     data = labelled(2_000)
-    less, more = (mislabelled(data, NOBODY, share, 0, 0) for share in (0.1, 0.4))
+    less, more = (mislabelled(data, NOBODY, share, "symmetric", 0, 0) for share in (0.1, 0.4))
     wrong = less != data.train_labels
     assert (less[wrong] == more[wrong]).all()
-    assert (mislabelled(data, NOBODY, 0.1, 1, 0) != less).any()  # another seed
-    assert (mislabelled(data, NOBODY, 0.1, 0, 1) != less).any()  # another client's dataset
+    assert (mislabelled(data, NOBODY, 0.1, "symmetric", 1, 0) != less).any()  # another seed
+    assert (mislabelled(data, NOBODY, 0.1, "symmetric", 0, 1) != less).any()  # another client's dataset
 
 
 def test_an_images_number_decides_and_not_its_place() -> None:
     """A partition that deals from both splits puts the training images in the order of the clients."""
     data, order = labelled(500), np.random.default_rng(0).permutation(500)[:400]
     dealt = replace(data, train_labels=data.train_labels[order], train_numbers=order)
-    assert (mislabelled(dealt, NOBODY, 0.3, 0, 0) == mislabelled(data, NOBODY, 0.3, 0, 0)[order]).all()
+    assert (
+        mislabelled(dealt, NOBODY, 0.3, "symmetric", 0, 0) == mislabelled(data, NOBODY, 0.3, "symmetric", 0, 0)[order]
+    ).all()
 
 
 def test_dealt_from_both_splits_an_image_is_as_wrong_with_other_clients(mapping: Make, digits_dir: Path) -> None:

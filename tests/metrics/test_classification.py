@@ -63,6 +63,9 @@ def test_further_metrics_by_plain_loops(n: int, classes: int) -> None:
         errors += not right[i]
         risks.append(errors / k)
     assert found["aurc"] == pytest.approx(sum(risks) / n, abs=1e-12)
+    narrow = np.ceil(confidence * 100).clip(1)
+    gaps = [abs((right - confidence)[narrow == b].sum()) for b in range(1, 101)]
+    assert found["ece100"] == pytest.approx(sum(gaps) / n, abs=1e-9)
     cuts = [b * n // BINS for b in range(BINS + 1)]
     bins = [order[start:end] for start, end in itertools.pairwise(cuts)]
     gaps = [abs(sum(right[i] - confidence[i] for i in one)) for one in bins]
@@ -95,4 +98,4 @@ def test_adaptive_and_classwise_ece_against_scikit_learns_curves() -> None:
 
 def test_a_certain_and_right_prediction_has_nothing_further() -> None:
     found = further(Predictions(torch.tensor([[0.0, -1e9]]), torch.tensor([0])))
-    assert found == {"adaptive_ece": 0.0, "classwise_ece": 0.0, "aurc": 0.0}
+    assert found == {"ece100": 0.0, "adaptive_ece": 0.0, "classwise_ece": 0.0, "aurc": 0.0}

@@ -132,9 +132,9 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int) -> None:
 
 @pytest.mark.usefixtures("planned_alone")
 def test_fedgvis_grid_has_label_noise() -> None:
-    """Table 6 has eight methods here, Table 1 six with three and six with ten clients."""
+    """Table 6 has eight methods here, Table 1 six with three, six with ten and two with one client."""
     every = cells("further", "fedgvi")
-    assert len(folders(every)) == 3 * (4 * 8 + 12)
+    assert len(folders(every)) == 3 * (4 * 8 + 14)
     noisy = Counter(
         (cell["setting"], cell["axes"].get("label_noise")) for cell in every if cell["experiment"] == "fashion"
     )

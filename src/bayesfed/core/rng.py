@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PURPOSES = (
     "partition", "server-images", "init", "init-layers", "init-network", "participation", "stragglers",
     "order", "augment", "noise", "predict", "method", "resampling", "labelling", "validation",
-    "skew-train", "skew-test", "label-noise",
+    "skew-train", "skew-test", "label-noise", "wrong-classes",
 )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ class Federation:
         else:
             server = images_for_server(datasets[0].train_labels, count, budget.seed, asked)
         for task, one in enumerate(datasets if budget.label_noise else ()):
-            labels = mislabelled(one, server, budget.label_noise, budget.seed, task)
+            labels = mislabelled(one, server, budget.label_noise, budget.label_noise_kind, budget.seed, task)
             self.splits[task] = (relabelled(self.splits[task][0], labels), self.splits[task][1])
         shards, every_validation = {}, []
         for client in range(self.clients):

@@ -57,18 +57,22 @@ def held_out(labels: np.ndarray, share: float, seed: int, client: int) -> np.nda
     return held
 
 
-def mislabelled(data: store.Dataset, kept: np.ndarray, share: float, seed: int, task: int) -> np.ndarray:
-    """Return training labels (N,) with symmetric label noise: with probability `share` each is one of the other classes,
-    all alike. Those at the indices `kept` stay.
+def mislabelled(data: store.Dataset, kept: np.ndarray, share: float, kind: str, seed: int, task: int) -> np.ndarray:
+    """Return training labels (N,) of which each is wrong with probability `share`. Those at the indices `kept` stay.
 
-    An image's number in its dataset decides, not who holds it. What is wrong at one share is wrong at every larger one.
+    `symmetric`: a wrong label is one of the other classes, all alike. `class_dependent`: it is the one class for which
+    images of its class are taken, drawn once. An image's number in its dataset decides, not who holds it. What is wrong at
+    one share is wrong at every larger one.
     """
     labels, classes = data.train_labels, data.source.classes
     numbers = np.arange(len(labels)) if data.train_numbers is None else data.train_numbers
     draws = rng.generator(seed, "label-noise", 0, task).random((numbers.max() + 1, 2))[numbers]
     wrong = draws[:, 0] < share
     wrong[kept] = False
-    further = 1 + (draws[:, 1] * (classes - 1)).astype(np.int64)
+    if kind == "symmetric":
+        further = 1 + (draws[:, 1] * (classes - 1)).astype(np.int64)
+    else:
+        further = rng.generator(seed, "wrong-classes", 0, task).integers(1, classes, size=classes)[labels]
     return np.where(wrong, (labels + further) % classes, labels)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 EXACT = 2.0**-32  # of a probability: sums of so many parts of it are exact for two million images
 BINS = 15  # of reliability diagrams and calibration errors, of equal width over confidence 0 to 1
+NARROW = 100  # bins of an ECE that some papers report; it is the larger, the fewer images there are
 
 
 def accuracy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -44,20 +45,20 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Bins:
-    """The images of BINS equal bins of confidence, the largest probability (left end excluded), one entry a bin: how many
-    there are, how many of them are predicted right, and the sum of their confidences. Each (BINS,), float64."""
+    """The images of equal bins of confidence, the largest probability (left end excluded), one entry a bin: how many there
+    are, how many of them are predicted right, and the sum of their confidences. Each (bins,), float64."""
 
     images: Tensor
     right: Tensor
     confidence: Tensor
 
 
-def bins(of: Predictions) -> Bins:
-    """Return the bins of predictions: what a reliability diagram shows (Guo et al. 2017)."""
+def bins(of: Predictions, count: int = BINS) -> Bins:
+    """Return so many bins of predictions: what a reliability diagram shows (Guo et al. 2017)."""
     confidence, predicted = of.highest
-    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=confidence.device)[1:-1]
-    # Bins as a matrix (BINS, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
-    inside = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), BINS).double().T
+    edges = torch.linspace(0, 1, count + 1, dtype=torch.float64, device=confidence.device)[1:-1]
+    # Bins as a matrix (bins, n), since a product of matrices, unlike a scattered sum, repeats itself on a GPU.
+    inside = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), count).double().T
     return Bins(inside.sum(1), inside @ (predicted == of.labels).double(), inside @ confidence)
 
 
@@ -78,7 +79,7 @@ def uncertainty(of: Predictions) -> dict[str, Tensor]:
 
 
 def further(of: Predictions) -> dict[str, Tensor]:
-    """Return adaptive ECE, class-wise ECE and AURC of predictions, each ().
+    """Return ECE over NARROW bins, adaptive ECE, class-wise ECE and AURC of predictions, each ().
 
     adaptive_ece = sum_b n_b/n |acc_b - conf_b| over BINS bins of equally many images, in the order of their confidence
     (Nixon et al. 2019). classwise_ece = mean_c sum_b n_b/n |freq_bc - conf_bc| over BINS equal bins of each class's
@@ -90,7 +91,9 @@ def further(of: Predictions) -> dict[str, Tensor]:
     order = confidence.view(torch.int64).sort(descending=True, stable=True).indices
     confidence = confidence[order]
     wrong = (predicted != of.labels)[order].double()
+    narrow = bins(of, NARROW)
     return {
+        "ece100": (narrow.right - narrow.confidence).abs().sum() / len(wrong),
         "adaptive_ece": adaptive_ece(confidence, wrong),
         "classwise_ece": classwise_ece(of),
         "aurc": (wrong.cumsum(0) / torch.arange(1, len(wrong) + 1, device=wrong.device)).mean(),

@@ -13,7 +13,7 @@ from bayesfed.results.study import Study
 COLUMNS = {Statistic(name): f"accuracy_{name}_percent" for name in ("best", "last", "last5")}
 """The accuracies of a client, and their columns."""
 METRICS = ("nll", "brier", "ece", "mce")
-LATER = ("adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes", "fpr95_foreign")
+LATER = ("ece100", "adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes", "fpr95_foreign")
 """Columns of what records of earlier versions lack; there are none where no run has it."""
 TASKS = ("auroc_mistakes", "auroc_mistakes_sd", "foreign", "auroc_foreign", "auroc_foreign_sd")
 RUN = ("experiment", "dataset", "dataset_used", "setting", "alpha", "stragglers", "axes", "method", "seed")

@@ -14,7 +14,7 @@ from bayesfed.results.run_records import RunRecord, number
 from bayesfed.results.statistics import FOREIGN_FPR, RUN, VALIDATION, read_metric
 
 UNITS = {"nll": "_nats"} | dict.fromkeys(
-    ("accuracy", "ece", "mce", "adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes"), "_percent"
+    ("accuracy", "ece", "ece100", "mce", "adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes"), "_percent"
 )
 """Ends of columns; Brier scores and AUROCs have no unit."""
 ACCURACIES = ("best", "last", "last5")

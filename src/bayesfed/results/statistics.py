@@ -43,7 +43,9 @@ CURVES_ALONE = ("local", "personal")  # levels that a summary has no statistics 
 RUN = "run"
 """The level of whatever has one value a run, beside the accuracies of LEVELS (results/whole_run.py)."""
 
-CALIBRATION = {"nll": 1, "brier": 1, "ece": 100, "mce": 100, "adaptive_ece": 100, "classwise_ece": 100, "aurc": 100}
+CALIBRATION = {"nll": 1, "brier": 1} | dict.fromkeys(
+    ("ece", "ece100", "mce", "adaptive_ece", "classwise_ece", "aurc"), 100
+)
 MEASURES = CALIBRATION | {"auroc_mistakes": 1, "auroc_mistakes_sd": 1, "fpr95_mistakes": 100}
 """Metrics of a predictor in detailed rounds, and the factor by which they are shown; also
 `auroc_foreign_<dataset>` and `auroc_foreign_<dataset>_sd`, 1, and `fpr95_foreign_<dataset>`, 100. `last` and `last5` are of

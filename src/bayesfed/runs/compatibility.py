@@ -54,6 +54,8 @@ def check_fit(run: Run, method: type[Method]) -> None:
         raise InputError(
             "patience: it counts rounds without a better validation accuracy; give a share for validation, too"
         )
+    if run.budget.label_noise_kind != "symmetric" and not run.budget.label_noise:
+        raise InputError("label_noise_kind: no label is wrong; give a share for label_noise, too")
 
 
 def check_server_images(run: Run) -> None:

@@ -32,7 +32,8 @@ class Budget:
     A client's round is `local_epochs` long, or `local_batches` mini-batches. `batch_order`: `fixed` draws the order of a
     client's images once, and its mini-batches go round in it from round to round, those that the client sits out counted.
     `validation`: this share of each client's training images is set aside, never trained on, and tested on every round.
-    `label_noise`: with this probability a client's training image has the label of another class, each alike.
+    `label_noise`: with this probability a client's training image has the label of another class, each alike or
+    (`label_noise_kind: class_dependent`) one for all images of its class.
     `patience`: a run ends with the round after this many without a better validation accuracy; 0: it never ends early.
     `clients_on_test`: when the accuracy of clients on the full test set is taken, with all that is not taken every round, or
     every round.
@@ -51,6 +52,7 @@ class Budget:
     validation: float = option(0.0, low=0, high=0.5)
     patience: int = option(0, low=0)
     label_noise: float = option(0.0, low=0, below=1)
+    label_noise_kind: Literal["symmetric", "class_dependent"] = "symmetric"
 
 
 @dataclass(frozen=True)
