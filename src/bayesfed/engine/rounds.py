@@ -199,7 +199,8 @@ class Round:
 
     def size(self, sent: State) -> int:
         """Return the bytes that travel one way: tensors that the method does not call `free`, and BatchNorm statistics."""
-        tensors = [tensor for name, tensor in sent.items() if name not in self.federation.method.free]
+        apart = {*self.federation.method.free, *self.travelling}
+        tensors = [tensor for name, tensor in sent.items() if name not in apart]
         tensors += [self.server[name] for name in self.travelling]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
