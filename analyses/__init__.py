@@ -1,1 +1,1 @@
-"""Looks at finished runs: what docs and papers' pages say of them. Nothing is trained here."""
+"""Looks at finished runs: what docs and papers' pages say of them. No run is trained here."""

@@ -1,12 +1,12 @@
 """The pages of tables that benchmarks have measured, on CPUs and on GPUs."""
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from analyses.markdown import pivot, table
+from bayesfed.results import csv_file
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 DEVICES = ("cuda", "cpu")
@@ -15,7 +15,7 @@ DEVICES = ("cuda", "cpu")
 def read(name: str) -> list[dict[str, str]]:
     """Return a benchmark's rows on all devices; none where it has not been run."""
     files = [BENCHMARKS / f"{name}-{device}.csv" for device in DEVICES]
-    return [row for file in files if file.exists() for row in csv.DictReader(file.read_text().splitlines())]
+    return [row for file in files if file.exists() for row in csv_file.read(file)]
 
 
 def where(row: dict[str, str]) -> str:
@@ -60,7 +60,7 @@ def peers() -> str:
 
 def kernels() -> str:
     """Operators of a step, in every version that has been counted."""
-    counted = csv.DictReader((BENCHMARKS / "kernels.csv").read_text().splitlines())
+    counted = csv_file.read(BENCHMARKS / "kernels.csv")
     return pivot(
         "a step of", ((f"{r['method']}, {r['model']} ({r['precision']})", r["version"], r["kernels"]) for r in counted)
     )

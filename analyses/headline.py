@@ -1,12 +1,12 @@
 """README's headline: one line a claim, from the stored tables of the papers' config."""
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from analyses.markdown import table
-from bayesfed.results import verdicts
+from bayesfed.results import csv_file, verdicts
+from bayesfed.results.paired import signed
 
 TABLES = Path(__file__).parents[1] / "results" / "paper" / "tables"
 Row = Mapping[str, str]
@@ -87,10 +87,9 @@ LINES = (
 
 def rows(paper: str, name: str, where: Row) -> Iterator[Row]:
     """Return the rows of a stored table with these values."""
-    with (TABLES / paper / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if all(row[column] == value for column, value in where.items()):
-                yield row
+    for row in csv_file.read(TABLES / paper / f"{name}.csv"):
+        if all(row[column] == value for column, value in where.items()):
+            yield row
 
 
 def judged(line: Line) -> tuple[str, float]:
@@ -105,11 +104,6 @@ def judged(line: Line) -> tuple[str, float]:
     return verdicts.told(f"**{verdicts.word(held, tested)}**", held, tested, flags), mean
 
 
-def signed(points: float) -> str:
-    """Return a difference in points with its sign."""
-    return f"{points:+.2f}".replace("-", "−")
-
-
 def pair(cells: list[Row], column: str, first: str, others: tuple[str, ...]) -> str:
     """Return the first method's number beside the best of the others', and the difference; "" without both."""
     found = {row["method"]: float(row[column]) for row in cells if row[column]}
@@ -117,7 +111,7 @@ def pair(cells: list[Row], column: str, first: str, others: tuple[str, ...]) -> 
     if first not in found or not known:
         return ""
     best = max(known, key=found.__getitem__)
-    return f"{found[first]:.2f} vs {found[best]:.2f} ({best}): {signed(found[first] - found[best])}"
+    return f"{found[first]:.2f} vs {found[best]:.2f} ({best}): {signed(found[first] - found[best], 2)}"
 
 
 def table_of_claims() -> str:
@@ -126,7 +120,7 @@ def table_of_claims() -> str:
     for line in LINES:
         told, mean = judged(line)
         cells = list(rows(line.paper, f"{line.table}.compare", line.cells))
-        here = f"mean difference {signed(mean)}"
+        here = f"mean difference {signed(mean, 2)}"
         if not line.mean:
             here = pair(cells, "mean", line.claim["method"], line.others)
         published = line.published or pair(cells, "published", line.claim["method"], line.others)

@@ -3,7 +3,6 @@
 Some pages are written whole (`WHOLE`); others hold a block between two markers (`BLOCKS`).
 """
 
-import csv
 import itertools
 from collections.abc import Callable
 from decimal import Decimal
@@ -18,6 +17,7 @@ from analyses.hbfl import finished_runs
 from analyses.hbfl import sampled_partitions as measured
 from analyses.markdown import listed, pivot, table
 from bayesfed.plan import plan
+from bayesfed.results import csv_file
 from bayesfed.results.grounds import COLUMNS, PLAIN
 from bayesfed.results.paired import LEVEL
 from bayesfed.results.run_records import RunRecord
@@ -54,7 +54,7 @@ def newer(paper: str, config: str) -> str:
     return of_paper(paper, "summary", config).partition("\n\n")[2]
 
 
-def readings() -> str:
+def assumptions() -> str:
     """Return the search for what decides HBFL's and FML's numbers: what each assumption changes, seed by seed, then
     the other tables.
     """
@@ -82,8 +82,7 @@ def readings() -> str:
 def by_seed() -> str:
     """HBFL and FML where parts of them have been run, as the paper has them and otherwise, run by run, beside the
     published numbers."""
-    with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
-        printed = [row for row in csv.DictReader(file) if row["item"] == "table1"]
+    printed = [row for row in csv_file.read(ROOT / plan.PAPERS / "hbfl.published.csv") if row["item"] == "table1"]
     out = ""
     for name, alpha in itertools.product(("CIFAR-10", "CIFAR-100"), ("0.05", "100")):
         where = f"{name}, {finished_runs.NAMES[alpha]}"
@@ -110,7 +109,7 @@ def clients() -> str:
 
 def columns_of(name: str, heads: dict[str, str]) -> str:
     """Columns of a table beside this file, under other heads; a cell without a number is empty."""
-    rows = csv.DictReader((OF_HBFL / name).read_text().splitlines())
+    rows = csv_file.read(OF_HBFL / name)
     return table(list(heads.values()), [[row[column] for column in heads] for row in rows])
 
 
@@ -172,7 +171,7 @@ def analysis_tables() -> str:
         "Swings": lambda: listed(finished_runs.swings()),
         "Lead of one method over another": pairs,
         "Precisions and sigma": lambda: listed(finished_runs.precisions()),
-        "The search": readings,
+        "The search": assumptions,
         "Class bias": classes,
         "Sampled partitions": draws,
         "Figure 3 on MNIST": mnist,
@@ -185,11 +184,9 @@ def analysis_tables() -> str:
 
 def processor_time() -> str:
     """Tabulate the core-minutes of the runs of each ground, the dearest methods first, and their sum."""
-    with (RUNS / "comparison" / "tables" / "comparison" / "runs.csv").open() as file:
-        # A run that diverged has no time.
-        rows = [
-            row for row in csv.DictReader(file) if row["cpu_seconds"] and not row["experiment"].startswith("search")
-        ]
+    every = csv_file.read(RUNS / "comparison" / "tables" / "comparison" / "runs.csv")
+    # A run that diverged has no time.
+    rows = [row for row in every if row["cpu_seconds"] and not row["experiment"].startswith("search")]
     out = ""
     for ground in dict.fromkeys(row["experiment"] for row in rows):
         minutes: dict[str, list[float]] = {}
@@ -249,8 +246,7 @@ def leaders() -> str:
     """Tabulate the method with the best mean of each quality beside FedAvg, on each ground and side where there are
     several.
     """
-    with (RUNS / "comparison" / "tables" / "comparison" / "comparison.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_file.read(RUNS / "comparison" / "tables" / "comparison" / "comparison.csv")
     columns = {column.name: column for column in COLUMNS}
 
     def best(rows: list[dict[str, str]], name: str) -> str:

@@ -21,6 +21,7 @@ from bayesfed.engine.device import Compute
 from bayesfed.engine.executors import Executor, Job
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin, copy
+from bayesfed.results import csv_file
 from bayesfed.runs import run_file
 
 HERE = Path(__file__).parent
@@ -169,11 +170,7 @@ def write(path: Path, rows: list[dict[str, Any]], *same: str) -> None:
         stored, columns = csv.DictReader(path.read_text().splitlines()), same or ("hardware",)
         rows = [row for row in stored if any(row[name] != rows[0][name] for name in columns)] + rows
     columns = dict.fromkeys(key for row in reversed(rows) for key in row)  # those of today first
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(path)
+    print(csv_file.write(path, list(columns), rows))
 
 
 def show(row: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ cell and precision the last round's accuracy in it and in fp32, the mean of thei
 """
 
 import argparse
-import csv
 import itertools
 import json
 import os
@@ -21,9 +20,10 @@ from typing import Any
 
 import yaml
 
+from bayesfed.results import csv_file
 from bayesfed.runs import run_file, spec
+from benchmarks import common
 
-LOCAL = ["mlp", "mlp", "lenet5", "lenet5", "cnn1", "cnn1", "cnn1", "cnn2", "cnn2", "cnn2"]
 SEEDS = (0, 1, 2)
 CELLS = [(method, alpha) for alpha in (100.0, 0.05) for method in ("hbfl", "fml")]
 
@@ -32,7 +32,7 @@ def mapping(method: str, alpha: float, seed: int, rounds: int) -> dict[str, obje
     """Return the paper's clients, with a small budget."""
     return {
         "dataset": "cifar10", "partition": {"alpha": alpha, "clients": 10}, "method": {"name": method},
-        "models": {"global": "cnn2", "local": LOCAL}, "rounds": rounds, "local_epochs": 1, "batch_size": 128,
+        "models": {"global": "cnn2", "local": common.MIXED}, "rounds": rounds, "local_epochs": 1, "batch_size": 128,
         "seed": seed,
     }  # fmt: skip
 
@@ -100,11 +100,7 @@ def main() -> None:
                 }
             )  # fmt: skip
     path = Path(__file__).parent / f"precision-{args.device}.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(path)
+    print(csv_file.write(path, list(rows[0]), rows))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from analyses.hbfl import assumptions_figure, class_bias, finished_runs, sampled
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.batches import Mixer
 from bayesfed.models import convolution, network
+from bayesfed.results.paired import signed
 from bayesfed.results.run_records import RunRecord
 from benchmarks import augment, common, cores, kernels
 
@@ -32,7 +33,7 @@ def test_the_headline_is_of_the_records() -> None:
     assert cell["difference"].startswith("-")
     assert headline.judged(line) == (f"**contradicted** 0/{cell['of']}", float(cell["difference"]))
     row = next(one for one in headline.table_of_claims().splitlines() if "CIFAR-10, α = 0.05" in one)
-    assert f": {headline.signed(float(cell['difference']))} |" in row
+    assert f": {signed(float(cell['difference']), 2)} |" in row
     assert "(FML): +11.43 |" in row
 
 
@@ -271,7 +272,7 @@ def test_readings_are_drawn_the_best_first_in_each_method(tmp_path: Path, monkey
         return SimpleNamespace(summary={"global": {"accuracy_last5": reached[str(folder.parent)][folder.name]}})
 
     monkeypatch.setattr(assumptions_figure, "RunRecord", record)
-    found = assumptions_figure.readings()
+    found = assumptions_figure.assumptions()
     assert list(found.index) == ["HBFL SGD", "HBFL", "FML", "FML, no momentum", "FedAvg"]
     assert found.loc["FML"].tolist() == pytest.approx([54.4, 60])
     assert found["seed 98"].count() == 2

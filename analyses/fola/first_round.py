@@ -1,10 +1,10 @@
 """FOLA's forms above FedAvg after one round, seed by seed, from the finished runs of Figure 3."""
 
-import csv
 from pathlib import Path
 from statistics import fmean
 
 from analyses.markdown import table
+from bayesfed.results import csv_file
 
 RUNS = Path(__file__).parents[2] / "results" / "paper" / "tables" / "fola" / "runs.csv"
 FORMS = {
@@ -22,11 +22,10 @@ Accuracies = dict[tuple[str, str], dict[tuple[str, str], float]]
 def accuracies(runs: Path) -> Accuracies:
     """Return the global accuracy after one round."""
     found: Accuracies = {}
-    with runs.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if all(row[key] == value for key, value in FIXED.items()):
-                pair = row["partition.clients"], row["partition.alpha"]
-                found.setdefault((row["method"], row["seed"]), {})[pair] = float(row["global_accuracy_last_percent"])
+    for row in csv_file.read(runs):
+        if all(row[key] == value for key, value in FIXED.items()):
+            pair = row["partition.clients"], row["partition.alpha"]
+            found.setdefault((row["method"], row["seed"]), {})[pair] = float(row["global_accuracy_last_percent"])
     return found
 
 

@@ -1,4 +1,4 @@
-"""HBFL's and FML's readings side by side: the picture to the table of `docs/results/hbfl-analysis.md`'s search.
+"""HBFL's and FML's assumptions side by side: the picture to the table of `docs/results/hbfl-analysis.md`'s search.
 
     python -m analyses.hbfl.assumptions_figure [--out docs/images/hbfl-assumptions.png]
 
@@ -22,7 +22,7 @@ GROUPS = ("HBFL", "FML", "FedAvg")
 ROW, PANEL = 0.21, 4.2  # inches
 
 
-def readings() -> pd.DataFrame:
+def assumptions() -> pd.DataFrame:
     """Return what has been run, by method (rows) and seed (columns): the global model's accuracy in percent, mean of
     the last five rounds. Method by method, the best of the first seed first.
     """
@@ -73,4 +73,4 @@ def draw(table: pd.DataFrame, out: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images/hbfl-assumptions.png")
-    draw(readings(), parser.parse_args().out)
+    draw(assumptions(), parser.parse_args().out)

@@ -98,7 +98,7 @@ def main() -> None:
         found = {name: round(value, 2) for name, value in numbers.items()}
         found = {"method": told(run.run), **setting, **found}
         common.show(found)
-        common.write(PATH, [found], same="run")
+        common.write(PATH, [found], "run")
 
 
 if __name__ == "__main__":

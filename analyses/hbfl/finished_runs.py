@@ -5,7 +5,6 @@ Nothing is trained: the records under `results/` are read, and `python -m analys
 """
 
 import contextlib
-import csv
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from bayesfed.plan import plan
+from bayesfed.results import csv_file
 from bayesfed.results.run_records import RunRecord
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def searched() -> dict[str, dict[str, Path]]:
 
 
 def base_of(method: str) -> str:
-    """Whose reading it is: `HBFL, sigma kept` is HBFL's."""
+    """Return the method whose assumption it changes: `HBFL, sigma kept` is HBFL's."""
     return method.replace(",", " ").split()[0]
 
 
@@ -224,13 +224,12 @@ def clients(name: str) -> Iterator[dict[str, str]]:
     those with more than a few images.
     """
     where = f"{name}, {NAMES['0.05']}"
-    with (ROOT / plan.PAPERS / "hbfl.published.csv").open() as file:
-        printed = {
-            (row["method"], int(row["client"])): float(row["value"])
-            for row in csv.DictReader(file)
-            if row["client"] and (row["dataset"], row["alpha"]) == (name.replace("-", ""), "0.05")
-        }
-    number = max(client for _, client in printed)
+    published = {
+        (row["method"], int(row["client"])): float(row["value"])
+        for row in csv_file.read(ROOT / plan.PAPERS / "hbfl.published.csv")
+        if row["client"] and (row["dataset"], row["alpha"]) == (name.replace("-", ""), "0.05")
+    }
+    number = max(client for _, client in published)
     titles = {str(k): f"client {k}" for k in range(1, number + 1)}
     titles |= {"all": "mean", "many": f"mean of those with more than {FEW} test images"}
     told = {row: {name: title} for row, title in titles.items()}
@@ -247,7 +246,7 @@ def clients(name: str) -> Iterator[dict[str, str]]:
             told[str(k + 1)][f"{column}: test images"] = str(images[k])
         for method in ("FML", "HBFL"):
             best = (RunRecord(methods[method]).summary or {})["clients"]["accuracy_best"]
-            away = [100 * best[k] - printed[method, k + 1] for k in range(number)]
+            away = [100 * best[k] - published[method, k + 1] for k in range(number)]
             head = f"{column}: {method} less the published"
             for k in range(number):
                 told[str(k + 1)][head] = f"{away[k]:+.1f}"

@@ -21,7 +21,7 @@ from bayesfed.models import convolution, network
 from benchmarks.common import starter
 
 Make = Callable[..., dict[str, Any]]
-NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
+NAMES = [*sorted(methods.ours()), "toy", "toy_phases", "toy_message", "toy_server"]
 CURVED: list[dict[str, Any]] = [{"name": "perfedavg", "order": order} for order in ("hf", "exact")]
 UNEVEN = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 64}
 

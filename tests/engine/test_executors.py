@@ -24,7 +24,7 @@ from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 
 Make = Callable[..., dict[str, Any]]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-NAMES = [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"]
+NAMES = [*sorted(methods.ours()), "toy", "toy_phases", "toy_message", "toy_server"]
 CAST = ["hbfl", "fml", "fedavg", "fola", "fedppd_distill", "pfedbayes", "toy_phases"]
 # Largest difference to eager in the parameters of two rounds, relative to their norm. Batches that are filled up
 # are summed in another order, which training then carries on.

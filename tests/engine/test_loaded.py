@@ -469,7 +469,7 @@ def test_a_command_lists_what_a_run_file_can_name(
     for kind in ("methods", "datasets", "models", "partitions"):
         assert cli.main(["list", kind, "--plugins", "mine"]) == 0
         listed[kind] = dict(line.partition(" ")[::2] for line in capsys.readouterr().out.splitlines())
-    assert listed["methods"].keys() == set(methods.names())
+    assert listed["methods"].keys() == methods.ours().keys()
     assert "FOLA (Liu et al. 2023)" in listed["methods"]["fola"]
     assert listed["datasets"]["digits"].strip() == "Digits"
     assert listed["models"]["tiny"].strip() == "One layer."

@@ -116,7 +116,7 @@ def test_results_that_are_not_needed_together_share_memory() -> None:
 
 
 @pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("name", [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"])
+@pytest.mark.parametrize("name", [*sorted(methods.ours()), "toy", "toy_phases", "toy_message", "toy_server"])
 def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     name: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

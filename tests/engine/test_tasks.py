@@ -35,7 +35,7 @@ def values(history: Any, model: str, round: int) -> dict[str, float]:
     return {row.metric: row.value for row in history if (row.client, row.model, row.round) == ("global", model, round)}
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", sorted(methods.ours()))
 def test_every_method_has_them_from_the_same_code(name: str, mapping: Make, data_dir: Path) -> None:
     """Nothing else is touched by them. Every predictor that is tested on the full test set has them, and in the last round
     a client's average over weight samples.

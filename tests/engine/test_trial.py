@@ -78,7 +78,7 @@ def test_statistics_of_normalisation_are_no_ones_step(of_mine: OfMine) -> None:
 
 
 @pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("name", [*methods.names(), "toy", "toy_phases", "toy_message", "toy_server"])
+@pytest.mark.parametrize("name", [*sorted(methods.ours()), "toy", "toy_phases", "toy_message", "toy_server"])
 def test_nothing_is_told_of_steps_that_train(name: str, mapping: Make, data_dir: Path) -> None:
     assert told(federation(mapping(name), data_dir, torch.float32), 1, "eager") == []
 

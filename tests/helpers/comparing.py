@@ -13,16 +13,10 @@ from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
 from bayesfed.runs.run_folder import Row
 from bayesfed.runs.summary import summarise
+from helpers import lab
 
 ROUNDS, CLIENTS = 6, 3
-PROVENANCE = {
-    "train_seconds": 1.0,
-    "samples_per_second": 0.0,
-    "device": "cpu",
-    "hardware": "AMD",
-    "threads": 1,
-    "precision": "fp32",
-}
+PROVENANCE = lab.PROVENANCE | {"train_seconds": 1.0}
 
 
 def history(level: float, *, sampled: bool = False, server: bool = True, foreign: str = "fashion-mnist") -> list[Row]:

@@ -22,7 +22,7 @@ from bayesfed.methods.predictors import softmax_of
 from bayesfed.metrics.classification import accuracy
 from bayesfed.runs.revision import ENGINE_REVISION
 
-REAL = methods.names()
+REAL = sorted(methods.ours())
 TOYS = ["toy", "toy_phases", "toy_message", "toy_server"]
 OPTIONS = [  # with state, messages or steps of their own
     {"name": "fola", "squares": "images"},

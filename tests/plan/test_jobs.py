@@ -1,5 +1,6 @@
 """Which runs are trained together."""
 
+from bayesfed.papers.spec import ShortRuns
 from bayesfed.plan import jobs
 
 
@@ -10,7 +11,7 @@ def test_jobs_are_long_runs_and_several_short_ones() -> None:
     assert jobs.group(runs, {"below": 2, "together": 4}) == [["5", "4", "3", "1"], ["2"], ["0"]]
     assert jobs.group(runs, {"below": 0}) == [[str(n)] for n in (5, 4, 3, 2, 1, 0)]
     assert jobs.group([], {}) == []
-    many = [{"folder": str(n), "cost": cost, "priority": -n} for n, cost in enumerate([jobs.SHORT, *[1] * 50])]
+    many = [{"folder": str(n), "cost": cost, "priority": -n} for n, cost in enumerate([ShortRuns().below, *[1] * 50])]
     assert [len(job) for job in jobs.group(many, {})] == [1, 20, 20, 10]
-    dear = [run | {"cost": 0.9 * jobs.SHORT} for run in many]
+    dear = [run | {"cost": 0.9 * ShortRuns().below} for run in many]
     assert {len(job) for job in jobs.group(dear, {})} == {6, 3}

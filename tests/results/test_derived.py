@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bayesfed.results import cells, claims, comparison, per_run
+from bayesfed.results import cells, claims, per_run, published_numbers
 
 
 def test_each_part_is_computed_once(lab: Any, stored: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     stored(lab.cell("heterogeneous", "HBFL"), [0.8], [[0.8]] * 10)
     (one,) = lab.found
     called: Counter[str] = Counter()
-    for module, name in ((cells, "rows"), (comparison, "compare"), (claims, "tested"), (per_run, "clients")):
+    for module, name in ((cells, "rows"), (published_numbers, "compare"), (claims, "tested"), (per_run, "clients")):
         whole = getattr(module, name)
 
         def counting(*given: Any, name: str = name, whole: Callable[..., Any] = whole) -> Any:

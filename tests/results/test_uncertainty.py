@@ -12,7 +12,7 @@ from helpers.lab import measure
 from bayesfed.core.errors import InputError
 from bayesfed.plan import paper_check
 from bayesfed.report import build, charts
-from bayesfed.results import cells, claims, claims_table, comparison, figures, per_run, plots, tables
+from bayesfed.results import cells, claims, claims_table, figures, per_run, plots, published_numbers, tables
 from bayesfed.results import study as join
 from bayesfed.results.study import Study
 from bayesfed.runs import run_folder
@@ -72,7 +72,7 @@ def test_compared_with_print(study: Study) -> None:
          "metric": metric, "value": value}
         for metric, value in (("global_ece_last", "26.5"), ("global_auroc_foreign_svhn_last", "0.745"))
     ]  # fmt: skip
-    found = comparison.compare(study, "t", TABLE, cells.rows(study, TABLE), printed)
+    found = published_numbers.compare(study, "t", TABLE, cells.rows(study, TABLE), printed)
     rows = {(one.row["method"], one.row["metric"]): one.row for one in found if one.row["method"] == "HBFL"}
     ece, auroc = rows["HBFL", "global_ece_last"], rows["HBFL", "global_auroc_foreign_svhn_last"]
     assert (ece["published"], ece["mean"], ece["difference"], ece["verdict"]) == ("26.50", "25.00", "-1.50", "lower")

@@ -9,7 +9,7 @@ import pytest
 
 from bayesfed.core.errors import InputError
 from bayesfed.plan import paper_check
-from bayesfed.results import cells, comparison, selection, summary_page, tables
+from bayesfed.results import cells, published_numbers, selection, summary_page, tables
 from bayesfed.results import study as join
 from bayesfed.results.records import Record, of_metric
 from bayesfed.results.study import Study
@@ -155,10 +155,12 @@ def test_calibration_of_the_mean_network_is_told(study: Study, rows: Any, lab: A
     found = cells.rows(study, TABLE)
     header, (row,) = tables.layout(study, TABLE, found)
     assert (header[-1], row["note"]) == ("note", note)
-    assert note in comparison.compare(study, "t", TABLE, found, [])[0].row["note"]
+    assert note in published_numbers.compare(study, "t", TABLE, found, [])[0].row["note"]
     predictive = TABLE | {"columns": [{"title": "ECE", "method": "HBFL", "metric": "predictive_ece_last"}]}
     assert "note" not in tables.layout(study, predictive, cells.rows(study, predictive))[0]
-    assert note not in comparison.compare(study, "t", predictive, cells.rows(study, predictive), [])[0].row["note"]
+    assert (
+        note not in published_numbers.compare(study, "t", predictive, cells.rows(study, predictive), [])[0].row["note"]
+    )
     lab.spec["tables"] = {"of_runs": TABLE}
     (of,) = lab.found
     assert "Of the mean network; the average" in summary_page.table(of, "of_runs")

@@ -65,11 +65,6 @@ def meant(method: type[Method], part: str) -> str:
 registry = plugins.Modules("methods", "method", ours, "METHOD", fault)
 
 
-def names() -> list[str]:
-    """Return the names of all methods of this package, sorted."""
-    return sorted(ours())
-
-
 def get(name: object) -> type[Method]:
     """Return the method of that name; raises InputError with the nearest name."""
     method: type[Method] = registry.plugin(name, "method.name").value()

@@ -51,6 +51,9 @@ class FedAvg(Method):
     def init_client(self, c: Node) -> State:
         return self.optimizer.start("theta", c.initial()) if self.options.optimizer_state == "kept" else {}
 
+    def message(self, server: Node, client: int) -> State:
+        return {"theta": server["theta"]}
+
     def start(self, c: Node, message: State) -> State:
         theta = message["theta"].clone()
         fresh = self.options.optimizer_state == "fresh"

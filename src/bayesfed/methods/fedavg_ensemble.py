@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.method import Ground, Update, stacked
-from bayesfed.methods.node import GLOBAL, SAMPLED, Node, State
+from bayesfed.methods.node import GLOBAL, SAMPLED, Node
 from bayesfed.methods.predictors import Predictor
 
 
@@ -29,9 +29,6 @@ class FedAvgEnsemble(FedAvg):
     def unfit(self, ground: Ground) -> str:
         """Refuse networks with BatchNorm: a member would need the statistics of its client, and the engine averages them."""
         return "models.global: an ensemble of clients needs a network without BatchNorm" if ground.batchwise else ""
-
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         super().aggregate(server, updates)

@@ -52,9 +52,6 @@ class FedAvgTemperature(FedAvg):
         theta = server.initial()
         return {"theta": theta, "T": torch.ones_like(theta[0])}
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         super().aggregate(server, updates)
         x, y = server.images()

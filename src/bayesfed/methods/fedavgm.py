@@ -37,9 +37,6 @@ class FedAvgM(FedAvg):
         theta = server.initial()
         return {"theta": theta, "v": torch.zeros_like(theta)}
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         d = server["theta"] - average(updates, "theta", self.weights(server, updates))
         server["v"] = self.options.server_momentum * server["v"] + d

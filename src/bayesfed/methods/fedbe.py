@@ -237,9 +237,6 @@ class FedBE(FedAvg):
     def server_images(self) -> int:
         return self.options.server_set
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         before = server["theta"].clone()
         super().aggregate(server, updates)

@@ -50,9 +50,6 @@ class FedDyn(FedAvg):
     def init_client(self, c: Node) -> State:
         return super().init_client(c) | {"g": torch.zeros_like(c.initial())}
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def start(self, c: Node, message: State) -> State:
         return super().start(c, message) | {"theta_0": message["theta"].clone()}
 

@@ -63,9 +63,6 @@ class FedLap(FedAvg):
     def init_client(self, c: Node) -> State:
         return super().init_client(c) | {"v": torch.zeros_like(c.initial())}
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def start(self, c: Node, message: State) -> State:
         first = {"theta": c.initial()} if c.round == 1 else message
         return super().start(c, first) | {"theta_0": message["theta"].clone()}

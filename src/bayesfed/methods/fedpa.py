@@ -51,9 +51,6 @@ class FedPA(FedAvg):
         theta = server.initial()
         return {"theta": theta, "v": torch.zeros_like(theta)}
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def sampling(self, c: Node) -> bool:
         """Return whether clients sample their posterior in this round."""
         return c.round > self.options.start * c.rounds + 1e-9  # 0.29 of 100 is 28.999...

@@ -58,9 +58,6 @@ class FedSWAG(FedAvg):
             state["D"] = zeros.new_zeros(min(self.options.rank, c.epochs), len(zeros))
         return state
 
-    def message(self, server: Node, client: int) -> State:
-        return {"theta": server["theta"]}
-
     def phases(self, c: Node) -> Sequence[Phase]:
         local = c.local(self.step)
         return [replace(local, epoch_end=self.collect) if c.round == c.rounds else local]

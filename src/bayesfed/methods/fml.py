@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from bayesfed.core.options import option
@@ -102,10 +101,7 @@ class FML(Method):
         return {"theta": c.shared(c["theta"])}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        q = shares(updates)
-        if self.options.average == "uniform":
-            q = torch.ones_like(q)
-        server["theta"] = average(updates, "theta", q)
+        server["theta"] = average(updates, "theta", shares(updates, equal=self.options.average == "uniform"))
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

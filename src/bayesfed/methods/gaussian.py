@@ -152,9 +152,7 @@ class Gaussian(Method):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         mus, sigmas, priors = (stacked(updates, name) for name in ("mu", "sigma", "prior"))
-        q, drawn = shares(updates), self.drawn(server)
-        if self.options.weights == "equal":
-            q = torch.ones_like(q)
+        q, drawn = shares(updates, equal=self.options.weights == "equal"), self.drawn(server)
         sigmas = torch.where(drawn, sigmas, 1)  # of what has none, a number that no rule minds
         mu, sigma = barycentre(self.options.rule, mus, sigmas, q, priors)
         server["mu"] = torch.where(drawn, mu, weighted_mean(q, mus)).to(mus.dtype)

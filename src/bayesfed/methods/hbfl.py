@@ -190,9 +190,7 @@ class HBFL(Method):
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         mus = stacked(updates, "mu")
         sigmas = stacked(updates, "sigma")
-        q = shares(updates)
-        if self.options.average == "precision-without-q":
-            q = torch.ones_like(q)
+        q = shares(updates, equal=self.options.average == "precision-without-q")
         mu, sigma = product(mus, sigmas, q)
         if self.options.average == "plain":
             mu = weighted_mean(q, mus)

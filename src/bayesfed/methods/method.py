@@ -225,9 +225,10 @@ class Method(metaclass=ByOptions):
         return []
 
 
-def shares(updates: Sequence[Update]) -> Tensor:
-    """Return the weights q of the updates: (K,), float64."""
-    return torch.stack([update.q for update in updates])
+def shares(updates: Sequence[Update], *, equal: bool = False) -> Tensor:
+    """Return the weights q of the updates, or ones if all are to weigh the same: (K,), float64."""
+    q = torch.stack([update.q for update in updates])
+    return torch.ones_like(q) if equal else q
 
 
 def stacked(updates: Sequence[Update], name: str) -> Tensor:

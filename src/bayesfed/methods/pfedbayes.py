@@ -153,9 +153,7 @@ class PFedBayes(Method):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         chosen = some(server, updates, self.options.averaged)
-        weights = shares(chosen)
-        if self.options.weights == "equal":
-            weights = torch.ones_like(weights)
+        weights = shares(chosen, equal=self.options.weights == "equal")
         for name in ("mu_w", "rho_w"):
             move_towards_average(server, chosen, name, self.options.beta, weights)
         divergence = stacked(updates, "kl").mean()

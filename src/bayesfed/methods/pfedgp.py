@@ -148,7 +148,7 @@ class PFedGP(Method):
         return {"theta": c["theta"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        server["theta"] = average(updates, "theta", torch.ones_like(shares(updates)))
+        server["theta"] = average(updates, "theta", shares(updates, equal=True))
         return {}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:

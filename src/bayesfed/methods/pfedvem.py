@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bayesfed.bayes.gaussian import inverse_softplus, kl_gradient, softplus, through_softplus, weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Ground, Method, Update, stacked
+from bayesfed.methods.method import Ground, Method, Update, shares, stacked
 from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient_at, head_gradients
@@ -132,7 +132,7 @@ class PFedVEM(Method):
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         A, beta = self.chosen(server, updates), self.options.beta
-        n, rho2 = torch.stack([update.q for update in A]), stacked(A, "rho2")
+        n, rho2 = shares(A), stacked(A, "rho2")
         for name, weights in (("base", n), ("mu", 1 / rho2)):
             mean = weighted_mean(weights, stacked(A, name))
             server[name] = ((1 - beta) * mean + beta * server[name]).to(server[name].dtype)

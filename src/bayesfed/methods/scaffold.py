@@ -74,10 +74,7 @@ class SCAFFOLD(Method):
         return {"y": c["y"], "dc": difference}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        w = shares(updates)
-        if self.options.weights == "equal":
-            w = torch.ones_like(w)
-        server["theta"] = average(updates, "y", w)
+        server["theta"] = average(updates, "y", shares(updates, equal=self.options.weights == "equal"))
         server["c"] = server["c"] + stacked(updates, "dc").sum(0) / server.clients
         return {"c_norm": server["c"].norm()}
 

@@ -78,24 +78,24 @@ def merged(run: Tree, change: Tree) -> dict[str, Any]:
     return found
 
 
-def printed_point(point: Tree, printed: Mapping[str, Tree]) -> Tree | None:
+def paper_point(point: Tree, points: Mapping[str, Tree]) -> Tree | None:
     """Return the one of a paper's points (by `frozen`) that a config's is; None if there is none.
 
     It may be the only one that the config's is a part of, such as a case without the local epochs that the paper gives it.
     """
-    if frozen(point) in printed:
-        return printed[frozen(point)]
-    wider = [one for one in printed.values() if frozen({axis: one.get(axis) for axis in point}) == frozen(point)]
+    if frozen(point) in points:
+        return points[frozen(point)]
+    wider = [one for one in points.values() if frozen({axis: one.get(axis) for axis in point}) == frozen(point)]
     return wider[0] if len(wider) == 1 else None
 
 
-def unprinted(point: Tree, experiment: Tree, where: str) -> Tree:
+def not_in_paper(point: Tree, experiment: Tree, where: str) -> Tree:
     """Return the part of a point with values that no point of the paper's has; all of it where each value is in one."""
-    printed = list(grid(experiment, {}, where))
+    points = list(grid(experiment, {}, where))
     new = {
         axis: value
         for axis, value in point.items()
-        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in printed)
+        if all(frozen({axis: one.get(axis)}) != frozen({axis: value}) for one in points)
     }
     return new or point
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bayesfed.core import plugins
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
-from bayesfed.plan import jobs
+from bayesfed.papers.spec import ShortRuns
 
 if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
@@ -26,7 +26,7 @@ def check_settings(config: Tree, papers: Tree, runs: Iterable[Run], papers_folde
     ):
         if config.get(key) and not used:
             raise InputError(f"config.{key}: no run takes anything of {config[key]}; leave it out, or name what it has")
-    if "together" in short and not any(run.cost < short.get("below", jobs.SHORT) for run in runs):
+    if "together" in short and not any(run.cost < ShortRuns(**short).below for run in runs):
         raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
 
 

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.core.options import check_keys, check_mapping, flat
-from bayesfed.papers.grid import Tree, at, frozen, given, grid, listed, merged, printed_point, put, shortened, unprinted
+from bayesfed.papers.grid import (
+    Tree,
+    at,
+    frozen,
+    given,
+    grid,
+    listed,
+    merged,
+    not_in_paper,
+    paper_point,
+    put,
+    shortened,
+)
 from bayesfed.plan.unused_keys import plain, taken
 
 if TYPE_CHECKING:
@@ -51,8 +63,8 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
             named = shortened(point, experiment)
             with naming(paper, name, named):
                 mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
-                printed = printed_point(point, every)
-                theirs = plain(run_mapping(spec, {}, experiment, printed or point)[0]) | {"dataset": asked}
+                of_paper = paper_point(point, every)
+                theirs = plain(run_mapping(spec, {}, experiment, of_paper or point)[0]) | {"dataset": asked}
                 if not config.get("weights") and plain(mapping.get("weights")) == theirs.get("weights"):
                     mapping.pop("weights", None)  # nobody has the paper's: from scratch, which is told as a difference
             mapping = taken(mapping)
@@ -64,15 +76,17 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
                 mapping["tasks"] = {**mapping["tasks"], "foreign": [taken(stand_ins.get(one, one)) for one in foreign]}
             changes = [f"experiment {name} is not the paper's"] if added else []
             changes += [experiment["deviation"]] if "deviation" in experiment else []
-            if printed is None:
-                changes.append(f"{at(shortened(unprinted(point, experiment, where), experiment))} (not in the paper)")
+            if of_paper is None:
+                changes.append(
+                    f"{at(shortened(not_in_paper(point, experiment, where), experiment))} (not in the paper)"
+                )
             for seed in seeds_of(experiment, change, config):
                 run = resolved(paper, name, named, mapping | {"seed": seed}, plain(config.get("run", {})))
                 if counted:
                     with naming(paper, name, named):
                         compatibility.check_counts(run)
-                printed_run = run if mapping == theirs else resolved(paper, name, named, theirs | {"seed": seed})
-                told = changes + ([] if printed_run is run else differences(run, printed_run))
+                papers_run = run if mapping == theirs else resolved(paper, name, named, theirs | {"seed": seed})
+                told = changes + ([] if papers_run is run else differences(run, papers_run))
                 cell = cell_of(paper, name, spec, named, asked, run, told)
                 told_foreign = {"foreign": dict(zip(foreign, run.tasks.foreign, strict=True))} if foreign else {}
                 yield cell | told_foreign, run
@@ -123,11 +137,11 @@ def naming(paper: str, experiment: str, point: Tree) -> Iterator[None]:
         raise InputError(f"{paper}, experiment {experiment} ({at(point)}): {error}") from None
 
 
-def differences(run: Run, printed: Run) -> list[str]:
+def differences(run: Run, of_paper: Run) -> list[str]:
     """List how a run differs from the one that the paper's file asks for, except in its data: `lr 0.001 (paper 0.01)`."""
     from bayesfed.models.pretrained import SCRATCH
 
-    ours, theirs = flat(run.to_dict()), flat(printed.to_dict())
+    ours, theirs = flat(run.to_dict()), flat(of_paper.to_dict())
     found = []
     for key in dict.fromkeys([*ours, *theirs]):
         if key not in ("dataset", "on_round") and ours.get(key) != theirs.get(key):

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from bayesfed.papers.grid import Tree
+from bayesfed.papers.spec import ShortRuns
 
 if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
 
-# A run is short below this cost: three quarters of a minute of FOLA's MLP on a core, seconds of a CNN. Starting takes four.
-# Short runs are trained several to a job: at most so many, of so much cost together, about five minutes of that MLP.
-SHORT, TOGETHER, JOB_COST = 1e11, 20, 6e11
+JOB_COST = 6e11  # of the short runs of a job together: about five minutes of FOLA's MLP on a core
 
 
 def priorities(runs: Mapping[str, Run], cells: Iterable[Tree], papers: Tree) -> list[int]:
@@ -38,15 +37,15 @@ def group(runs: Iterable[Tree], asked: Tree) -> list[list[str]]:
 
     `runs` are a plan's; `asked` is the config's `short_runs`. Which of them are finished makes no difference.
     """
-    below, together = asked.get("below", SHORT), asked.get("together", TOGETHER)
+    short = ShortRuns(**asked)
     found: list[list[str]] = []
     filling: list[str] = []  # the last job of short runs, and its cost
     cost = 0.0
     for run in sorted(runs, key=lambda run: -run["priority"]):
-        if run["cost"] >= below:
+        if run["cost"] >= short.below:
             found.append([run["folder"]])
             continue
-        if not filling or len(filling) >= together or cost + run["cost"] > JOB_COST:
+        if not filling or len(filling) >= short.together or cost + run["cost"] > JOB_COST:
             filling, cost = [], 0.0
             found.append(filling)
         filling.append(run["folder"])

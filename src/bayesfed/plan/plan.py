@@ -23,6 +23,7 @@ from bayesfed.data.sources import SOURCES
 from bayesfed.papers.grid import Tree, frozen, grid, listed
 from bayesfed.papers.spec import Config, Figure, Paper, Table
 from bayesfed.plan import config_check, experiments, jobs, unused_keys
+from bayesfed.runs.planned import SAYS
 
 if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
@@ -65,7 +66,7 @@ def load(config: Tree) -> dict[str, Any]:
     if done.returncode:
         said = done.stderr.strip()
         raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
-    sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith("bayesfed: "))
+    sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith(SAYS))
     return dict(json.loads((into / PLAN).read_text(encoding="utf-8")))
 
 
@@ -321,11 +322,6 @@ def check_means(papers: Mapping[str, Tree], cells: Iterable[Tree]) -> None:
         study = join.study(paper, spec, "", [cell for cell in cells if cell["paper"] == paper], Path())
         averages.means(study)
         averages.filled(study)
-
-
-def items(plan: Tree, kind: str) -> list[tuple[str, str, str]]:
-    """(paper, name, title) of every item of a kind, `tables` or `figures`, in the papers' order."""
-    return [(paper, name, item["title"]) for paper, spec in plan["papers"].items() for name, item in spec[kind].items()]
 
 
 def content_hash(config: Tree) -> str:

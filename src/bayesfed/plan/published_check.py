@@ -6,7 +6,7 @@ from typing import Any
 
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.plan.paper_check import naming, one_of
-from bayesfed.results import cells, comparison, formatting
+from bayesfed.results import cells, formatting, published_numbers
 from bayesfed.results.study import Study
 
 
@@ -20,10 +20,10 @@ def check(study: Study, published: Path) -> None:
 
 def check_file(study: Study, published: Path) -> None:
     """Raise InputError where a row cannot be read, or has an unknown column, item or cell."""
-    rows = comparison.read_published(published)
+    rows = published_numbers.read_published(published)
     axes = formatting.unique(axis for record in study.records for axis in record.axes)
     for column in rows[0] if rows else ():
-        if column not in ("item", *comparison.KEYS, "value", "sd", "unplanned"):
+        if column not in ("item", *published_numbers.KEYS, "value", "sd", "unplanned"):
             one_of(column, axes, "axis")
     by_item: dict[str, list[Mapping[str, Any]]] = {}
     for name, table in study.spec.get("tables", {}).items():
@@ -35,19 +35,19 @@ def check_file(study: Study, published: Path) -> None:
         check_item(study, [row for row in rows if row["item"] == item], of_item)
 
 
-def check_item(study: Study, rows: comparison.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
+def check_item(study: Study, rows: published_numbers.Published, of_item: Iterable[Mapping[str, Any]]) -> None:
     """Check the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have, or
     it is of none, and says why."""
     placed = set[int]()
     every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
     for cell in every:
-        for row in comparison.printed_of(study, cell, rows):
+        for row in published_numbers.published_of(study, cell, rows):
             check_row(study, row, cell)
             placed.add(id(row))
     for row in rows:
-        keys = ", ".join(f"{key} {row[key]}" for key in comparison.KEYS if row[key])
+        keys = ", ".join(f"{key} {row[key]}" for key in published_numbers.KEYS if row[key])
         if row.get("unplanned"):
-            comparison.unplanned(study, row)  # raises for its metric
+            published_numbers.unplanned(study, row)  # raises for its metric
             if id(row) in placed:
                 raise InputError(f"unplanned: a cell of {row['item']} has {keys}; leave the reason out")
         elif id(row) not in placed:
@@ -57,7 +57,9 @@ def check_item(study: Study, rows: comparison.Published, of_item: Iterable[Mappi
 def check_row(study: Study, row: Mapping[str, str], cell: cells.Cell) -> None:
     """Raise InputError where a row of published numbers says of its cell what no run of it has."""
     left = [
-        key for key in (*comparison.KEYS, *cell.records[0].axes) if key not in ("metric", *cell.keys) and row.get(key)
+        key
+        for key in (*published_numbers.KEYS, *cell.records[0].axes)
+        if key not in ("metric", *cell.keys) and row.get(key)
     ]
     for key in left:
         found = formatting.unique(filter(None, (study.written(key, record.field(key)) for record in cell.records)))

@@ -21,6 +21,7 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
 from bayesfed.plan import plan as planning
+from bayesfed.runs.planned import SAYS
 
 PICTURES = (".svg", ".png", ".csv")  # of a partition
 MEASURED = ("*-cpu.csv", "*-cuda.csv", "kernels.csv")  # the benchmarks of speed; others are about results and data
@@ -181,8 +182,10 @@ class Workflow:
         return [spec["published_file"] for spec in self.papers.values() if spec["printed"]]
 
     def items(self, kind: str) -> list[tuple[str, str, str]]:
-        """(paper, name, title) of every item of a kind, `tables` or `figures`."""
-        return planning.items(self.plan, kind)
+        """(paper, name, title) of every item of a kind, `tables` or `figures`, in the papers' order."""
+        return [
+            (paper, name, item["title"]) for paper, spec in self.papers.items() for name, item in spec[kind].items()
+        ]
 
     def drawn(self, arguments: Sequence[str]) -> list[tuple[str, str, str]]:
         """(paper, name, title) of the figures that are there, for Snakemake's report alone.
@@ -214,7 +217,7 @@ class Workflow:
         for path in sorted(Path(self.results, "logs").rglob("*.log")):
             if path.stat().st_mtime >= self.started:
                 for line in path.read_text(errors="replace").splitlines():
-                    if line.startswith("bayesfed: "):
+                    if line.startswith(SAYS):
                         print(line, file=sys.stderr)
 
 

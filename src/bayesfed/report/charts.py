@@ -7,7 +7,6 @@ data and, by parameters, the ends of its axes and the curves that are switched o
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -194,9 +193,7 @@ def ends(places: pd.Series, logarithmic: bool = False) -> Ends:
 
 def csv(frame: pd.DataFrame) -> str:
     """Write data as CSV text."""
-    text = io.StringIO()
-    frame.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
-    return text.getvalue()
+    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def csv_of_panels(frame: pd.DataFrame, sides: Sequence[str]) -> dict[Any, str]:

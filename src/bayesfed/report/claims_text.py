@@ -10,7 +10,7 @@ from typing import Any
 
 from bayesfed.report import html_tables
 from bayesfed.results import claims, verdicts
-from bayesfed.results.comparison import Compared
+from bayesfed.results.published_numbers import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.statistics import in_words
 

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from bayesfed.results import cells, latex
-from bayesfed.results.comparison import Compared
 from bayesfed.results.formatting import spoken, unique
+from bayesfed.results.published_numbers import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.study import Study
 

@@ -279,7 +279,7 @@ def _apart(records: Iterable[Record]) -> str:
     records = list(records)
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
-    return "" if all(record.as_printed for record in records) else "not the paper's runs"
+    return "" if all(record.is_the_papers for record in records) else "not the paper's runs"
 
 
 def _without(test: Test) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from bayesfed.results import cells, claims, comparison, per_run
+from bayesfed.results import cells, claims, per_run, published_numbers
 from bayesfed.results.study import Study, studies
 
 
@@ -15,9 +15,9 @@ class Derived:
         self.study = study
 
     @cached_property
-    def published(self) -> comparison.Published:
+    def published(self) -> published_numbers.Published:
         """The published numbers of the paper."""
-        return comparison.read_published(self.study.published)
+        return published_numbers.read_published(self.study.published)
 
     @cached_property
     def rows(self) -> Mapping[str, Sequence[cells.Row]]:
@@ -25,11 +25,11 @@ class Derived:
         return {name: cells.rows(self.study, table) for name, table in self.study.tables.items()}
 
     @cached_property
-    def compared(self) -> Mapping[str, Sequence[comparison.Compared]]:
+    def compared(self) -> Mapping[str, Sequence[published_numbers.Compared]]:
         """The cells of each table, each with its row of the comparison with the published numbers."""
         published = self.published  # read even without tables, so that a file that is gone is missed
         return {
-            name: comparison.compare(self.study, name, self.study.tables[name], rows, published)
+            name: published_numbers.compare(self.study, name, self.study.tables[name], rows, published)
             for name, rows in self.rows.items()
         }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bayesfed.results import figure_axes, selection
+from bayesfed.results import cells, figure_axes, selection
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import Record, of_metric, select
 from bayesfed.results.run_records import mean_of
@@ -222,10 +222,7 @@ def footnote(
         )
     missing = "" if asked == done else f"{len(done)} of {len(asked)} runs finished."
     shown = [record for record in records if record.done] or records
-    rounds, epochs, batch = (
-        " or ".join(unique(str(getattr(record, field)) for record in shown))
-        for field in ("rounds", "local_epochs", "batch_size")
-    )
+    rounds, epochs, batch = (cells.budget(shown, field) for field in ("rounds", "local_epochs", "batch_size"))
     stopped = unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
     out = ", left out where another seed has not" if seeds > 1 else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""

@@ -113,7 +113,7 @@ def draw(study: Study, figure: Mapping[str, Any], data: figures.Content) -> Figu
         total = height + top + bottom
         made = Figure(figsize=(width, total))
         made.set_layout_engine("constrained", rect=(0, bottom / total, 1, height / total), h_pad=0.06, w_pad=0.06)
-        _panels(made, study, figure, data, palette, few, share, scales, labels if crowded else {})
+        _panels(made, figure, data, palette, few, share, scales, labels if crowded else {})
         _head(made, title, total)
         made.legend(
             handles=[_key(label, name, palette, few) for name, label in labels.items()],
@@ -143,7 +143,6 @@ def _labels(study: Study, axis: str, data: figures.Content) -> dict[str, str]:
 
 def _panels(
     made: Figure,
-    study: Study,
     figure: Mapping[str, Any],
     data: figures.Content,
     palette: dict[str, Any],

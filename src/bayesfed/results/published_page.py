@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from scipy.stats import spearmanr
 
 from bayesfed.results import cells, claims, hardware, markdown, verdicts
-from bayesfed.results.comparison import Compared
 from bayesfed.results.derived import Derived
+from bayesfed.results.published_numbers import Compared
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
@@ -25,15 +25,15 @@ def in_percent(of: Derived, name: str) -> list[Compared]:
     return [one for one in of.compared[name] if one.row["published"] and one.cell.statistic.scale == 100]
 
 
-def as_in_print(printed: Iterable[Compared]) -> list[Compared]:
+def comparable(known: Iterable[Compared]) -> list[Compared]:
     """Select the cells whose runs are finished, and are the paper's in everything."""
-    return [one for one in printed if one.row["verdict"].startswith(("higher", "lower", "within"))]
+    return [one for one in known if one.row["verdict"].startswith(("higher", "lower", "within"))]
 
 
-def compared(stand: Iterable[Compared]) -> list[Pairs]:
+def compared(ours: Iterable[Compared]) -> list[Pairs]:
     """Group published and measured values of cells that differ in nothing but the method."""
     alike = dict[tuple[object, ...], Pairs]()
-    for one in stand:
+    for one in ours:
         rest = (one.cell.metric, *((key, value) for key, value in one.cell.keys.items() if key != "method"))
         alike.setdefault(rest, []).append((float(one.row["published"]), float(one.row["mean"])))
     return list(alike.values())
@@ -65,20 +65,20 @@ def of_tables(of: Derived) -> str:
     """
     found = []
     for name in of.study.tables:
-        printed = in_percent(of, name)
-        if not printed:
+        known = in_percent(of, name)
+        if not known:
             continue
-        stand = as_in_print(printed)
-        away = [distance(one) for one in stand]
+        ours = comparable(known)
+        away = [distance(one) for one in ours]
         found.append(
             [
                 name,
-                str(len(printed)),
+                str(len(known)),
                 str(len(away)),
                 *(str(sum(points <= limit for points in away)) if away else "" for limit in WITHIN),
-                f"{statistics.fmean(float(one.row['difference']) for one in stand):+.2f}" if stand else "",
+                f"{statistics.fmean(float(one.row['difference']) for one in ours):+.2f}" if ours else "",
                 f"{statistics.fmean(away):.2f}" if away else "",
-                order(compared(stand)),
+                order(compared(ours)),
             ]
         )
     near = [f"within {limit}" for limit in WITHIN]
@@ -86,7 +86,7 @@ def of_tables(of: Derived) -> str:
     return f"{markdown.table(head, found)}\n" if found else ""
 
 
-def printing(study: Study) -> list[str]:
+def tables_with_published_numbers(study: Study) -> list[str]:
     """List the tables with published cells; one of means over other tables' cells publishes nothing of its own."""
     return [name for name, spec in study.tables.items() if len(spec.get("published", [name])) == 1]
 
@@ -99,8 +99,8 @@ def distance(one: Compared) -> float:
 def of_far(of: Derived) -> str:
     """Write a row for each published percentage that is further from the run's than the widest of WITHIN."""
     found = []
-    for name in printing(of.study):
-        for one in as_in_print(in_percent(of, name)):
+    for name in tables_with_published_numbers(of.study):
+        for one in comparable(in_percent(of, name)):
             if distance(one) > WITHIN[-1]:
                 where = cells.title(of.study, {key: one.cell.keys[key] for key in of.study.tables[name]["rows"]})
                 numbers = [one.row[column] for column in ("mean", "published", "difference", "seeds")]
@@ -130,11 +130,11 @@ def in_words(of: Derived) -> str:
 
     A sentence each; "" if it has neither.
     """
-    printed, away = 0, []
-    for name in printing(of.study):
+    known, away = 0, []
+    for name in tables_with_published_numbers(of.study):
         beside = in_percent(of, name)
-        printed += len(beside)
-        away += [distance(one) for one in as_in_print(beside)]
+        known += len(beside)
+        away += [distance(one) for one in comparable(beside)]
     near = ", ".join(f"{sum(points <= limit for points in away)} within {limit}" for limit in WITHIN)
     own = [one.total for one in of.claims if one.claim["by"] == "paper"]
     many = {verdict: sum(one.verdict == verdict for one in own) for verdict in (*verdicts.WORDS, DIVERGED)}
@@ -145,13 +145,13 @@ def in_words(of: Derived) -> str:
         flag: sum(any(one.startswith(flag) for one in total.flags) for total in own)
         for flag in (verdicts.PRELIMINARY, verdicts.OFF_PROTOCOL)
     }
-    out = f"Of {printed} published percentages {len(away)} are run" + (
+    out = f"Of {known} published percentages {len(away)} are run" + (
         f": {near} points of the published ones." if away else "."
     )
     counts = ", ".join(f"{count} {words}" for words, count in many.items() if count)
     flags = ", ".join(f"{count} {flag}" for flag, count in flagged.items() if count)
     of_claims = f"The paper's {len(own)} {'claim' if len(own) == 1 else 'claims'}: {counts}{f'; of these {flags}' if flags else ''}."
-    said = [out if printed else "", of_claims if own else ""]
+    said = [out if known else "", of_claims if own else ""]
     return " ".join(filter(None, said))
 
 

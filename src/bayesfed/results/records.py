@@ -85,7 +85,7 @@ class Record:
         return value if type(value) is str else text(value)
 
     @property
-    def as_printed(self) -> bool:
+    def is_the_papers(self) -> bool:
         """True where run and data are the paper's in everything, so that a number may be compared with the published
         numbers."""
         return self.used == self.dataset and not self.changes

@@ -11,11 +11,11 @@ from bayesfed.results.formatting import text, unique
 from bayesfed.results.per_run import OfRun, Rows
 from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.run_records import RunRecord, number
-from bayesfed.results.statistics import FOREIGN_FPR, RUN, VALIDATION, read_metric
+from bayesfed.results.statistics import FOREIGN_FPR, MEASURES, RUN, VALIDATION, read_metric
 
-UNITS = {"nll": "_nats"} | dict.fromkeys(
-    ("accuracy", "ece", "ece100", "mce", "adaptive_ece", "classwise_ece", "aurc", "fpr95_mistakes"), "_percent"
-)
+UNITS = {"nll": "_nats", "accuracy": "_percent"} | {
+    name: "_percent" for name, scale in MEASURES.items() if scale == 100
+}
 """Ends of columns; Brier scores and AUROCs have no unit."""
 ACCURACIES = ("best", "last", "last5")
 MODELS = {"global": "global", "clients": "client", "global_on_shards": "global_on_shard"}

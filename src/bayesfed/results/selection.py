@@ -43,7 +43,7 @@ def choose(study: Study, records: Iterable[Record], search: Search | None) -> li
     for record in by:
         group, choice = place(record, over)
         searches.setdefault(group, {}).setdefault(choice, []).append(record)
-    of_paper = {name: printed(study, name, over) for name in unique(record.experiment for record in by)}
+    of_paper = {name: choices_of_paper(study, name, over) for name in unique(record.experiment for record in by)}
     found: dict[Group, tuple[Group | None, tuple[str, ...], str, list[str]]] = {}
     for group, choices in searches.items():
         run = {choice: own for choice, own in choices.items() if all(record.done for record in own)}
@@ -88,7 +88,7 @@ def first_best(run: Mapping[Group, Sequence[Record]], statistic: Statistic) -> G
     return max(means, key=lambda choice: means[choice]) if means else None
 
 
-def printed(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
+def choices_of_paper(study: Study, experiment: str, over: Sequence[str]) -> dict[Group, set[Group]]:
     """Return the choices that the paper's own grid has, by the rest of the point."""
     found: dict[Group, set[Group]] = {}
     its = study.spec["experiments"][experiment]

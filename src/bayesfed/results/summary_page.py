@@ -24,7 +24,7 @@ OTHER_ROUNDS = "‡"
 LEGEND = "Means over seeds ± standard deviation"
 IN_BRACKETS = ", published ones in brackets with their own where they have one"
 LAST = " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set"
-AS_IN_PRINT = ", as in the paper"
+AS_IN_PAPER = ", as in the paper"
 CLAIMS = "Claims that have been tested"
 RUNS = "Finished runs of each experiment, by seed"
 
@@ -51,7 +51,7 @@ def number(cell: Cell, records: Sequence[Record]) -> str:
     if score.seeds and cell.statistic.chosen:
         last5 = cell.last5 if whole else cells.score(records, cell.statistic.last5)
         here += f" / {last5.number(last5.mean)}" if last5.seeds else ""
-    return here + ("" if all(record.as_printed for record in records) else APART)
+    return here + ("" if all(record.is_the_papers for record in records) else APART)
 
 
 def cell_text(cell: Cell, row: Mapping[str, str]) -> str:
@@ -155,10 +155,10 @@ def table(of: Derived, name: str) -> str:
     return f"**{spec['title']}**\n\n{markdown.table(head, shown)}\n{under}\n\n{seed_by_seed(study, own)}"
 
 
-def legend(shown: str, printed: bool) -> str:
-    """Write the legend of the tables shown; `printed`: whether there are published numbers."""
-    last = f"{LAST}{AS_IN_PRINT * printed}." if " / " in shown else ""
-    return f"{LEGEND}{IN_BRACKETS * printed}.{last}"
+def legend(shown: str, published: bool) -> str:
+    """Write the legend of the tables shown; `published`: whether there are published numbers."""
+    last = f"{LAST}{AS_IN_PAPER * published}." if " / " in shown else ""
+    return f"{LEGEND}{IN_BRACKETS * published}.{last}"
 
 
 def runs(study: Study) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 from bayesfed.core import files
 from bayesfed.results import cells, csv_file, latex, markdown, per_run, runs_table, selection
-from bayesfed.results.comparison import COLUMNS, KEYS, axes_of
 from bayesfed.results.derived import Derived
 from bayesfed.results.formatting import spoken, unique
+from bayesfed.results.published_numbers import COLUMNS, KEYS, axes_of
 from bayesfed.results.records import BUDGET
 from bayesfed.results.study import Study
 

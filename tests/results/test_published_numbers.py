@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesfed.core.errors import InputError
-from bayesfed.results import claims_table, comparison, published_page, tables
+from bayesfed.results import claims_table, published_numbers, published_page, tables
 
 PAPERS = Path(__file__).parents[2] / "config/papers"
 CHANGES = ["rounds 4 (paper 100)", "local epochs 1 (paper 5)", "batch size 32 (paper 128)"]
@@ -111,20 +111,20 @@ def test_table4_matches_client_dataset_and_model(lab, stored, rows, tmp_path):
 
 def test_every_printed_number_has_its_cell(lab, rows, tmp_path):
     tables.write_comparison(lab.found, tmp_path)
-    published = comparison.read_published(PAPERS / "hbfl.published.csv")
+    published = published_numbers.read_published(PAPERS / "hbfl.published.csv")
     assert Counter(row["item"] for row in published) == {"table1": 8, "table2": 40, "table3": 40, "table4": 6}
     for item in ("table1", "table2", "table3", "table4"):
         found = rows(tmp_path / f"hbfl/{item}.compare.csv")
         own = [row for row in published if row["item"] == item]
-        keys = (*comparison.KEYS, "published")
+        keys = (*published_numbers.KEYS, "published")
         assert [tuple(row[key] for key in keys) for row in found] == [
-            (*(row[key] for key in comparison.KEYS), row["value"]) for row in own
+            (*(row[key] for key in published_numbers.KEYS), row["value"]) for row in own
         ]
 
 
 def test_the_mean_of_the_printed_clients():
     # The means of Tables 2 and 3 as the spec works them out: a check on the copied numbers.
-    published = comparison.read_published(PAPERS / "hbfl.published.csv")
+    published = published_numbers.read_published(PAPERS / "hbfl.published.csv")
     sums: Counter[tuple[str, str, str]] = Counter()
     for row in published:
         if row["client"] and row["setting"] != "multi-task":
@@ -190,7 +190,7 @@ def test_a_printed_value_is_a_number(tmp_path):
         path = tmp_path / "hbfl.published.csv"
         path.write_text((PAPERS / "hbfl.published.csv").read_text().replace("82.10", f'"{value}"'))
         with pytest.raises(InputError, match=f"value '{value}' of item table1, dataset CIFAR10.*: expected a number"):
-            comparison.read_published(path)
+            published_numbers.read_published(path)
     path.write_text("item,value\ntable1,3\n")
     with pytest.raises(InputError, match="no column 'dataset'"):
-        comparison.read_published(path)
+        published_numbers.read_published(path)

@@ -1,6 +1,5 @@
 """Our numbers beside the published ones, cell by cell; a verdict only where run and data are the paper's in everything."""
 
-import csv
 import itertools
 import math
 import statistics
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core.errors import InputError
-from bayesfed.results import cells, selection
+from bayesfed.results import cells, csv_file, selection
 from bayesfed.results.cells import Cell
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import DIVERGED, Record
@@ -36,45 +35,25 @@ def read_published(path: Path) -> list[dict[str, str]]:
     """
     if not path.is_file():
         return []
-    rows = read_rows(path)
+    rows = csv_file.read(path)
     wanted = ["item", *KEYS, "value"]
     missing = [name for name in wanted if rows and name not in rows[0]]
     if missing:
         raise InputError(f"no column '{missing[0]}'; expected {','.join(wanted)}")
-    printed = [row for row in rows if row["value"]]
+    known = [row for row in rows if row["value"]]
     once = set()
-    for row in printed:
+    for row in known:
         cell = tuple(text for key, text in row.items() if key not in ("value", "sd", "unplanned"))
         if cell in once:
             raise InputError(f"{', '.join(filter(None, cell))}: this cell stands twice; keep one")
         once.add(cell)
-    for row, column in itertools.product(printed, ("value", "sd")):
+    for row, column in itertools.product(known, ("value", "sd")):
         check_value(row, column)
-    for item in unique(row["item"] for row in printed):
-        accuracies = [float(row["value"]) for row in printed if row["item"] == item and "accuracy" in row["metric"]]
+    for item in unique(row["item"] for row in known):
+        accuracies = [float(row["value"]) for row in known if row["item"] == item and "accuracy" in row["metric"]]
         if accuracies and max(accuracies) <= 1 and any(0 < value < 1 for value in accuracies):
             raise InputError(f"no accuracy of {item} is above 1: these are fractions; write percent, 51.26 for 0.5126")
-    return printed
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file; raises InputError where one has more or fewer fields than there are columns, and for what
-    is no UTF-8."""
-    rows = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin it by a mark
-            reader = csv.DictReader(file)
-            for row in reader:
-                if None in row or None in row.values():
-                    found = len(row.get(None, ())) + sum(value is not None for key, value in row.items() if key)
-                    raise InputError(
-                        f"line {reader.line_num}: {found} fields, and there are {len(reader.fieldnames or ())} columns; a "
-                        "number has a decimal point, and what tells nothing apart is left empty between two commas"
-                    )
-                rows.append(row)
-    except UnicodeDecodeError:
-        raise InputError("this is no text in UTF-8; save it so") from None
-    return rows
+    return known
 
 
 def check_value(row: Mapping[str, str], column: str) -> None:
@@ -111,9 +90,9 @@ def compare(
     """
     items = table.get("published", [name])
     candidates = [row for row in published if row["item"] in items]
-    found = [(cell, printed_of(study, cell, candidates), "") for _, of_row in rows for cell in of_row]
+    found = [(cell, published_of(study, cell, candidates), "") for _, of_row in rows for cell in of_row]
     found += [(unplanned(study, row), [row], row["unplanned"]) for row in candidates if row.get("unplanned")]
-    return [beside(study, table, cell, printed, why) for cell, printed, why in found]
+    return [beside(study, table, cell, known, why) for cell, known, why in found]
 
 
 def unplanned(study: Study, row: Mapping[str, str]) -> Cell:
@@ -123,19 +102,19 @@ def unplanned(study: Study, row: Mapping[str, str]) -> Cell:
     return Cell(named, "", [], row["metric"], statistic)
 
 
-def beside(study: Study, table: Mapping[str, Any], cell: Cell, printed: Published, why: str) -> Compared:
+def beside(study: Study, table: Mapping[str, Any], cell: Cell, known: Published, why: str) -> Compared:
     """Compare a cell with its published numbers; `why` no run can be in it."""
-    value = statistics.fmean(float(row["value"]) for row in printed) if printed else None
+    value = statistics.fmean(float(row["value"]) for row in known) if known else None
     score = cell.score
     places = 1 if cell.statistic.decimals is None else cell.statistic.decimals
     # As it is shown, lest a point away be more than a point by a rounding.
     difference = None if score.mean is None or value is None else round(score.scale * score.mean - value, places)
     stand_in = any(record.used != record.dataset for record in cell.records)
     seeds = "" if score.seeds == score.planned else f"{score.count()} seeds finished"
-    remarks = [*remarks_on(study, cell, len(printed)), *([why] if why else [])]
+    remarks = [*remarks_on(study, cell, len(known)), *([why] if why else [])]
     notes = [*remarks, f"seeds: {score.count()}" if score.missing else seeds, table.get("note", "")]
     own = {"metric": cell.metric, **{key: study.written(key, value) for key, value in cell.keys.items()}}
-    keys = {key: unique(row[key] for row in printed) or [own.get(key, "")] for key in KEYS}
+    keys = {key: unique(row[key] for row in known) or [own.get(key, "")] for key in KEYS}
     keys |= {key: [own.get(key, "")] for key in axes_of(table)}
     row = {
         **{key: values[0] if len(values) == 1 else "" for key, values in keys.items()},
@@ -153,13 +132,13 @@ def beside(study: Study, table: Mapping[str, Any], cell: Cell, printed: Publishe
         "local_epochs": cells.budget(cell.records, "local_epochs"),
         "batch_size": cells.budget(cell.records, "batch_size"),
         "dataset_used": cells.used(study, cell.records),
-        "published_sd": printed[0].get("sd", "") if len(printed) == 1 else "",
+        "published_sd": known[0].get("sd", "") if len(known) == 1 else "",
         "note": "; ".join(note for note in notes if note),
     }
     return Compared(cell, row, remarks)
 
 
-def printed_of(study: Study, cell: Cell, published: Published) -> list[dict[str, str]]:
+def published_of(study: Study, cell: Cell, published: Published) -> list[dict[str, str]]:
     """Return the published numbers that belong to a cell, by its metric and its keys as labels."""
     labels = {key: study.written(key, value) for key, value in cell.keys.items()}
     of_metric = (row for row in published if row["metric"] == cell.metric)
@@ -180,22 +159,22 @@ def verdict(records: Sequence[Record], difference: float | None, statistic: Stat
         return "not published"
     if any(record.used != record.dataset for record in records):
         return "stand-in data"
-    if not all(record.as_printed for record in records):
+    if not all(record.is_the_papers for record in records):
         return "not the paper's run"
     if abs(difference) <= statistic.close:
         return f"within {statistic.close:g}" + (f" {statistic.unit}" if statistic.close == 1 else "")
     return "higher" if difference > 0 else "lower"
 
 
-def remarks_on(study: Study, cell: Cell, printed: int) -> list[str]:
-    """List the remarks on a cell beside how many seeds it has; `printed`: how many published numbers it has."""
+def remarks_on(study: Study, cell: Cell, known: int) -> list[str]:
+    """List the remarks on a cell beside how many seeds it has; `known`: how many published numbers it has."""
     notes = [
         selection.chosen(cell.records),
         cell.of_rounds,
         study.changes(cell.records),
         cell.caveat,
         "" if cell.score.missing else ", ".join(cell.score.without()),
-        f"published value: mean of {printed} published cells" if printed > 1 else "",
+        f"published value: mean of {known} published cells" if known > 1 else "",
     ]
     return [note for note in notes if note]
 
