@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import bayesfed
@@ -78,7 +80,40 @@ def test_a_function_that_fails_loses_no_round(mapping: Make, data_dir: Path, tmp
 
     with pytest.raises(RunStopped, match="on_round: a function failed after round 2 of 3: KeyError: 'teh'; mend it"):
         bayesfed.train(mapping(rounds=3), tmp_path / "out", data=data_dir, on_round=failing)
-    assert checkpoint.load_one(tmp_path / "out" / checkpoint.FILE, __import__("torch").device("cpu"))[0].round == 2
+    assert checkpoint.load_one(tmp_path / "out" / checkpoint.FILE, torch.device("cpu"))[0].round == 2
+
+
+def test_a_function_that_leaves_python_loses_no_round(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match="on_round: a function failed after round 1 of 3: SystemExit: 3; mend it"):
+        bayesfed.train(mapping(rounds=3), tmp_path / "out", data=data_dir, on_round=lambda done: sys.exit(3))
+    assert (tmp_path / "out" / checkpoint.FILE).exists()
+
+
+def test_a_function_may_return_anything_and_look_at_other_runs(
+    own: Path, mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    """An array, which is no truth value; and the names of other methods, for which no folder of plugins is in use."""
+    (own / "methods").mkdir()
+    (own / "methods/mine.py").write_text(
+        "from bayesfed.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    name = label = 'mine'\n\nMETHOD = Mine\n"
+    )
+    asked = mapping("fedavg") | {"method": {"name": "mine"}, "plugins": "own"}
+
+    def looking(done: RoundDone) -> object:
+        return [bayesfed.list_methods(), torch.zeros(2).numpy()][1]
+
+    assert bayesfed.train(asked, tmp_path / "out", data=data_dir, on_round=looking).summary["method"] == "mine"
+
+
+def test_a_record_is_read_without_its_functions(
+    own: Path, mapping: Make, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "callbacks/mine.py").write_text("CALLBACKS = {'quiet': lambda done: None}\n")
+    bayesfed.train(mapping() | {"plugins": "own", "on_round": "quiet"}, "out", data=data_dir)
+    shutil.rmtree("own")
+    assert bayesfed.load_run("out", data=data_dir).run.on_round is None
+    assert cli.main(["verify", "out", "--data", str(data_dir), "--rounds", "1"]) == 0
+    assert "are the recorded ones" in capsys.readouterr().out
 
 
 def test_a_run_file_names_one_and_its_key_does_not(

@@ -70,7 +70,10 @@ def test_a_checkpoint_and_the_one_before_keep_their_files_and_no_others(tmp_path
     found, _ = checkpoint.load(path, "abc", HOST)
     assert (found.round, values(found.clients)) == (4, {0: 40, 1: 41, 2: 42})
     saved(path, 5, found.clients | {k: state(60 + k) for k in range(3)})
+    older = checkpoint.before(path)
     checkpoint.delete_older(path, "abc")
+    assert not older.exists()
+    checkpoint.delete_older(path, "abc")  # as another process does that meets the same finished run
     assert len(names(folder)) == 3
     assert values(checkpoint.load(path, "abc", HOST)[0].clients) == {0: 60, 1: 61, 2: 62}
 

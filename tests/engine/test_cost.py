@@ -75,6 +75,38 @@ def test_multiply_adds_are_what_torch_counts(
     assert counted(progress, "server") == 0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"local_epochs": 0, "local_batches": 2, "batch_order": "fixed"},
+        {"models": {"global": "normalised"}, "batch_size": 24, "participation": 0.25},
+    ],
+)
+@pytest.mark.usefixtures("modules")
+def test_images_are_those_of_the_mini_batches(
+    changes: dict[str, Any], mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a fixed order a round goes on where the last one was; batch normalisation leaves a last single image out."""
+    sizes: list[int] = []
+    train = Phase.train
+
+    def watched(self: Phase, c: Learner, batch: Batch) -> None:
+        sizes.append(len(batch.y))
+        train(self, c, batch)
+
+    monkeypatch.setattr(Phase, "train", watched)
+    of = federation(mapping("fedavg", **{"batch_size": 32} | changes), data_dir)
+    if "participation" in changes:
+        shard = of.shards[of.participants(1)[0]]
+        shard.train = shard.train[: 24 + 1]
+    progress = begin(of)
+    for _ in range(3 if "local_batches" in changes else 1):
+        sizes.clear()
+        progress = Trainer(of, "eager").play(progress)
+        (network,) = {own["global"] for own in of.networks}
+        assert counted(progress, "clients") == network.training_operations * sum(sizes) > 0
+
+
 def test_the_server_counts_apart(flops: list[int], mapping: Make, data_dir: Path) -> None:
     progress = play(federation(mapping("fedbe"), data_dir), 2)
     whole = counted(progress, "clients") + counted(progress, "server")

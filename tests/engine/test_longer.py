@@ -58,6 +58,7 @@ def goes_on(run: Json, first: int, folder: Path, data: Path, **more: Any) -> boo
             8,
             {"tasks": {"mistakes": True}, "validation": 0.2, "schedule": {"round_decay": 0.9, "epoch_decay": 0.5}},
         ),
+        ("hbfl", 10, 11, {"tasks": {"mistakes": True}}),  # the tenth, detailed, was the last
         ("fedbe", 2, 4, {}),
         ("bnfed", 2, 4, {}),
     ],

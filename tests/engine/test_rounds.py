@@ -293,6 +293,22 @@ def test_a_clients_predictor_cannot_be_named_as_the_servers(
         play(federation(mapping("fedavg"), data_dir), 1)
 
 
+@pytest.mark.parametrize(
+    ("part", "given", "said"),
+    [
+        ("aggregate", lambda self, server, updates: {"test_norm": server["theta"].norm()}, "aggregate logs 'test_norm'"),
+        ("aggregate", lambda self, server, updates: {"passes": server["theta"].norm()}, "aggregate logs 'passes'"),
+        ("client_predictors", lambda self, c: [softmax_of("server", c.model, c["theta"])], "predictor is named 'server'"),
+    ],
+)  # fmt: skip
+def test_names_of_metrics_are_taken(
+    part: str, given: Any, said: str, mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, part, given)
+    with pytest.raises(InputError, match=f"method 'fedavg': (a )?{said}.*; rename it"):
+        play(federation(mapping("fedavg"), data_dir), 1)
+
+
 @pytest.mark.usefixtures("unwatched")
 def test_a_round_of_mini_batches(mapping: Make, data_dir: Path) -> None:
     """Every client takes as many, whatever it holds; passes over its images follow one another."""

@@ -15,6 +15,7 @@ from helpers.playing import federation, play
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bayesfed
 from bayesfed import cli
 from bayesfed.core.errors import InputError
 from bayesfed.engine import federation as federations
@@ -140,6 +141,28 @@ def test_a_run_out_of_patience_ends_with_a_whole_last_round(
     stat = (tmp_path / "out/summary.json").stat()
     assert cli.main([*command, str(tmp_path / "out")]) == 0  # finished, and not gone on with
     assert (tmp_path / "out/summary.json").stat() == stat
+
+
+def test_clients_of_datasets_with_other_classes_are_validated_together(
+    mapping: Make, tmp_path: Path, digits_dir: Path
+) -> None:
+    asked = mapping("fml", dataset=["digits", "digits-parity"], partition={"scheme": "whole", "clients": 2}, rounds=1)
+    asked |= {"models": {"global": "convolutions", "local": ["lenet5", "lenet5"]}, "validation": 0.2, "batch_size": 256}
+    found = bayesfed.train(asked | {"images": {}}, tmp_path / "out", data=digits_dir).summary["validation"]
+    assert set(found["clients"]) == {"local", "meme"}
+    assert all(value > 0 for of in found["clients"].values() for value in of.values())
+
+
+@pytest.mark.usefixtures("modules")
+def test_validation_that_leaves_nothing_is_refused(mapping: Make, data_dir: Path) -> None:
+    """No image of any client, or none that a mini-batch of a network with BatchNorm could be made of."""
+    with pytest.raises(InputError, match=r"validation: 0.0001 of its images is none for every client; raise it"):
+        federation(mapping(validation=0.0001), data_dir)
+    of = federation(mapping(models={"global": "normalised"}), data_dir)
+    for k in range(4):
+        of.shards[k].train = of.shards[k].train[:1]
+    with pytest.raises(InputError, match=r"partition\.min_train: no client has images for a mini-batch"):
+        of.participants(1)
 
 
 def test_bytes_are_those_of_messages_and_statistics(mapping: Make, data_dir: Path) -> None:

@@ -36,7 +36,7 @@ def write(dataset: str, scheme: Scheme, seed: int, data_dir: Path, folder: Path,
     outputs = [folder / f"{stem}.{kind}" for kind in ("svg", "png", "csv")]
     own = scheme.own_options
     words = [scheme.name, *(value for value in own.values() if isinstance(value, str))]
-    how = f"alpha = {own['alpha']:g}" if "alpha" in own else " ".join(words)
+    how = f"alpha = {own['alpha']:g}" if isinstance(own.get("alpha"), int | float) else " ".join(words)
     title = f"{data.source.title}, {how}, seed {seed}: images of each client"
     picture(held["train"], held["test"], title, outputs[:2])
     with files.replacing(outputs[2]) as scratch:

@@ -140,7 +140,7 @@ def dealt(train: np.ndarray, test: np.ndarray, partition: Partition) -> tuple[np
 
 def _parameters(wanted: Source, scheme: Scheme, seed: int) -> str:
     values = {"dataset": wanted.name, "fingerprint": wanted.fingerprint, "seed": seed, **scheme.to_dict()}
-    if values["alpha"] is not None:
+    if isinstance(values["alpha"], int | float):
         values["alpha"] = f"{values['alpha']:g}"  # 100 and 100.0 are the same partition
     if digest := own_source(scheme.name):
         values["source"] = digest

@@ -50,7 +50,7 @@ class Mixer:
         count = len(shard.train)
         order = self.compute.place((self.start() if self.fixed else self.order).permutation(count))
         draws = self.compute.place(shard.train_images.draws(self.augment, count))
-        used = count - count % self.size + last_batch(count, self.size, self.batchwise)
+        used = whole_epoch(count, self.size, self.batchwise)
         order, draws = order[skip:used][:images], draws[skip:used][:images]
         images_of, indices = shard.train_images, shard.train[order]
         many = max(1, self.chunk // self.size) * self.size
@@ -67,7 +67,7 @@ class Mixer:
         for _ in range(phase.epochs):
             yield from self.epoch(shard, augment=phase.augment)
         batches, count = phase.batches, len(shard.train)
-        whole = count // self.size + bool(last_batch(count, self.size, self.batchwise))
+        whole = -(-whole_epoch(count, self.size, self.batchwise) // self.size)
         while batches > 0:
             skip = self.passed % whole if self.fixed else 0
             yield from self.epoch(shard, batches * self.size, phase.augment, skip * self.size)
@@ -82,14 +82,13 @@ def chunk_size(federation: Federation) -> int:
     return max(size, FOLA_CHUNK) if grouped else size
 
 
-def last_batch(count: int, size: int, batchwise: bool) -> int:
-    """Return the images of the last, smaller mini-batch of an epoch of `count` images; 0 where there is none.
+def whole_epoch(count: int, size: int, batchwise: bool) -> int:
+    """Return how many of `count` images an epoch goes through.
 
-    Nor is there one of a single image where a network of the node normalises over its mini-batch and is trained
-    (`batchwise`): that image, another one in each epoch, is left out.
+    All, but for a last mini-batch of a single image where a network of the node normalises over its mini-batch and is
+    trained (`batchwise`): that image, another one in each epoch, is left out.
     """
-    tail = count % size
-    return 0 if tail == 1 and batchwise else tail
+    return count - (batchwise and count % size == 1)
 
 
 def trained_on(federation: Federation, client: int, phase: Phase) -> Shard:

@@ -110,7 +110,7 @@ def of_workflow(folder: Path) -> list[Path]:
 def delete_older(path: Path, key: str) -> None:
     """Delete the checkpoint before the last, which a finished run does not need; another run's stays."""
     if key_of(before(path)) == key:
-        before(path).unlink()
+        before(path).unlink(missing_ok=True)  # another process may have met the same finished run
         client_states.prune(of_clients(path), stored_by(path))
 
 
@@ -119,7 +119,7 @@ def stored_by(path: Path) -> set[str]:
     try:
         with safe_open(path, "pt") as stored:
             return set(named(stored, "clients").values())
-    except (SafetensorError, OSError, ValueError):
+    except (SafetensorError, OSError, RuntimeError, ValueError):
         return set()
 
 
@@ -139,7 +139,7 @@ def key_of(path: Path) -> str:
     try:
         with safe_open(path, "pt") as stored:
             return str(json.loads(stored.metadata()["record"])["key"])
-    except (SafetensorError, OSError, LookupError, TypeError, ValueError):
+    except (SafetensorError, OSError, RuntimeError, LookupError, TypeError, ValueError):
         return ""
 
 

@@ -6,6 +6,7 @@ named by the sha256 of its content, which is checked when it is read; none is ev
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -99,8 +100,9 @@ def read(path: Path) -> State:
 
 def prune(folder: Path, kept: set[str]) -> None:
     """Delete a folder's files that are not among those kept, and the folder itself once it is empty."""
-    for path in folder.iterdir() if folder.exists() else ():
+    for path in folder.glob("*"):
         if path.name not in kept:
-            path.unlink()
-    if folder.exists() and not kept:
-        folder.rmdir()
+            path.unlink(missing_ok=True)
+    if not kept:
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()

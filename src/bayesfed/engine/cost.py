@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bayesfed.engine.batches import trained_on
+from bayesfed.engine.batches import trained_on, whole_epoch
 from bayesfed.engine.federation import Federation
 from bayesfed.methods.node import Batch, Learner, Node, Phase
 
@@ -33,17 +33,30 @@ class MultiplyAdds:
         networks = tuple(self.federation.networks[client].items())
         return [CountedPhase(**vars(one), counts=self, key=(networks, code_of(one.step))) for one in phases]
 
-    def of_round(self, phases: Mapping[int, Sequence[CountedPhase]]) -> int:
-        """Return the multiply-adds of all clients in a round, from the phases of each."""
-        return round(
-            sum(self.images(k, one) * self.by_image.get(one.key, 0.0) for k, own in phases.items() for one in own)
-        )
+    def of_round(self, number: int, phases: Mapping[int, Sequence[CountedPhase]]) -> int:
+        """Return the multiply-adds of all clients in round `number`, from the phases of each."""
+        found = 0.0
+        for k, own in phases.items():
+            passed = (number - 1) * sum(one.batches for one in own)
+            for one in own:
+                found += self.images(k, one, passed) * self.by_image.get(one.key, 0.0)
+                passed += one.batches
+        return round(found)
 
-    def images(self, client: int, phase: Phase) -> int:
-        """Return how many images a client goes through in a phase."""
-        count, size = len(trained_on(self.federation, client, phase).train), self.federation.run.budget.batch_size
-        epochs, left = divmod(phase.batches, max(1, -(-count // size)))
-        return (phase.epochs + epochs) * count + min(left * size, count)
+    def images(self, client: int, phase: Phase, passed: int) -> int:
+        """Return how many images a client goes through in a phase; `passed`: its mini-batches so far, which decide where a
+        fixed order goes on.
+        """
+        count, budget = len(trained_on(self.federation, client, phase).train), self.federation.run.budget
+        used = whole_epoch(count, budget.batch_size, self.federation.batchwise(client) and not phase.evaluates)
+        batches, start = -(-used // budget.batch_size), passed if budget.batch_order == "fixed" else 0
+
+        def of_first(number: int) -> int:
+            """Return the images of so many mini-batches, the first of which begins an epoch."""
+            epochs, left = divmod(number, batches)
+            return epochs * used + min(left * budget.batch_size, used)
+
+        return phase.epochs * used + of_first(start + phase.batches) - of_first(start)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bayesfed.data.augment import Features, Images
@@ -256,7 +258,12 @@ class Evaluation:
         ]
         for model, of_clients in self.validated.items():
             of_each = [of_clients[k] for k in self.participants if k in of_clients]
-            together += validation(MEAN, model, *(torch.cat(parts) for parts in zip(*of_each, strict=True)))
+            classes = max(predicted.shape[-1] for predicted, _ in of_each)
+            # Clients of other datasets may have fewer classes: of the rest none is likely.
+            wide = [
+                (F.pad(found, (0, classes - found.shape[-1]), value=-math.inf), labels) for found, labels in of_each
+            ]
+            together += validation(MEAN, model, *(torch.cat(parts) for parts in zip(*wide, strict=True)))
         found: dict[str, list[Tensor]] = {}
         for reading in readings if self.every else ():
             if reading.metric == "test_accuracy" and reading.client != "global":

@@ -140,6 +140,8 @@ class Federation:
             every_validation.append(validation)
             places = [compute.place(indices) for indices in (train, test, validation)]
             shards[client] = Shard(train_images, places[0], test_images, *places[1:])
+        if budget.validation and not any(map(len, every_validation)):
+            raise InputError(f"validation: {budget.validation:g} of its images is none for every client; raise it")
         train_images, test_images = self.splits[0]
         # The server's model is validated on all that clients have set aside, where these are images of one dataset.
         validation = np.sort(np.concatenate(every_validation)) if partition is not None else server[:0]
@@ -314,6 +316,8 @@ class Federation:
         """
         images = {k: len(self.shards[k].train) for k in range(self.clients)}
         able = [k for k, n in images.items() if n > 1 or (n and not self.batchwise(k))]
+        if not able:
+            raise InputError("partition.min_train: no client has images for a mini-batch; raise it or lower validation")
         count = max(1, round_half_up(self.run.budget.participation * len(able)))
         chosen = rng.generator(self.run.budget.seed, "participation", round_number).permutation(len(able))[:count]
         return sorted(able[i] for i in chosen)

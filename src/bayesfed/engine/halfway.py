@@ -53,7 +53,7 @@ def elsewhere(task: Task) -> None:
         "import json, sys; from bayesfed.engine import halfway; halfway.resume(halfway.Task(**json.loads(sys.argv[1])))"
     )
     threads = f"import torch; torch.set_num_threads({torch.get_num_threads()}); "
-    command = [sys.executable, "-c", threads + code, json.dumps(vars(task))]
+    command = [sys.executable, "-P", "-c", threads + code, json.dumps(vars(task))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -63,7 +63,7 @@ def elsewhere(task: Task) -> None:
 def resume(task: Task) -> None:
     """Go on from a checkpoint, and write it again."""
     data, stored = Path(task.data), Path(task.stored)
-    run = run_file.load(Path(task.folder) / "run.yaml", data)
+    run = run_file.of_record(Path(task.folder), data)
     partitions = Path(task.partitions) if task.partitions else None
     place = Place(Path(task.folder), stored, data, task.device, weights=Path(task.weights), partitions=partitions)
     compute = device.configure(task.device, task.precision)

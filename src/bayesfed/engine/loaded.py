@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesfed.core import files, helper_modules, plugins
+from bayesfed.core import helper_modules, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import partition, prepare, store
 from bayesfed.data.augment import on_device
@@ -175,8 +175,7 @@ class LoadedRun:
     @cached_property
     def run(self) -> spec.Run:
         """The run file; raises InputError where the run's own plugins are not where it says."""
-        mapping = files.read_yaml(self.folder / "run.yaml")
-        return run_file.resolve(mapping | ({"plugins": self.plugins} if self.plugins else {}), self.data)
+        return run_file.of_record(self.folder, self.data, self.plugins)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -13,8 +13,11 @@ from bayesfed.core.errors import InputError
 from bayesfed.methods.method import Method, Update
 from bayesfed.methods.node import GLOBAL, Phase, State
 from bayesfed.methods.predictors import Predictor
+from bayesfed.runs.summary import COMMUNICATION, COMPUTATION, PASSES
 
 NAME = re.compile(r'[^,"\r\n]+')  # of a predictor, and of what is logged
+MEASURED = ("test_", "shard_", "epoch_shard_", "validation_", "reliability_", PASSES)  # how metrics of predictors begin
+ROWS = ("server", COMMUNICATION, COMPUTATION)  # models of rows of metrics.csv that are of no predictor
 SETS = {"test", "shard"}
 TOLERANCE = 0.05  # of a sum of probabilities
 
@@ -62,6 +65,10 @@ def diagnostics(method: Method, given: object) -> Mapping[str, Tensor]:
     if isinstance(given, Mapping) and all(isinstance(one, Tensor) and not one.ndim for one in given.values()):
         for name in given:
             check_name(method, name)
+            if name.startswith(MEASURED):
+                raise InputError(
+                    f"method '{method.name}': aggregate logs '{name}', which begins as a metric does; rename it"
+                )
         return given
     raise refused(method, "aggregate", given, "a mapping of names to scalar tensors, {} where there is nothing to log")
 
@@ -109,6 +116,10 @@ def predictors(method: Method, part: str, given: object) -> Sequence[Predictor]:
     names = [predictor.name for predictor in given]
     for number, predictor in enumerate(given):
         check_name(method, predictor.name)
+        if predictor.name in ROWS:
+            raise InputError(
+                f"method '{method.name}': a predictor is named '{predictor.name}', as what else is measured; rename it"
+            )
         if predictor.name in names[:number]:
             raise InputError(f"method '{method.name}': {part} gave two predictors named '{predictor.name}'; rename one")
         if not predictor.sets or not set(predictor.sets) <= SETS:

@@ -274,7 +274,7 @@ class Trainer:
         job = Job(server, method.server_phases(server))
         before = federation.passes.multiply_adds
         run_plainly(federation, now.trial.watched(job) if now.trial else job)
-        multiply_adds = {"clients": self.multiply_adds.of_round(now.phases)}
+        multiply_adds = {"clients": self.multiply_adds.of_round(server.round, now.phases)}
         multiply_adds["server"] = federation.passes.multiply_adds - before
         now.times.mark()
         readings += evaluation.of_server(server)

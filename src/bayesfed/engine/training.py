@@ -290,9 +290,9 @@ def tell(run: Run, place: Place, progress: Progress, last: bool, seconds: float)
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
     """Write the files of a finished run, the summary last."""
-    columns = "round,client,model,metric,value\n"
+    plugins.use(run.plugins, place.data)  # a function of `on_round` may have looked at other runs
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
-    files.write_text(place.out / "metrics.csv", columns + "".join(lines))
+    files.write_text(place.out / "metrics.csv", "round,client,model,metric,value\n" + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
     method = run.build_method()
     by = header.sessions[-1]["by"] if header.sessions else machine(on, header.executor)

@@ -122,7 +122,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     Raises InputError where there is no whole record, where the run file gives another run today, and for what `train` does.
     """
     summary = run_folder.finished(folder)
-    run = run_file.load(folder / "run.yaml", data)
+    run = run_file.of_record(folder, data)
     then = run_folder.provenance(folder)
     ended_on = then["device"]
     then |= then.get("sessions", [{"by": {}}])[0]["by"]  # the first rounds are its first session's

@@ -72,11 +72,11 @@ def call(functions: Iterable[OnRound], done: RoundDone) -> None:
     """Call functions with a round; raise RunStopped where one fails, or stops a run that would go on."""
     at = f"round {done.round} of {done.rounds}"
     try:
-        stops = STOP in [function(done) for function in functions]
-    except Exception as error:
+        given = [function(done) for function in functions]
+    except (Exception, SystemExit) as error:
         where = in_own_part(error) or "a function"
         raise RunStopped(
             f"on_round: {where} failed after {at}: {words(error)}; mend it, and run it again to go on"
         ) from error
-    if stops and not done.last:
+    if any(isinstance(one, str) and one == STOP for one in given) and not done.last:
         raise RunStopped(f"{done.folder}: stopped by on_round after {at}; run it again to go on")

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed import methods, models
-from bayesfed.core import options, plugins
+from bayesfed.core import files, options, plugins
 from bayesfed.core.errors import InputError
 from bayesfed.data import catalogue, prepare, schemes, store
 from bayesfed.data.catalogue import source
 from bayesfed.methods.method import Method
 from bayesfed.methods.node import GLOBAL
 from bayesfed.models import pretrained as pretraining
-from bayesfed.runs import callbacks, dealt
+from bayesfed.runs import callbacks, dealt, run_folder
 from bayesfed.runs.compatibility import check_counts, check_fit
 from bayesfed.runs.schedule import Schedule
 from bayesfed.runs.spec import Active, Budget, Run, Tasks
@@ -27,6 +27,17 @@ def load(path: Path, data: Path = plugins.DATA) -> Run:
     run = resolve(dealt.mapping_of(path), data)
     check_counts(run)
     return run
+
+
+def of_record(folder: Path, data: Path, own: str | None = None) -> Run:
+    """Read the run of a stored record, for whom its callbacks are over. `own`: where its plugins are now, if not where they
+    were; they are not asked for where it used none. Raises InputError as `resolve` does.
+    """
+    mapping = files.read_yaml(folder / "run.yaml")
+    mapping.pop("on_round", None)
+    if not run_folder.provenance(folder).get("plugins"):
+        mapping.pop("plugins", None)
+    return resolve(mapping | ({"plugins": own} if own else {}), data)
 
 
 def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
@@ -171,6 +182,6 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """
     then, now = options.flat(then), options.flat(now)
     for key in {**then, **now}:
-        if then.get(key) != now.get(key):
+        if then.get(key) != now.get(key) and key not in ("plugins", "on_round"):  # no part of a key
             return f"{key}: {then.get(key)} there, {now.get(key)} here"
     return "the same run file, but its data, its plugins or a revision of the code are others"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.core.errors import InputError, out_of_memory
-from bayesfed.engine.batches import Chunk, chunk_size, last_batch, phase_shard, trained_on
+from bayesfed.engine.batches import Chunk, chunk_size, phase_shard, trained_on, whole_epoch
 from bayesfed.engine.executors.base import Job, layout_of
 from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.federation import SERVER, Federation
@@ -201,7 +201,7 @@ class CudaWorker:
             for client in [SERVER] if phase.data == "server" else alike:
                 count = len(trained_on(self.federation, client, phase).train)
                 batchwise = self.federation.batchwise(node.client) and not phase.evaluates
-                tail = last_batch(count, self.size, batchwise)
+                tail = whole_epoch(count, self.size, batchwise) % self.size
                 for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
                     self.record(phase, *self.form(size))
 
