@@ -134,7 +134,7 @@ def test_configs_beside_the_papers_are_planned(name: str, runs: int) -> None:
 def test_fedgvis_grid_has_label_noise() -> None:
     """Table 6 has eight methods here, Table 1 six with three, six with ten and two with one client."""
     every = cells("further", "fedgvi")
-    assert len(folders(every)) == 3 * (4 * 8 + 14)
+    assert len(folders(every)) == 3 * (4 * 8 + 14) + 2  # and two of FedPA of ours
     noisy = Counter(
         (cell["setting"], cell["axes"].get("label_noise")) for cell in every if cell["experiment"] == "fashion"
     )
