@@ -233,7 +233,7 @@ def comparison() -> str:
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
         "## Columns\n\n"
         + table(["column", "meaning"], [[one.title, one.words] for one in COLUMNS])
-        + "\n## Chosen configurations\n\nBy validation NLL on seed 100, of six each and, while the best learning rate was the largest or smallest, the next one.\n\n"
+        + "\n## Chosen configurations\n\nBy validation NLL on seed 100, of six or more each ([rules](../guides/compare.md#the-same-care-for-each-method)).\n\n"
         + choices()
         + f"\n## Processor time\n\n{processor_time()}"
     )

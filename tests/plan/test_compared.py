@@ -123,6 +123,35 @@ def test_a_method_of_ones_own_beside_all_others() -> None:
     assert all(compared.finished(cell["folder"]) for cell in stored)  # plugins change no key of other methods
 
 
+def test_plugins_are_named_where_a_missing_run_takes_them(project: Path) -> None:
+    """Once the runs of one's own method are finished, those of others are still trained."""
+    request = Request(
+        methods=("own_feddyn", "fedprox"),
+        seeds=1,
+        grounds=("digits-harsh",),
+        plugins=str(PROJECT / "examples/own_plugins"),
+    )
+    planned = compared.plan(request)
+    assert yaml.safe_load(planned.write_config().read_text())["plugins"] == request.plugins
+    for cell in planned.lacking:
+        if cell["method"] == "FedDyn":
+            finish(compared.OWN / cell["folder"], history(0.8))
+    assert planned.missing == {"digits-harsh": ["FedProx"]}
+    config = yaml.safe_load(planned.write_config().read_text())
+    assert "plugins" not in config
+    made, _ = compared.planning.make(config)
+    assert {cell["folder"] for cell in made["cells"]} == {cell["folder"] for cell in planned.lacking}
+
+
+def test_whose_options_are_the_defaults_beside_searched_ones() -> None:
+    def by_default(*methods: str, **more: Any) -> list[str]:
+        return Request(methods=methods, plugins=str(PROJECT / "examples/own_plugins"), **more).by_default
+
+    plugins.use(PROJECT / "examples/own_plugins")
+    assert by_default("own_feddyn", "fedavg", "fedprox:mu=1") == ["FedDyn"]
+    assert by_default("own_feddyn:alpha=0.1/1") == by_default("own_feddyn", dataset="digits") == []
+
+
 def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     request = Request(methods=("fedavg",), seeds=1, dataset="digits", alpha=0.5, clients=4, model="mlp", rounds=3)
     planned = compared.plan(request)

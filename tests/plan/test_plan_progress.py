@@ -12,10 +12,10 @@ from bayesfed.plan import progress
 from bayesfed.plan.progress import Progress
 
 CELLS = [
-    {"folder": "a", "method": "HBFL plain mean", "used": "digits", "alpha": "0.05", "seed": 0},
-    {"folder": "b", "method": "FML", "used": ["digits", "digits-parity"], "alpha": None, "seed": 1},
-    {"folder": "a", "method": "the same run elsewhere", "used": "digits", "alpha": "0.05", "seed": 0},
-    {"folder": "finished", "method": "FedAvg", "used": "digits", "alpha": "1", "seed": 0},
+    {"folder": "a", "method": "HBFL plain mean", "used": "digits", "alpha": "0.05", "axes": {"lr": 0.1}, "seed": 0},
+    {"folder": "b", "method": "FML", "used": ["digits", "digits-parity"], "alpha": None, "axes": {}, "seed": 1},
+    {"folder": "a", "method": "the same run elsewhere", "used": "digits", "alpha": "0.05", "axes": {}, "seed": 0},
+    {"folder": "finished", "method": "FedAvg", "used": "digits", "alpha": "1", "axes": {}, "seed": 0},
 ]
 
 
@@ -37,7 +37,7 @@ def test_a_line_for_each_run_that_is_finished(flow: Any) -> None:
     assert told.news() == []
     finish(flow, "a")
     assert told.news() == [
-        "2 of 2 runs: HBFL plain mean on digits, α 0.05, seed 0",
+        "2 of 2 runs: HBFL plain mean on digits, α 0.05, lr 0.1, seed 0",
         "Trained. Now tables, figures and the report",
     ]
 
@@ -53,7 +53,7 @@ def test_it_is_told_on_the_screen(
     told.end()
     assert capsys.readouterr().err.splitlines() == [
         "2 runs to train",
-        "1 of 2 runs: HBFL plain mean on digits, α 0.05, seed 0",
+        "1 of 2 runs: HBFL plain mean on digits, α 0.05, lr 0.1, seed 0",
     ]
 
 

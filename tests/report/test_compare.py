@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import subprocess
 import types
@@ -91,6 +92,15 @@ def test_of_several_values_the_best_on_validation_images_is_compared(
     assert len(calls) == 3  # a second call trains nothing
 
 
+def test_a_method_by_default_beside_searched_ones_is_told(
+    calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bf.compare("own_feddyn", ground="digits-harsh", seeds=2, plugins=Path(__file__).parents[2] / "examples/own_plugins")
+    told = "own_feddyn: with default options, where the others' are chosen from six or more; give values to choose from"
+    assert told in capsys.readouterr().err
+    assert told in html.unescape(Path("reports/compare.html").read_text())
+
+
 def test_nothing_is_searched_where_nothing_can_be_compared(calls: list[list[str]]) -> None:
     for path in compared.STORED.rglob(run_folder.SUMMARY):
         path.unlink()
@@ -134,7 +144,7 @@ def test_a_ground_of_ones_own_names_what_is_left_out(
     [
         ("", "bayesfed: compare: training failed: see the lines above; mend"),
         (
-            "round 0 of 2\nbayesfed: method 'mine': no\nmore\n",
+            "round 0 of 2\nbayesfed: method 'mine': no\nbayesfed: 1 of 1 runs failed: a.yaml\nmore\n",
             "bayesfed: compare: training failed: method 'mine': no; mend",
         ),
     ],

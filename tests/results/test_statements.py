@@ -49,9 +49,11 @@ def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
     """By the intervals of the differences: on more than half of the grounds."""
     base, close = [0.8, 0.81, 0.82], [0.81, 0.81, 0.8]
     one = {"FedAvg": base, "A": [0.9, 0.91, 0.92], "B": [0.7, 0.71, 0.72], "C": close}
-    (told,) = statements.gains(of(tmp_path / "a", one=one))
-    assert told.startswith("Better than FedAvg on one: in accuracy A; in ECE A; ")
-    (told,) = statements.gains(of(tmp_path / "b", one=one, two=one | {"A": base[::-1], "C": close[::-1]}))
+    better, worse = statements.gains(of(tmp_path / "a", one=one))
+    assert better.startswith("Better than FedAvg on one: in accuracy A; in ECE A; ")
+    assert worse.startswith("Worse than FedAvg on one: in accuracy B; in ECE B; ")
+    told, worse = statements.gains(of(tmp_path / "b", one=one, two=one | {"A": base[::-1], "C": close[::-1]}))
+    assert worse.startswith("Worse than FedAvg on both grounds: in accuracy B; ")
     assert told == (
         "No method can be told to be better than FedAvg on both grounds in accuracy, ECE, OOD detection and the worst "
         "tenth of the clients."

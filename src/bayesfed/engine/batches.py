@@ -85,7 +85,7 @@ def chunk_size(federation: Federation) -> int:
 def whole_epoch(count: int, size: int, batchwise: bool) -> int:
     """Return how many of `count` images an epoch goes through.
 
-    All, but for a last mini-batch of a single image where a network of the node normalises over its mini-batch and is
+    All, except a last mini-batch of a single image where a network of the node normalises over its mini-batch and is
     trained (`batchwise`): that image, another one in each epoch, is left out.
     """
     return count - (batchwise and count % size == 1)

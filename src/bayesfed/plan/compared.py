@@ -7,7 +7,7 @@ results/compare/runs, where the next call finds it. A search of the call's own i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
-from bayesfed.plan import experiments
+from bayesfed.plan import config_check, experiments
 from bayesfed.plan import plan as planning
 from bayesfed.plan.asked import Asked, written
 from bayesfed.results.grounds import PLAIN, SEARCH
@@ -96,6 +96,12 @@ class Request:
         """True on a ground of one's own whose dataset has no searches: its methods have their defaults."""
         tuned = {rule["where"].get("dataset") for rule in self.paper["given"] if "method" in rule["where"]}
         return self.dataset is not None and self.dataset not in tuned
+
+    @property
+    def by_default(self) -> list[str]:
+        """The methods of the call with their default options on the comparison's grounds, whose methods were searched."""
+        plain = [text for text in self.methods if Asked.read(text) == Asked(text, {}, {})]
+        return [] if self.dataset else [self.named[text][0] for text in plain if self.named[text][1]]
 
     @cached_property
     def own_ground(self) -> tuple[str, Block]:
@@ -243,11 +249,13 @@ def check(request: Request) -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """The plan of a call: all cells that it shows, the cost of each run by its folder, and the runs that are the call's."""
+    """The plan of a call: all cells that it shows, the cost of each run by its folder, and the folders of runs with plugins
+    of the user's own."""
 
     request: Request
     cells: Sequence[Mapping[str, Any]]
     costs: Mapping[str, int]
+    with_plugins: Collection[str]
 
     @property
     def own(self) -> list[str]:
@@ -290,9 +298,12 @@ class Planned:
                 )
 
     def write_config(self) -> Path:
-        """Write the config of what is missing; returns its file."""
+        """Write the config of what is missing, which names the plugins if it takes any; returns its file."""
         path = OWN.parent / "config.yaml"
-        files.write_yaml(path, json.loads(json.dumps(self.request.config(self.missing, cases=self.untried))))
+        config = self.request.config(self.missing, cases=self.untried)
+        if not any(cell["folder"] in self.with_plugins for cell in self.lacking):
+            config.pop("plugins", None)
+        files.write_yaml(path, json.loads(json.dumps(config)))
         return path
 
 
@@ -320,5 +331,6 @@ def plan_search(request: Request) -> Planned:
 
 def of_config(request: Request, config: Block) -> Planned:
     """Return the plan of a call's config."""
-    made, _ = planning.make(config)
-    return Planned(request, made["cells"], {run["folder"]: run["cost"] for run in made["runs"]})
+    made, runs = planning.make(config)
+    own = {run.folder for run in runs if config_check.takes_plugins(run)}
+    return Planned(request, made["cells"], {run["folder"]: run["cost"] for run in made["runs"]}, own)

@@ -21,7 +21,7 @@ def check_settings(config: Tree, papers: Tree, runs: Iterable[Run], papers_folde
     short = config.get("short_runs", {})
     own = any(Path(spec["published_file"]).parent != papers_folder for spec in papers.values())
     for key, used in (
-        ("plugins", own or any(plugins.lies_in_folder(one) for run in runs for one in own_of(run))),
+        ("plugins", own or any(map(takes_plugins, runs))),
         ("weights", any(run.weights for run in runs)),
     ):
         if config.get(key) and not used:
@@ -30,9 +30,10 @@ def check_settings(config: Tree, papers: Tree, runs: Iterable[Run], papers_folde
         raise InputError("config.short_runs.together: no run is short; leave it out, or raise `below`")
 
 
-def own_of(run: Run) -> list[str]:
-    """Return the plugins of a run that are not ours, its callback included."""
-    return [*run.own_plugins, *([f"callbacks/{run.on_round}"] if run.on_round else [])]
+def takes_plugins(run: Run) -> bool:
+    """Return whether anything of a run lies in the folder of plugins in use, its callback included."""
+    own = [*run.own_plugins, *([f"callbacks/{run.on_round}"] if run.on_round else [])]
+    return any(map(plugins.lies_in_folder, own))
 
 
 def check_methods(papers: Tree, cells: Sequence[Tree]) -> None:

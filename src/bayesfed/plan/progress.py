@@ -61,4 +61,5 @@ def name(cell: dict[str, object]) -> str:
     used = cell["used"]
     data = " and ".join(map(str, used)) if isinstance(used, list) else used
     alpha = "" if cell["alpha"] is None else f", α {cell['alpha']}"
-    return f"{cell['method']} on {data}{alpha}, seed {cell['seed']}"
+    axes = "".join(f", {axis} {value}" for axis, value in dict(cell["axes"]).items())  # type: ignore[call-overload]
+    return f"{cell['method']} on {data}{alpha}{axes}, seed {cell['seed']}"

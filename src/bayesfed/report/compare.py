@@ -22,7 +22,7 @@ from bayesfed.report import grounds_page
 from bayesfed.results import grounds, grounds_files, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
-from bayesfed.runs.planned import SAYS
+from bayesfed.runs.planned import COUNT, SAYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("reports", f"{NAME}.html")
+REMEDY = "give values to choose from, as in fedavg:lr=0.03/0.1/0.3"
 UNTUNED = (
     "Methods run with their default options here, which nobody has tuned on this dataset: a difference may be one of learning "
-    "rates. Tune yours and those that you compare it with, by values to choose from: fedavg:lr=0.03/0.1/0.3"
+    f"rates. For yours and those that you compare it with {REMEDY}"
 )
 
 
@@ -107,15 +108,25 @@ def compare(
         model=model,
         rounds=rounds,
     )
-    request = tuned(request, lambda planned: train(planned, cores, gpus, profile))
-    planned = compared.plan(request)
-    for label, why in request.refused.items() if dataset else ():
-        print(f"{label} is left out: {why}", file=sys.stderr)
+    compared.check(request)
+    with files.locked(OWN.parent / ".lock", f"{OWN.parent}: another `bayesfed compare` is at work"):
+        request = tuned(request, lambda planned: train(planned, cores, gpus, profile))
+        planned = compared.plan(request)
+        for label, why in request.refused.items() if dataset else ():
+            print(f"{label} is left out: {why}", file=sys.stderr)
+        if told := notice(request):
+            print(told, file=sys.stderr)
+        if planned.lacking:
+            train(planned, cores, gpus, profile)
+        return result(planned)
+
+
+def notice(request: Request) -> str:
+    """Say whose options nobody has chosen; "" if those of all methods were searched, or given."""
     if request.untuned:
-        print(UNTUNED, file=sys.stderr)
-    if planned.lacking:
-        train(planned, cores, gpus, profile)
-    return result(planned)
+        return UNTUNED
+    names = statements.listed(request.by_default)
+    return names and f"{names}: with default options, where the others' are chosen from six or more; {REMEDY}"
 
 
 def check_workflow(cores: int | str, gpus: int | None, profile: str | os.PathLike[str] | None) -> None:
@@ -184,11 +195,13 @@ def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | o
 
 
 def reason(since: float) -> str:
-    """Return what the last log that was written since a time ends with: one line on what is wrong; "" for none."""
+    """Return what the last log that was written since a time ends with, without the number of failed runs: one line on what
+    is wrong; "" for none.
+    """
     logs = [path for path in OWN.parent.glob("logs/**/*.log") if path.stat().st_mtime >= since]
     for path in sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if told := [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS)]:
+        if told := [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS) and not COUNT.search(line)]:
             return told[-1]
     return ""
 
@@ -203,9 +216,7 @@ def result(planned: Planned) -> Result:
     baseline, asked = grounds.baseline_of(planned.request.paper["methods"]), list(planned.request.asked)
     found = grounds.load(planned.cells, planned.costs, baseline, run_of)
     searched = searches.load(planned.cells, lambda folder: run_of(folder).summary)
-    sides, notice = (
-        [paired.Comparison(found, side) for side in grounds.SIDES],
-        UNTUNED if planned.request.untuned else "",
-    )
-    files.write_text(PAGE, grounds_page.page(sides, searched, "Methods compared", asked, notice))
+    sides = [paired.Comparison(found, side) for side in grounds.SIDES]
+    told = notice(planned.request)
+    files.write_text(PAGE, grounds_page.page(sides, searched, "Methods compared", asked, told))
     return Result(sides, asked, [*grounds_files.write(sides, OWN.parent), PAGE])

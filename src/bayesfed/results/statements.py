@@ -96,18 +96,25 @@ def price(comparison: Comparison, method: str) -> str:
 
 
 def gains(comparison: Comparison) -> list[str]:
-    """Name the methods that are better than the baseline in each quality: on more than half of the grounds."""
+    """Name the methods that are better than the baseline in each quality, and those that are worse: on more than half of the
+    grounds.
+    """
     baseline, where = comparison.grounds[0].baseline, places([ground.name for ground in comparison.grounds])
-    better: dict[str, list[str]] = {}
     pairs = [(method, baseline) for method in comparison.methods]
-    for column, words in IN.items():
-        records = comparison.told_apart(column, pairs)
-        if any(map(sum, records.values())):
-            better[words] = [method for method, record in records.items() if record[0] > sum(record) / 2]
-    if better and not any(better.values()):
-        return [f"No method can be told to be better than {baseline} on {where} in {listed(list(better))}."]
-    told = "; ".join(f"in {words} {listed(methods) or 'none'}" for words, methods in better.items())
-    return [f"Better than {baseline} on {where}: {told}."] if told else []
+    every = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
+    known = {words: records for words, records in every.items() if any(map(sum, records.values()))}
+    found = []
+    for word, place in (("better", 0), ("worse", 2)):
+        told = {
+            words: [method for method, record in records.items() if record[place] > sum(record) / 2]
+            for words, records in known.items()
+        }
+        if any(told.values()):
+            each = "; ".join(f"in {words} {listed(methods) or 'none'}" for words, methods in told.items())
+            found.append(f"{word.capitalize()} than {baseline} on {where}: {each}.")
+        elif known and word == "better":
+            found.append(f"No method can be told to be better than {baseline} on {where} in {listed(list(known))}.")
+    return found
 
 
 def parts(comparison: Comparison) -> list[str]:
