@@ -455,7 +455,8 @@ def test_a_config_adds_methods_experiments_tables_and_figures(config: dict[str, 
         assert (run.options.momentum, run.budget.participation, run.global_model) == (0.5, 0.5, "mlp")
         assert cell["changes"] == ["experiment sweep is not the paper's"]
     assert {(run.options.lr, run.partition.clients) for _, run in own} == {(0.1, 3), (0.1, 4), (0.01, 3), (0.01, 4)}
-    assert [*small["papers"]["hbfl"]["tables"]] == ["sweep"]
+    (paper,) = small["papers"].values()
+    assert [*paper["tables"]] == ["sweep"]
     assert not any(cell["changes"] for cell in small["cells"] if cell["experiment"] == "first")
 
 

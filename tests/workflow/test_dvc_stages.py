@@ -60,8 +60,6 @@ def test_own_plugins_are_dependencies(own: Clone) -> None:
     plugins = own.folder.parent / "my plugins"
     changes: list[tuple[str, Callable[[Path], object]]] = [
         ("methods/mine.py", lambda path: path.write_text(f"{METHOD}# A comment.\n")),
-        ("papers/minepaper.yaml", lambda path: path.write_text(PAPER.replace("rounds: 1", "rounds: 2"))),
-        ("papers/minepaper.published.csv", lambda path: path.write_text("item\n")),
         ("preparations/mine/__init__.py", lambda path: (path.parent.mkdir(parents=True), path.touch())),
         (READER, lambda path: path.unlink()),
     ]

@@ -101,8 +101,8 @@ def test_a_moved_folder_does_nothing(moved: Clone) -> None:
 
 
 def test_another_record_makes_results_anew(moved: Clone) -> None:
-    """Any run's; a missing one trains its run."""
-    for record in moved.summaries():
+    """That of the first run of a job or of another one; a missing one trains its run."""
+    for record in sorted(moved.summaries())[:2]:
         text, time = record.read_text(), record.stat().st_mtime_ns
         record.write_text(f"{text}\n")
         assert {rule for rule, _ in moved.wanted()} == RESULT_RULES
@@ -112,7 +112,7 @@ def test_another_record_makes_results_anew(moved: Clone) -> None:
     assert {rule for rule, _ in moved.wanted()} == {"train", *RESULT_RULES}
 
 
-@pytest.mark.parametrize("question", ["-n", "--summary", "--dag"])
+@pytest.mark.parametrize("question", ["-n", "--summary"])
 def test_a_question_leaves_the_folder_alone(moved: Clone, question: str) -> None:
     """Also while a record is away: when it is back, nothing is made again."""
 
@@ -151,9 +151,9 @@ def test_fresh_clone_makes_the_same_results_once(fresh: Clone) -> None:
 
 
 def test_a_missing_record_trains_its_run_alone(fresh: Clone) -> None:
-    """In a clone, whose times are in any order: whichever it is, the others of its job too are left alone."""
-    runs = {path.relative_to(fresh.folder).as_posix() for path in fresh.summaries()}
-    for run in sorted(runs):
+    """In a clone, whose times are in any order: the first of a job and the last one, whose name the job has."""
+    job = [f"results/test/runs/{run}/summary.json" for run in fresh.plan()["jobs"][0]]
+    for run in (job[0], job[-1]):
         (fresh.folder / run).rename(fresh.folder / "kept")
         assert trained(fresh) == {run}
         (fresh.folder / "kept").rename(fresh.folder / run)
@@ -315,7 +315,7 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
     (results / "checkpoints" / f"{run}.safetensors").unlink()
     data = fresh.folder / "data" / run.parts[0] / "train.npz"
     data.write_bytes(data.read_bytes()[:-100])
-    for quiet in ((), ("--quiet", "rules"), ("--quiet", "all")):
+    for quiet in ((), ("--quiet", "all")):
         output = fresh.snakemake("runs", *quiet, code=1)
         reason = f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`"
         assert len(re.findall(reason, output)) == 1
@@ -394,11 +394,6 @@ def test_a_config_elsewhere_cannot_take_anothers_results(tmp_path: Path) -> None
             "config/test.yaml: the key 'seeds' occurs twice in the block that begins in line",
         ),
         ("name: test", "name: tset", "config/test.yaml: expected name: test, as the file's, found tset"),
-        (
-            "title: A test of the workflow",
-            "title: 2026-02-20",
-            "config.title: expected text, found 2026-02-20; put it in",
-        ),
         ("name: test", "dataset: digits\nmethod: {}\nname: test", "config: this is a run file"),
     ],
 )
