@@ -48,13 +48,14 @@ class MultiplyAdds:
         fixed order goes on.
         """
         count, budget = len(trained_on(self.federation, client, phase).train), self.federation.run.budget
-        used = whole_epoch(count, budget.batch_size, self.federation.batchwise(client) and not phase.evaluates)
-        batches, start = -(-used // budget.batch_size), passed if budget.batch_order == "fixed" else 0
+        size = phase.batch_size or budget.batch_size
+        used = whole_epoch(count, size, self.federation.batchwise(client) and not phase.evaluates)
+        batches, start = -(-used // size), passed if budget.batch_order == "fixed" else 0
 
         def of_first(number: int) -> int:
             """Return the images of so many mini-batches, the first of which begins an epoch."""
             epochs, left = divmod(number, batches)
-            return epochs * used + min(left * budget.batch_size, used)
+            return epochs * used + min(left * size, used)
 
         return phase.epochs * used + of_first(start + phase.batches) - of_first(start)
 

@@ -48,15 +48,16 @@ def state(method: Method, part: str, given: object) -> State:
 
 def phases(method: Method, given: object) -> Sequence[Phase]:
     """Check a client's phases; raise InputError for anything else, and for mini-batches of another size than the
-    run's.
+    run's where they are counted.
     """
     if not (isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given)):
         raise refused(method, "phases", given, "a list of phases")
-    for size in filter(None, (one.batch_size for one in given)):
-        raise InputError(
-            f"method '{method.name}': phases gave one with batch_size {size}; only the server's phases may have their own, a "
-            "client's mini-batches are the run's"
-        )
+    for one in given:
+        if one.batch_size and (one.counted or one.batches):
+            raise InputError(
+                f"method '{method.name}': phases gave one with batch_size {one.batch_size}; a client's phase may have its own "
+                "with counted=False and epochs, and takes the run's else"
+            )
     return given
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -83,6 +83,13 @@ class Learner:
         """
         return self.models[GLOBAL](self, theta, x)
 
+    def dropped(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return logits (B, classes) of `model` in evaluation, with dropout, which draws from the node's noise: a pass of
+        MC dropout. Without dropout layers it is `model` under `torch.no_grad`.
+        """
+        with torch.no_grad():
+            return self.models[GLOBAL](self, theta, x, dropout=True)
+
     def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return logits (B, classes) of the client's own model; see `model`."""
         return self.models[LOCAL](self, theta, x)
@@ -119,7 +126,10 @@ class Learner:
         return Learner(state=self.state, n=self.n, models=self.models, generator=self.generator, scaling=self.scaling)
 
 
-Model = Callable[[Learner, Tensor, Tensor], Tensor]
+class Model(Protocol):
+    """A network of a learner's: logits (B, classes) under theta (P,) of images x; `dropout`: see `Learner.dropped`."""
+
+    def __call__(self, c: Learner, theta: Tensor, x: Tensor, *, dropout: bool = False) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -241,11 +251,11 @@ class Phase:
     """A stretch of a node's round with one kind of step: so many epochs, or so many mini-batches.
 
     `data`: the node's own training images, or those of the server; or, for a method that admits to it by `leak`, the
-    node's own test images. `augment`: False takes them as they are. `indexed`:
-    steps are told which images they get. `batch_size`: for the server's own phases; 0 is that of the run. `counted`: whether
-    its epochs are local epochs, by which schedules count, and after which clients may be tested; where several phases make
-    one up, the last is. `evaluates`: nothing is trained, so that no image is left out for what networks need in training.
-    The hooks run at the end of each epoch and of the phase; they work in place, too.
+    node's own test images. `augment`: False takes them as they are. `indexed`: steps are told which images they get.
+    `counted`: whether its epochs are local epochs, by which schedules count, and after which clients may be tested; where
+    several phases make one up, the last is. `batch_size`: for the server's own phases, and for those of a client that are
+    not counted and have whole epochs; 0 is that of the run. `evaluates`: nothing is trained, so that no image is left out
+    for what networks need in training. The hooks run at the end of each epoch and of the phase; they work in place, too.
     """
 
     step: Callable[[Learner, Batch], None]

@@ -33,6 +33,8 @@ from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient_at, head_gradients
 
+TOGETHER = 500  # images of a mini-batch of the E-step, whose gradient is a sum over all images
+
 
 class PFedVEM(Method):
     """A client keeps its head, mu and s; the server holds the base and mu_g."""
@@ -95,7 +97,8 @@ class PFedVEM(Method):
         return state | {"g_mu": torch.zeros_like(mu), "g_sigma": torch.zeros_like(mu)}
 
     def phases(self, c: Node) -> Sequence[Phase]:
-        heads = Phase(self.gather, epochs=self.options.head_epochs, counted=False, epoch_end=self.move)
+        epochs = self.options.head_epochs
+        heads = Phase(self.gather, epochs=epochs, counted=False, batch_size=TOGETHER, epoch_end=self.move)
         return [heads, c.local(self.step)]
 
     def gather(self, c: Learner, batch: Batch) -> None:

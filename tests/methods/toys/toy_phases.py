@@ -1,7 +1,8 @@
 """Several phases in a round, each with its own step, data and length, and hooks at their ends.
 
 A teacher's epochs with averages of the iterates at each epoch's end (as FedPA samples), then mini-batches of a student with
-a network of its own (as in FedPPD), then a pass on the server's images that only measures (as FedCurv's Fisher).
+a network of its own (as in FedPPD), then a pass on the server's images that only measures (as FedCurv's Fisher), in
+mini-batches of its own (as in pFedVEM).
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ class ToyPhases(Method):
         return [
             Phase(self.teach, epochs=c.epochs, epoch_end=self.collect),
             Phase(self.distil, batches=7, end=self.note),
-            Phase(self.measure, epochs=1, data="server"),
+            Phase(self.measure, epochs=1, data="server", counted=False, batch_size=36),
         ]
 
     def teach(self, c: Learner, batch: Batch) -> None:

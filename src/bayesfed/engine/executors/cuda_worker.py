@@ -121,7 +121,7 @@ class CudaWorker:
         self.federation, self.proofs = federation, Proofs(federation)
         self.device, self.dtype, self.cast = compute.device, compute.dtype, compute.cast
         self.channels_first = network.layout_for(self.device, self.cast) is torch.contiguous_format
-        self.size = federation.run.budget.batch_size
+        self.usual = self.most = federation.run.budget.batch_size
         self.generator = torch.Generator(self.device)
         self.recorder = recorder_of(self.device, self.generator, ahead)
         self.buffers: dict[Any, Buffers] = {}
@@ -131,11 +131,16 @@ class CudaWorker:
         self.as_they_come: bool  # whether the buffer has their order of memory, and not channels last
         self.n = torch.zeros((), dtype=self.dtype, device=self.device)
         self.tail = torch.ones((), dtype=self.dtype, device=self.device)  # images of the last batch
-        self.range = torch.arange(self.size, device=self.device)
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Make memory for a chunk, and for mini-batches of up to `most` images."""
+        self.range = torch.arange(self.most, device=self.device)
         self.rows = self.range.clone()  # where the next batch lies in the chunk
         # A batch that is filled up may reach behind the chunk.
-        self.y = torch.zeros(chunk_size(federation) + 2 * self.size, dtype=torch.int64, device=self.device)
+        self.y = torch.zeros(chunk_size(self.federation) + 2 * self.most, dtype=torch.int64, device=self.device)
         self.index = torch.zeros_like(self.y)
+        self.images.clear()
 
     def on(self) -> contextlib.AbstractContextManager[object]:
         """Queue work inside on the worker's stream."""
@@ -176,6 +181,11 @@ class CudaWorker:
     def prepare(self, job: Job) -> None:
         """Record what a job needs here, and what other clients with the same networks may; buffers lose what they hold."""
         node, networks = job.node, self.federation.networks
+        if (most := max(map(self.size_of, job.phases), default=0)) > self.most:
+            if self.buffers:
+                self.forget()
+            self.most = most
+            self.make_room()
         # Recording, and a batch that is filled up, read what is here: never another client's labels, of which it may have
         # fewer.
         self.y.zero_()
@@ -201,9 +211,10 @@ class CudaWorker:
             for client in [SERVER] if phase.data == "server" else alike:
                 count = len(trained_on(self.federation, client, phase).train)
                 batchwise = self.federation.batchwise(node.client) and not phase.evaluates
-                tail = whole_epoch(count, self.size, batchwise) % self.size
-                for size in [self.size] * (count >= self.size) + [tail] * bool(tail):
-                    self.record(phase, *self.form(size))
+                usual = self.size_of(phase)
+                tail = whole_epoch(count, usual, batchwise) % usual
+                for size in [usual] * (count >= usual) + [tail] * bool(tail):
+                    self.record(phase, *self.form(size, usual))
 
     def forget(self) -> None:
         """Let all recordings go, once no replay of them is left.
@@ -234,9 +245,10 @@ class CudaWorker:
 
     def step(self, phase: Phase, size: int) -> None:
         """Do the next mini-batch of the chunk, of `size` images."""
-        if size < self.size:
+        usual = self.size_of(phase)
+        if size < usual:
             self.tail.fill_(size)
-        recorded = self.current.recorded[phase.step][self.form(size)]
+        recorded = self.current.recorded[phase.step][self.form(size, usual)]
         if not self.proofs.due():
             recorded.replay()
             return
@@ -248,15 +260,19 @@ class CudaWorker:
 
         self.proofs.prove(phase, self.current.learner.state, self.generator, recorded.replay, step)
 
-    def form(self, size: int) -> tuple[int, bool]:
-        """Return how a batch of that size is run: filled up to so many images, and whether it must be told its own
-        size.
+    def size_of(self, phase: Phase) -> int:
+        """Return how many images a mini-batch of a phase has, but the last of an epoch."""
+        return phase.batch_size or self.usual
+
+    def form(self, size: int, usual: int) -> tuple[int, bool]:
+        """Return how a batch of that size, of `usual` at most, is run: filled up to so many images, and whether it must be
+        told its own size.
 
         See `Federation.fillable`.
         """
         if not self.fills:
             return size, False
-        return min(-(-size // TAIL) * TAIL, self.size), size < self.size
+        return min(-(-size // TAIL) * TAIL, usual), size < usual
 
     def record(self, phase: Phase, filled: int, weighted: bool) -> None:
         """Record a step for batches of that form, where it is not; the buffers lose what they hold.
