@@ -104,6 +104,42 @@ def test_dropout_predicts_with_and_without_masks(mapping: Make, data_dir: Path) 
     torch.testing.assert_close(found.exp(), sum(each) / 3, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unwatched", "modules")
+def test_a_networks_own_dropout_trains_as_fedavg_and_predicts(mapping: Make, data_dir: Path) -> None:
+    """Behind the residual network's dropout is a linear layer, so that its logits in the mean are those without."""
+    own: dict[str, Any] = {"models": {"global": "residual"}, "images": {}}
+    of = federation(mapping({"name": "fedavg_dropout", "masks": "network", "samples": 3}, **own), data_dir)
+    progress = play(of, 2)
+    plain = play(federation(mapping("fedavg", **own), data_dir), 2)
+    assert torch.equal(progress.server["theta"], plain.server["theta"])
+    server = server_of(of, progress)
+    before = {name: tensor.clone() for name, tensor in server.state.items()}
+    x = of.splits[0][1].plain(torch.arange(30))
+    _, sampled = of.method.server_predictors(server)
+    server.reseed("predict")
+    found = sampled.log_probabilities(x)
+    server.reseed("predict")
+    each = [server.dropped(server["theta"], x).softmax(-1) for _ in range(3)]
+    torch.testing.assert_close(found.exp(), sum(each) / 3, rtol=1e-10, atol=1e-12)
+    assert (sampled.name, sampled.passes, sampled.sets) == ("global_sampled", 3, ("test",))
+    assert not torch.allclose(each[0], each[1])
+    many = server.dropped(server["theta"], x[:1].expand(4000, -1, -1, -1))
+    with torch.no_grad():
+        mean = server.model(server["theta"], x[:1])[0]
+    assert ((many.mean(0) - mean).abs() < 5 * many.std(0) / 4000**0.5).all()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in server.state.items())
+
+
+def test_without_dropout_layers_there_are_no_passes_with_dropout(mapping: Make, data_dir: Path) -> None:
+    with pytest.raises(InputError, match=r"^method\.masks: network, but the network has no dropout; take inputs, or"):
+        federation(mapping({"name": "fedavg_dropout", "masks": "network"}), data_dir)
+    of = federation(mapping("fedavg"), data_dir)
+    c = of.node(0, 1)
+    x = of.splits[0][1].plain(torch.arange(3))
+    with torch.no_grad():
+        assert torch.equal(c.dropped(c.initial(), x), c.model(c.initial(), x))
+
+
 def test_dropout_needs_a_fully_connected_layer() -> None:
     method = FedAvgDropout(FedAvgDropout.Options())
     node = type("Convolutions", (), {"shapes": {"global": [(6, 1, 5, 5), (6,)]}})

@@ -226,7 +226,7 @@ class Federation:
         """
         dtype, shape = self.compute.dtype, (network.parameters,)
 
-        def logits(c: Learner, theta: Tensor, x: Tensor) -> Tensor:
+        def logits(c: Learner, theta: Tensor, x: Tensor, *, dropout: bool = False) -> Tensor:
             # An ensemble goes through many networks for one batch; what is recorded for a GPU must not end midway.
             if not torch.is_grad_enabled() and (theta.is_cpu or not torch.cuda.is_current_stream_capturing()):
                 self.check()
@@ -240,7 +240,7 @@ class Federation:
             training = theta.requires_grad and torch.is_grad_enabled()
             self.passes.multiply_adds += len(x) * (network.training_operations if training else network.operations)
             statistics = {name: c.state[prefix + name] for name in network.statistics}
-            return network.logits(theta, x, statistics, c.generator).to(dtype)
+            return network.logits(theta, x, statistics, c.generator, dropout).to(dtype)
 
         return logits
 

@@ -7,8 +7,9 @@ With rate r, unit j of a fully connected layer's input is dropped in step and sa
     theta_k <- SGD on CE(f(x; theta_s))        theta <- sum_k q_k theta_k        p(y | x) = 1/S sum_s softmax(f(x; theta_s))
 
 That is dropout before each fully connected layer, with one mask for all images of a mini-batch, as a posterior of weights
-has it. Usual dropout draws a mask for each image: the gradient has the same expectation, and a smaller variance. The network
-without dropout is `global`, the average `global_sampled`.
+has it. Usual dropout draws a mask for each image: the gradient has the same expectation, and a smaller variance. With
+`masks: network` the masks are those of a network's own dropout layers: it trains as in FedAvg, and S passes with dropout
+predict. The network without dropout is `global`, the average `global_sampled`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +25,9 @@ from torch import Tensor
 from bayesfed.core.errors import InputError
 from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
-from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, State
-from bayesfed.methods.predictors import Predictor, softmax_average
+from bayesfed.methods.method import Ground
+from bayesfed.methods.node import GLOBAL, SAMPLED, Batch, Learner, Node, State
+from bayesfed.methods.predictors import Predictor, mixture, softmax_average
 from bayesfed.methods.steps import ce_gradient_at
 
 
@@ -40,13 +43,22 @@ class FedAvgDropout(FedAvg):
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
-        """FedAvg's. rate: r. samples: S, how many masks predict."""
+        """FedAvg's. masks: as above. rate: r, of `inputs`. samples: S, how many masks predict."""
 
+        masks: Literal["inputs", "network"] = "inputs"
         rate: float = option(0.2, low=0, high=0.9)
         samples: int = option(30, low=1)
 
+    options: Options
+
+    def unfit(self, ground: Ground) -> str:
+        if self.options.masks == "network" and not ground.random:
+            return "method.masks: network, but the network has no dropout; take inputs, or another network"
+        return super().unfit(ground)
+
     def start(self, c: Node, message: State) -> State:
-        return super().start(c, message) | self.units(c, message["theta"])
+        units = self.units(c, message["theta"]) if self.options.masks == "inputs" else {}
+        return super().start(c, message) | units
 
     def units(self, node: Node, theta: Tensor) -> State:
         """Give each input unit of a fully connected layer a number, from 1.
@@ -76,15 +88,21 @@ class FedAvgDropout(FedAvg):
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
         """Return the gradient of CE(f(x; theta_s), y) with respect to theta, the batch mean."""
+        if self.options.masks == "network":
+            return super().gradient(c, batch)
         d = self.mask(c, c.state)
         return d * ce_gradient_at(c, d * c["theta"], batch)
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        theta = server["theta"]
-        units = self.units(server, theta)
-        sampled = softmax_average(
-            GLOBAL, server.model, lambda: theta * self.mask(server, units), self.options.samples, ("test",)
-        )
+        theta, samples = server["theta"], self.options.samples
+        if self.options.masks == "network":
+            passes = mixture(server.dropped, [theta] * samples)
+            sampled = Predictor(GLOBAL + SAMPLED, passes, ("test",), passes=samples)
+        else:
+            units = self.units(server, theta)
+            sampled = softmax_average(
+                GLOBAL, server.model, lambda: theta * self.mask(server, units), samples, ("test",)
+            )
         return [*super().server_predictors(server), sampled]
 
 

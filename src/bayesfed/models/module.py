@@ -3,8 +3,8 @@
 What a module is beyond its parameters is found out once, by running it: which of its buffers training changes (the
 statistics of batch normalisation; they become tensors of a node's state, all others are constants), whether it draws
 random numbers in training (they come from the node's stream, others are refused), and whether an image's output depends
-on its batch. A pass that is to be differentiated is a training pass; one under `torch.no_grad` evaluates, draws nothing and
-changes nothing.
+on its batch. A pass that is to be differentiated is a training pass; one under `torch.no_grad` evaluates, changes nothing,
+and draws for MC dropout alone.
 """
 
 from __future__ import annotations
@@ -199,18 +199,21 @@ class ModuleNetwork:
         changed = torch.cat([images[:-1], images[-1:] + 1])
         self.batchwise = not alike(logits[:-1], run(changed, True)[0][:-1])
 
-    def _copy(self, like: Tensor, training: bool) -> nn.Module:
+    def _copy(self, like: Tensor, training: bool, dropout: bool) -> nn.Module:
         """Return this thread's own module for tensors like that one: a call changes it for a while."""
         copies = self._mine.__dict__
-        key = f"{like.device} {like.dtype} {training}"
+        key = f"{like.device} {like.dtype} {training} {dropout}"
         if key not in copies:
-            make = functools.partial(self._made, like.device, like.dtype, training)
+            make = functools.partial(self._made, like.device, like.dtype, training, dropout)
             copies[key] = make(), make
         return copies[key][0]  # type: ignore[no-any-return]
 
-    def _made(self, device: torch.device, dtype: torch.dtype, training: bool) -> nn.Module:
-        """Make a module that nothing has passed through yet."""
-        made = copy.deepcopy(self._skeleton).to(device, dtype).train(training)
+    def _made(self, device: torch.device, dtype: torch.dtype, training: bool, dropout: bool) -> nn.Module:
+        """Make a module that nothing has passed through yet; `dropout`: that trains but for its normalisation."""
+        made = copy.deepcopy(self._skeleton).to(device, dtype).train(training or dropout)
+        for part in made.modules() if dropout else ():
+            if isinstance(part, NORMALISING):
+                part.eval()
         if self._last_linear is not None:
             layer = made.get_submodule(self._last_linear)
             layer.forward = functools.partial(uncast, device.type, layer.forward)
@@ -232,31 +235,34 @@ class ModuleNetwork:
         return vector(trainable(module).values()).float().numpy()
 
     def logits(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor],
-               generator: torch.Generator) -> Tensor:  # fmt: skip
+               generator: torch.Generator, dropout: bool = False) -> Tensor:  # fmt: skip
         """Return logits (batch, classes) of images (batch, channels, size, size) under `theta` (parameters,).
 
         Products run in the images' dtype, by torch.autocast, except those of the linear layer that is called last: see
         `at_least_fp32`. `statistics` are changed in place where gradients are enabled, which
-        makes it a training pass; its random numbers come from the generator.
+        makes it a training pass; its random numbers come from the generator. `dropout`: it evaluates, and drops and draws
+        as in training.
         """
-        return self._pass(theta, images, statistics, generator, torch.is_grad_enabled())
+        return self._pass(theta, images, statistics, generator, torch.is_grad_enabled(), dropout)
 
     def _pass(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor], generator: torch.Generator,
-              training: bool) -> Tensor:  # fmt: skip
+              training: bool, dropout: bool = False) -> Tensor:  # fmt: skip
         """Do as `logits`, in training or in evaluation."""
         if layout_for(images.device, images.dtype) is torch.contiguous_format:
             images = channels_first(images)
         elif images.dim() == 4 and images.shape[1] == 1:
             # A sum of grey images is no longer channels-last, and so a CPU pools several times faster.
             images = images.reshape(len(images), *images.shape[2:], 1).permute(0, 3, 1, 2)
-        drawing = Drawing(generator) if training and self.random else contextlib.nullcontext()
+        if dropout:
+            statistics = {key: value.clone() for key, value in statistics.items()}
+        drawing = Drawing(generator) if (training or dropout) and self.random else contextlib.nullcontext()
         parts = zip(self.named_shapes.items(), theta.split(self.sizes), strict=True)
         tensors = {key: part.view(shape) for (key, shape), part in parts} | dict(statistics)
         with (
             drawing,
             torch.autocast(theta.device.type, images.dtype, enabled=images.dtype != theta.dtype, cache_enabled=False),
         ):
-            return functional_call(self._copy(theta, training), tensors, (images,))  # type: ignore[no-any-return]
+            return functional_call(self._copy(theta, training, dropout), tensors, (images,))  # type: ignore[no-any-return]
 
     def module(self, theta: Tensor, statistics: Mapping[str, Tensor]) -> nn.Module:
         """Return an ordinary module with these parameters and statistics, in evaluation mode, on the host in fp32."""

@@ -204,7 +204,7 @@ class Network:
         return self.forward(theta, images)
 
     def logits(self, theta: Tensor, images: Tensor, statistics: Mapping[str, Tensor],
-               generator: torch.Generator) -> Tensor:  # fmt: skip
+               generator: torch.Generator, dropout: bool = False) -> Tensor:  # fmt: skip
         """Return `network(theta, images)`; a chain has no statistics and draws nothing."""
         return self(theta, images)
 
