@@ -212,6 +212,15 @@ def test_precisions_have_a_floor_that_is_logged() -> None:
     assert found.logged["precision_floored"].item() == 0.5
 
 
+@pytest.mark.parametrize(("step", "share"), [(0.5, 0.5), (0.7, 0.0)])
+def test_duals_above_what_holds_them_are_logged(step: float, share: float) -> None:
+    """In the end S = (5, 5) and V_0 = (3, 1): above rho S in the first parameter for rho = 0.5, and nowhere for 0.7."""
+    found = quadratics([[3.0, 1.0], [1.0, 3.0]], [[0.0, 0.0], [0.0, 0.0]], step=step)
+    for _ in range(60):
+        found.play()
+    assert found.logged["duals_above"].item() == share
+
+
 @pytest.mark.parametrize(
     ("name", "down", "up"),
     [

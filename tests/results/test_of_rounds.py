@@ -81,6 +81,7 @@ def test_a_record_of_before_says_so_too(lab: Any, stored: Callable[..., None]) -
     (study,) = join.studies(lab.plan)
     on_shard = [record for record in study.records if record.level == "global_on_shard"]
     assert tails.of_rounds(on_shard, LAST, LAST5) == "last5: its last tested rounds, 5, 10"
+    assert tails.of_rounds(on_shard, Statistic("last3")) == "last3: its last tested rounds, 5, 10"
 
 
 def test_claims_glance_and_report_say_so(seldom: Any, rows: Callable[..., Any], tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ def test_statistics_of_early_and_late_rounds_by_hand(lab: Any, stored: Callable[
         (sum((each - mean) ** 2 for each in changes) / 8) ** 0.5
     )
     assert server.value(Statistic("best")) == 0.6
+    assert server.value(Statistic("last3")) == pytest.approx((0.6 + 0.5 + 0.6) / 3)
+    assert server.value(Statistic("last5")) == pytest.approx((3 * 0.6 + 2 * 0.5) / 5)
 
 
 def test_of_clients_that_sit_rounds_out_rounds_are_counted(

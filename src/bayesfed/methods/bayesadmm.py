@@ -5,14 +5,17 @@ K clients, all precisions diagonal. Client k, from v_k = V_k = 0 and the server'
     q_k <- argmin n_k/tau E_q[CE] + E_q[v_k^T theta - 1/2 theta^T V_k theta] + rho KL(q || N(m, 1/S))
     v_k <- v_k + gamma rho (S_k m_k - S m),    V_k <- V_k + gamma rho (S_k - S)
 
-by IVON (`methods.steps`) with lambda = n_k/(tau rho), w = S/lambda and S_k = lambda h + S. Server, with means over those who
-took part, and sums over all clients, as running sums that those who are absent stay in:
+by IVON (`methods.steps`) with lambda = n_k/(tau rho), w = S/lambda and S_k = lambda h + S. Server, with means over those
+who took part, and sums over all clients, as running sums that those who are absent stay in:
 
     S <- (1 - alpha) mean_k S_k + alpha (S_0 + sum_k V_k)
     m <- S^-1 ((1 - alpha) mean_k S_k m_k + alpha sum_k v_k),    alpha = 1/(1 + K rho)
 
 A round begins with m_k = m, in the first round the network's own start, and h = 0, in the first round h_start; momentum and
 the count of steps last. alpha = rho = tau = 1 is partitioned variational inference (PVI) with damping gamma.
+
+Where V_k is above rho S, a client's objective is convex by the loss alone, and may have no minimum. It comes to that where a
+client has more than the share rho of all precision.
 
 `server: mean` is the ablation without duals: every client has the prior N(0, 1/S_0) and rho = 1, goes on from the server's
 Gaussian, and the server takes the means, weighted by q. Scales and shifts of normalisation have no h: their S_k is S.
@@ -47,7 +50,9 @@ class BayesADMM(Method):
     logs: ClassVar = {
         "precision_mean": "mean of the server's precisions S over all parameters",
         "precision_floored": "share of the server's precisions that were raised to a thousandth of the prior's",
+        "duals_above": "largest share over the clients of parameters with V_k above rho S",
     }
+    free = ("above",)
 
     @dataclass(frozen=True)
     class Options:
@@ -112,7 +117,7 @@ class BayesADMM(Method):
 
     def finish(self, c: Node) -> State:
         S_k = c["S"] + c.weights(c["lambda"] * c["m.h"], 0)
-        sent = {"S": S_k, "Sm": S_k * c["m"]}
+        sent = {"S": S_k, "Sm": S_k * c["m"], "above": c["V"].gt(self.rho * c["S"]).double().mean()}
         if self.admm:
             rate = self.options.damping * self.rho
             sent |= {"dv": rate * (sent["Sm"] - c["S"] * c["m_0"]), "dV": rate * (S_k - c["S"])}
@@ -133,7 +138,9 @@ class BayesADMM(Method):
         S, least = (1 - alpha) * S + alpha * (self.options.prior + server["V"]), FLOOR * self.options.prior
         server["S"] = S.clamp(min=least)
         server["m"] = (((1 - alpha) * Sm + alpha * server["v"]) / server["S"]).to(dtype)
-        return {"precision_mean": server["S"].mean(), "precision_floored": S.lt(least).double().mean()}
+        above = stacked(updates, "above").max()
+        floored = S.lt(least).double().mean()
+        return {"precision_mean": server["S"].mean(), "precision_floored": floored, "duals_above": above}
 
     def client_predictors(self, c: Node) -> Sequence[Predictor]:
         return [softmax_of("local", c.model, c["m"])]

@@ -93,7 +93,8 @@ class Record:
     def value(self, statistic: Statistic) -> float | None:
         """Compute a statistic, an accuracy in [0, 1] (for `first`, a round); None when the run has none (yet) or diverged.
 
-        best, last, last5: maximum over rounds, last round, mean of the last five (from the summary, where it has them).
+        best, last, last3, last5: maximum over rounds, last round, mean of the last three and five (from the summary, where
+        it has them).
         first10pct: mean over the first tenth of the rounds, at least one.
         round_std: standard deviation of the change from round to round over the second half of the rounds (needs two
         changes).
@@ -145,7 +146,7 @@ class Record:
         return self.missing or WITHOUT.get(statistic.kind or statistic.name, "")
 
     def tail(self, statistic: Statistic) -> list[int]:
-        """List the rounds that a `last` or `last5` is of; none for another statistic, or where there is no value."""
+        """List the rounds that one of TAILS is of; none for another statistic, or where there is no value."""
         if self.level == RUN or statistic.name not in TAILS or statistic.of != "accuracy":
             return []
         if self.value(statistic) is None:

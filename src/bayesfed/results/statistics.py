@@ -18,7 +18,7 @@ the mean of the clients' models on the full test set, weighted by their images (
 every round; the clients' best models on their own shards together: the share of all these images that they label right
 (pFedBayes' PM)."""
 
-STATISTICS = ("best", "last", "last5", "first10pct", "round_std", "labelled")
+STATISTICS = ("best", "last", "last3", "last5", "first10pct", "round_std", "labelled")
 """Statistics of an accuracy over rounds; `Record.value` defines them. A paper's YAML adds others under `statistics`,
 by a name of its own: {first: 0.3}, the first round that reaches a value; {best_within: [70, 80]}, the maximum over these
 rounds; {at_best_of: global}, the value in the round in which the accuracy of another level is best."""
@@ -26,6 +26,7 @@ rounds; {at_best_of: global}, the value in the round in which the accuracy of an
 IN_WORDS = {
     "best": "best round",
     "last": "last round",
+    "last3": "mean of the last three rounds",
     "last5": "mean of the last five rounds",
     "first10pct": "mean of the first tenth of the rounds",
     "round_std": "standard deviation of its change from round to round in the second half",
@@ -33,7 +34,7 @@ IN_WORDS = {
 }
 """Statistics of an accuracy in words (`records.Record.value`)."""
 
-TAILS = {"last": 1, "last5": 5}
+TAILS = {"last": 1, "last3": 3, "last5": 5}
 """Statistics of the end of a run, and of how many rounds each is: the run's last ones, or those in which a model was tested
 last, where it was not in these (`tails.of_rounds` says so). Of what is not measured every round they are of the rounds in
 which it is."""

@@ -8,7 +8,7 @@ from bayesfed.results.statistics import TAILS, Statistic
 
 
 def of_rounds(records: Iterable[Record], *asked: Statistic) -> str:
-    """Describe the rounds of each statistic that is a `last` or `last5`, if these are not the last of their runs.
+    """Describe the rounds of each statistic that is one of TAILS, if these are not the last of their runs.
 
     For example `last: each client's last tested round, 8 to 40`.
     """
@@ -33,4 +33,5 @@ def in_tails(having: Sequence[tuple[Record, Sequence[int]]], statistic: Statisti
     if len(records) == 1:
         return f"its last tested round{'s' * (len(rounds) > 1)}, {', '.join(rounds)}"
     who = "each client's" if len({record.client for record in records}) > 1 else "its"
-    return f"{who} {'last tested round' if statistic.name == 'last' else 'up to five last tested rounds'}, {span}"
+    which = {"last": "last tested round", "last3": "up to three last tested rounds"}
+    return f"{who} {which.get(statistic.name, 'up to five last tested rounds')}, {span}"
