@@ -209,7 +209,7 @@ class ModuleNetwork:
         return copies[key][0]  # type: ignore[no-any-return]
 
     def _made(self, device: torch.device, dtype: torch.dtype, training: bool, dropout: bool) -> nn.Module:
-        """Make a module that nothing has passed through yet; `dropout`: that trains but for its normalisation."""
+        """Make a module that nothing has passed through yet; `dropout`: in training, and its normalisation in evaluation."""
         made = copy.deepcopy(self._skeleton).to(device, dtype).train(training or dropout)
         for part in made.modules() if dropout else ():
             if isinstance(part, NORMALISING):
