@@ -100,6 +100,7 @@ def judged(line: Line) -> tuple[str, float]:
     part = tested < sum(int(row["planned"]) for row in tests)
     apart = any(verdicts.OFF_PROTOCOL in row["flags"] for row in tests)
     flags = [verdicts.PRELIMINARY] * part + [verdicts.OFF_PROTOCOL] * apart
+    flags += sorted({row["precision"] for row in tests if " against " in row["precision"]})
     mean = sum(int(row["of"]) * float(row["difference"]) for row in tests if row["difference"]) / max(tested, 1)
     return verdicts.told(f"**{verdicts.word(held, tested)}**", held, tested, flags), mean
 

@@ -244,9 +244,11 @@ LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)",
 
 def leaders() -> str:
     """Tabulate the method with the best mean of each quality beside FedAvg, on each ground and side where there are
-    several.
+    several; below it the statements on who is better than FedAvg.
     """
-    rows = csv_file.read(RUNS / "comparison" / "tables" / "comparison" / "comparison.csv")
+    folder = RUNS / "comparison" / "tables" / "comparison"
+    rows = csv_file.read(folder / "comparison.csv")
+    said = (folder / "comparison.md").read_text(encoding="utf-8").splitlines(keepends=True)
     columns = {column.name: column for column in COLUMNS}
 
     def best(rows: list[dict[str, str]], name: str) -> str:
@@ -258,15 +260,17 @@ def leaders() -> str:
         if beside is row:
             return told
         p = row[f"{name}_p"]  # empty where there is one seed
-        open_ = bool(p) and float(p) > 1 - LEVEL
-        return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{', p > 0.05' if open_ else ''})"
+        chance = ", one seed" if not p else ", p > 0.05" if float(p) > 1 - LEVEL else ""
+        time = f"; {Decimal(row['time']):.1f} × its time" if row["time"] else ""
+        return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{chance}{time})"
 
     found = []
     for ground, side in dict.fromkeys((row["ground"], row["models"]) for row in rows):
         own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
         if len(own) > 1:
             found.append([ground, side, *(best(own, name) for name in LEADERS)])
-    return table(["ground", "models", *LEADERS.values()], found)
+    better = "".join(line for line in said if ": Better than " in line)
+    return f"{table(['ground', 'models', *LEADERS.values()], found)}{better}\n"
 
 
 OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}

@@ -54,6 +54,18 @@ def test_a_side_that_has_diverged_loses(lab, stored):
         stored(lab.cell("heterogeneous", "FML", seed=seed), [0.6], diverged=theirs)
     total, cell = outcome(lab, HIGHER)
     assert counts(total) == counts(cell) == ("1", "2", "3", "", "mixed")
+    assert total["flags"] == "preliminary; no difference in 2: a side diverged or never gets there"
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(True, "diverged"), (False, "not run")])
+def test_nothing_to_compare_has_diverged_or_is_not_run(lab, stored, ours, verdict):
+    gone = {"round": 3, "client": "1", "tensor": "mu"}
+    folder = lab.cell("heterogeneous", "HBFL")
+    if ours:
+        stored(folder, [0.5], diverged=gone)
+    stored(lab.cell("heterogeneous", "FML"), [0.6], diverged=gone)
+    total, cell = outcome(lab, HIGHER)
+    assert counts(total) == counts(cell) == ("", "0", "1", "", verdict)
 
 
 @pytest.mark.parametrize(("kind", "metric"), [("higher", "global_accuracy_best"), ("lower", "global_accuracy_to_half")])

@@ -21,6 +21,8 @@ def test_a_curve_is_the_mean_over_seeds_and_short(lab, stored, rows, tmp_path):
     for seed in range(2):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [seed / 10] * 250, [[0.8] * 250] * 10)
     stored(lab.cell("heterogeneous", "FML"), [0.2], [[0.8]] * 10)  # one round is no curve
+    broke = {"round": 2, "client": "server", "tensor": "theta"}
+    stored(lab.cell("heterogeneous", "HBFL", seed=2), [0.9] * 250, [[0.8] * 250] * 10, diverged=broke)
     dvc.write(lab.found, tmp_path / "tables")
     found = rows(tmp_path / "curves.csv")
     assert {(row["paper"], row["cell"], row["curve"], row["accuracy_percent"]) for row in found} == {

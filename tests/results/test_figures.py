@@ -157,7 +157,7 @@ def test_a_logarithmic_axis_has_plain_numbers(lab, stored):
 def test_the_small_print_has_no_local_epochs_where_a_round_is_so_many_mini_batches(lab, stored, epochs, told):
     stored(lab.cell("heterogeneous", "HBFL", local_epochs=epochs), [0.1, 0.2], [[0.5]])
     study = study_of(lab)
-    assert f"{told}, the paper's budget." in figures.footnote(study, study.records)
+    assert f"{told}, the paper's budget." in figures.footnote(study, figures.content(study, lab.spec["figures"]["figure4"]))
 
 
 def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):
@@ -318,15 +318,17 @@ def test_a_changed_record_is_refused(lab, stored, tmp_path):
 def test_the_small_print_counts_finished_and_diverged_runs(lab, stored):
     for seed in (0, 1):
         stored(lab.cell("heterogeneous", "HBFL", seed=seed), [0.1, 0.2], [[0.5]])
+    stored(lab.cell("heterogeneous", "FML", seed=1), [0.1, 0.2], [[0.5]])
     broke = {"round": 2, "client": "server", "tensor": "theta"}
     stored(lab.cell("heterogeneous", "FML"), [0.1, 0.2], [[0.5]], diverged=broke)
     lab.cell("heterogeneous", "HBFL", seed=2)
     study = study_of(lab)
-    small = figures.footnote(study, study.records)
-    assert "Line: mean over at most 2 seeds, not the same ones for all methods; band:" in small
-    of_hbfl = [record for record in study.records if record.method == "HBFL"]
+    figure = lab.spec["figures"]["figure4"]
+    small = figures.footnote(study, figures.content(study, figure))
+    assert "One seed. In a panel the seeds that most of its curves have; finished runs of others: 1." in small
+    of_hbfl = figures.content(study, {**figure, "methods": ["HBFL"]})
     assert "Line: mean over at most 2 seeds; band:" in figures.footnote(study, of_hbfl)
-    assert "3 of 4 runs finished." in small
+    assert "4 of 5 runs finished." in small
     assert "Diverged, left out where another seed has not: FML seed 0 in round 2." in small
 
 
@@ -350,6 +352,17 @@ def test_a_diverged_seed_is_in_no_mean_of_others(lab, stored):
     assert drawn["CIFAR10", "IID", "FML"] == {("0", 1): 10.0}
 
 
+def test_the_small_print_counts_seeds_that_are_drawn(lab, stored):
+    """Seed 2 of one method diverged, so that the others' is left out."""
+    broke = {"round": 1, "client": "server", "tensor": "theta"}
+    for seed in (0, 1, 2):
+        stored(lab.cell("heterogeneous", "HBFL", seed=seed), [0.3, 0.4], [[0.5]])
+        stored(lab.cell("heterogeneous", "FML", seed=seed), [0.1], [[0.5]], diverged=broke if seed == 2 else None)
+    study = study_of(lab)
+    data = figures.content(study, lab.spec["figures"]["figure4"])
+    assert "Line: mean over 2 seeds; band:" in figures.footnote(study, data)
+
+
 def test_the_servers_model_on_a_clients_shard(lab, stored):
     stored(lab.cell("heterogeneous", "HBFL", clients=2), [0.5], [[0.9], [0.8]], on_shards=[[0.2], [0.4]])
     figure = {**lab.spec["figures"]["figure5"], "accuracy": "global_on_shard"}
@@ -362,7 +375,7 @@ def test_what_has_no_curve_says_why(lab, stored, tmp_path):
     stored(lab.cell("heterogeneous", "FML", clients=2), [0.5], on_shards=[[0.2], [0.4]])
     study, figure = study_of(lab), lab.spec["figures"]["figure5"]
     words = "Without a curve: HBFL, client 1 (never took part); FML, client 1, client 2 (no client predictors)."
-    assert words in figures.footnote(study, figures.content(study, figure).records)
+    assert words in figures.footnote(study, figures.content(study, figure))
     lab.spec["figures"] = {
         "some": figure,
         "none": {**figure, "methods": ["FML"]},

@@ -20,11 +20,15 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     assert statements.of(alone) == [
         "Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
         "the clients on harsh, and costs what FedAvg does.",
-        "Better than FedAvg on harsh: in accuracy Mine; in ECE Mine; in OOD detection Mine; in the worst tenth of "
-        "the clients Mine.",
+        "Better than FedAvg: in accuracy Mine (harsh); in ECE Mine (harsh); in OOD detection Mine (harsh); in the worst tenth of "
+        "the clients Mine (harsh).",
     ]
     alone.compared["megabytes"][0].means["Mine"] *= 2
     assert statements.price(alone, "Mine") == ", with 2.0 times the bytes of FedAvg"
+    alone.compared["time"][0].means["Mine"] *= 1.2
+    assert statements.price(alone, "Mine") == ", with 2.0 times the bytes of FedAvg"
+    alone.compared["time"][0].means["Mine"] *= 2
+    assert statements.price(alone, "Mine") == ", with 2.0 times the bytes and 2.4 times the time of FedAvg"
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
     assert statements.of(of(tmp_path / "f", harsh={"FedAvg": [0.8], "Mine": [0.9]})) == [statements.ONE_SEED]
     assert statements.by_side([alone]).keys() == {"Global model"}
@@ -33,45 +37,62 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     near = dict.fromkeys(("FedAvg", "A", "B", "C", "D"), good)
     some = of(tmp_path / "d", harsh=near | {f"worse {place}": bad for place in range(4)})
     assert "most accurate (4 others not distinguishable)" in statements.leads(some)[0]
+    few = {"FedAvg": good, "A": good} | {f"worse {place}": bad for place in range(4)}
+    assert "most accurate (A 73.45 not distinguishable)" in statements.leads(of(tmp_path / "g", harsh=few))[0]
     (told,) = statements.leads(of(tmp_path / "e", harsh=near))
     assert told.startswith(
         "No method leads in accuracy (FedAvg has the best mean, 4 others are not distinguishable), in ECE"
     )
-    split = of(tmp_path / "c", one={"FedAvg": [0.8], "Mine": [0.85]}, two={"FedAvg": [0.8], "Mine": [0.7]})
+    split = of(
+        tmp_path / "c",
+        one={"FedAvg": [0.8, 0.81], "Mine": [0.85, 0.86]},
+        two={"FedAvg": [0.8, 0.81], "Mine": [0.7, 0.71]},
+    )
     (told,) = statements.leads(split)
     assert told.endswith(" on two.")
-    many = {f"of {place}": {"FedAvg": [0.8], "Mine": [0.7]} for place in range(4)}
-    (told,) = statements.leads(of(tmp_path / "f", **many, last={"FedAvg": [0.8], "Mine": [0.85]}))
+    many = {f"of {place}": {"FedAvg": [0.8, 0.81], "Mine": [0.7, 0.71]} for place in range(4)}
+    (told,) = statements.leads(of(tmp_path / "h", **many, last={"FedAvg": [0.8, 0.81], "Mine": [0.85, 0.86]}))
     assert told.endswith(" on 4 of 5 grounds.")
+    seldom = of(tmp_path / "i", one={"FedAvg": good, "A": good, "B": bad, "C": bad, "Once": [0.9]})
+    assert statements.leads(seldom)[0].startswith("No method leads in accuracy (Once has the best mean, ")
 
 
 def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:
-    """By the intervals of the differences: on more than half of the grounds."""
+    """By the corrected p-values of the differences, ground by ground."""
     base, close = [0.8, 0.81, 0.82], [0.81, 0.81, 0.8]
     one = {"FedAvg": base, "A": [0.9, 0.91, 0.92], "B": [0.7, 0.71, 0.72], "C": close}
     better, worse = statements.gains(of(tmp_path / "a", one=one))
-    assert better.startswith("Better than FedAvg on one: in accuracy A; in ECE A; ")
-    assert worse.startswith("Worse than FedAvg on one: in accuracy B; in ECE B; ")
-    told, worse = statements.gains(of(tmp_path / "b", one=one, two=one | {"A": base[::-1], "C": close[::-1]}))
-    assert worse.startswith("Worse than FedAvg on both grounds: in accuracy B; ")
+    assert better.startswith("Better than FedAvg: in accuracy A (one); in ECE A (one); ")
+    assert worse.startswith("Worse than FedAvg: in accuracy B (one); in ECE B (one); ")
+    two = one | {"A": one["B"], "C": one["A"], "New": one["A"]}
+    better, worse = statements.gains(of(tmp_path / "b", one=one, two=two))
+    assert better.startswith("Better than FedAvg: in accuracy C and New (two), A (one; worse: two); in ECE ")
+    assert worse.startswith("Worse than FedAvg: in accuracy B (both grounds); ")
+    told, worse = statements.gains(of(tmp_path / "c", one={"FedAvg": base, "B": one["B"], "C": close}))
+    assert worse.startswith("Worse than FedAvg: in accuracy B (one); ")
     assert told == (
-        "No method can be told to be better than FedAvg on both grounds in accuracy, ECE, OOD detection and the worst "
-        "tenth of the clients."
+        "No method can be told to be better than FedAvg in accuracy, ECE, OOD detection and the worst tenth of the clients."
     )
 
 
 def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
-    """By the intervals of the differences: on more than half of the grounds."""
+    """By the corrected p-values of the differences, ground by ground; not of twins without a common seed."""
     helped, open_, harmed = [0.9, 0.91, 0.92], [0.8, 0.83, 0.82], [0.7, 0.71, 0.72]
     one = {"A": helped, "A, plain": open_, "B": harmed, "B, plain": open_, "C": open_, "C, plain": open_[::-1]}
     (told,) = statements.parts(of(tmp_path / "a", one=one))
     assert told == (
-        "With a Bayesian part rather than without it, on one: A is better in accuracy, ECE, OOD detection and "
-        "the worst tenth of the clients; B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients; C is not "
-        "better or worse."
+        "With a Bayesian part rather than without it: A is better in accuracy, ECE, OOD detection and the worst tenth of the "
+        "clients (one); B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients (one); C is not better or "
+        "worse."
     )
-    (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed}))
-    assert told.startswith("With a Bayesian part rather than without it, on both grounds: A is not better")
+    (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed, "D": open_, "D, plain": open_[:1]}))
+    assert told.startswith(
+        "With a Bayesian part rather than without it: A is better in accuracy, ECE, OOD detection and the"
+    )
+    assert (
+        "(one), worse in accuracy, ECE, OOD detection and the worst tenth of the clients (two); B is worse in" in told
+    )
+    assert "D" not in told.split("plain")[0].replace("OOD", "")
     assert statements.parts(of(tmp_path / "c", one={"A": helped, "B": open_})) == []
 
 
@@ -80,11 +101,11 @@ def test_of_many_methods_some_seem_better_by_chance(tmp_path: Path) -> None:
     base, close = [0.8, 0.81, 0.82, 0.8], [0.81, 0.8, 0.82, 0.8]
     a = [value + more for value, more in zip(base, [0.01, 0.03, 0.02, 0.015], strict=True)]
     (told,) = statements.gains(of(tmp_path / "a", one={"FedAvg": base, "A": a}))
-    assert told.startswith("Better than FedAvg on one: in accuracy A; ")
+    assert told.startswith("Better than FedAvg: in accuracy A (one); ")
     many = of(tmp_path / "b", one={"FedAvg": base, "A": a} | {f"B{place}": close for place in range(20)})
-    assert many.told_apart("accuracy", [("A", "FedAvg")]) == {"A": (1, 0, 0)}
+    assert many.told_apart("accuracy", [("A", "FedAvg")]) == {"A": {"one": 1}}
     (told,) = statements.gains(many)
-    assert told.startswith("No method can be told to be better than FedAvg on one in accuracy")
+    assert told.startswith("No method can be told to be better than FedAvg in accuracy")
 
 
 def test_seeds_that_fail(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def of_figure(study: Study, name: str, figure: Mapping[str, Any]) -> Chart:
         limit = limits[(row, column) if len(sides) > 1 else (row,)]
         named = heights(own, limit) if crowded else {}
         panels.append(Panel(title, text, in_words(own, names, below), across, limit, named))
-    small = f"{figures.footnote(study, data.records, shows, data.left_out)}{figures.notes(figure, data.records)}"
+    small = f"{figures.footnote(study, data, shows)}{figures.notes(figure, data.records)}"
     small = " ".join(filter(None, (small, figure_panels.bare(study, figure, data))))
     small += f" Every {every}th point is drawn." if every > 1 else ""
     few = figure_axes.has_few(figure, frame["x"])

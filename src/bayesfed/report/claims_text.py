@@ -114,7 +114,9 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Publishe
                 )
             )
     kind, mark = MARKS.get(total.verdict, ("open", ""))
-    told = f"as claimed in {total.holds} of {total.of} tests" if lines else "no test run"
+    diverged = total.verdict == DIVERGED
+    told = "nothing to compare, both sides diverged" if diverged else "no test run"
+    told = f"as claimed in {total.holds} of {total.of} tests" if lines else told
     told += f", ties in {total.ties}" if total.ties else ""
     told += f" ({total.planned} planned)" if total.of != total.planned else ""
     mean = ""
@@ -123,9 +125,10 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Publishe
         told += f", {mean}"
     told += f"; measured: {in_words(claim['metric'])}"
     told += f" ({total.of_rounds})" if total.of_rounds else ""
+    told += f"; {total.precision}" if " against " in total.precision else ""
     apart = any(flag.startswith(verdicts.OFF_PROTOCOL) for flag in total.flags)
     return Answer(
-        claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, mean, lines, bool(lines), apart
+        claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, mean, lines, bool(lines) or diverged, apart
     )
 
 

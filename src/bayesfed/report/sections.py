@@ -122,7 +122,7 @@ def calibration(of: Derived) -> Plain | None:
     study, (header, measured) = of.study, per_run.uncertainty(of.study, of.runs)
     if not measured:
         return None
-    where = [name for name in (*per_run.RUN, "predictor", "budget") if name not in ("seed", "dataset_used")]
+    where = [name for name in (*per_run.RUN, "model", "predictor", "budget") if name not in ("seed", "dataset_used")]
     heads = [name for name in HEADS if name in header]
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in measured:
@@ -130,7 +130,7 @@ def calibration(of: Derived) -> Plain | None:
     rows, links = [], []
     for keys, own in groups.items():
         row = dict(zip(where, keys, strict=True)) | {name: measure([one[name] for one in own]) for name in heads}
-        seeds = str(len({one["seed"] for one in own}))
+        seeds = str(len({one["seed"] for one in own if any(one[name] for name in heads)}))
         rows.append(row | {"experiment": formatting.spoken(row["experiment"]), "seeds": seeds})
         links.append(link_to([one["run"] for one in own]))
     table = pd.DataFrame(rows)
@@ -146,7 +146,7 @@ def logged(study: Study) -> tuple[Plain | None, list[Chart]]:
     last: dict[tuple[str, ...], list[tuple[str, float, str]]] = {}
     over = []
     for record in study.records:
-        if record.level != "global" or not record.done:
+        if record.level != "global" or not record.done or record.diverged:
             continue
         cell = charts.cell_name(study, record)
         for name, values in run_details.diagnostics(record.run).items():
@@ -255,7 +255,7 @@ def run_list(study: Study, own: Mapping[str, Json]) -> Plain | None:
                 "seed": columns["seed"],
                 "server, best (%)": DIVERGED if one["diverged"] else best,
                 "clients' mean, best (%)": "".join(means),
-                "took": " ".join(formatting.duration(one["provenance"]["train_seconds"])),
+                "took (min)": f"{one['provenance']['train_seconds'] / 60:.1f}",
                 "run": name.rpartition("-")[2],
             }
         )

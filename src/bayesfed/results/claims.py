@@ -30,6 +30,7 @@ from bayesfed.results.records import DIVERGED, Record, grouped, of_metric, selec
 from bayesfed.results.statistics import Statistic
 from bayesfed.results.study import Study
 
+LOST = "a side diverged or never gets there"
 MATCH = ("dataset", "alpha", "stragglers", "axes", "model", "client")
 Claim = Mapping[str, Any]
 
@@ -63,7 +64,7 @@ class Outcome:
     `holds`, `ties`, `of`: in how many seeds of cells it holds, ties, and could be tested; `planned`: would be with all
     that is planned.
 
-    `difference` is the mean over the tested seeds, in points of a percentage, or as else the metric is shown, "" without
+    `difference` is the mean over the tested seeds that have a finite one, in points of a percentage, or as else the metric is shown, "" without
     any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller
     gain` on `dataset` minus on the other. `flags`: what limits the verdict. `used`, `budget`, `precision` are of the
     runs; `of_rounds`: of which rounds the compared values are, where not of the runs' last.
@@ -256,8 +257,9 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
     finite = [value for value in differences if math.isfinite(value)]
     holds, ties, of = sum(sum(test.holds) for test in found), sum(test.ties for test in found), len(differences)
     why = unique(reason for test in found for reason in _without(test))
-    nothing = DIVERGED if any(record.diverged for record in records) else " or ".join(why) or "not run"
+    nothing = DIVERGED if any(map(_both_diverged, found)) else " or ".join(why) or "not run"
     asked = sum(len(test.differences) for test in found)
+    lost = [f"no difference in {len(differences) - len(finite)}: {LOST}"] if len(finite) < len(differences) else []
     limits = "; ".join(filter(None, [part, *(f"no value in some: {reason}" for reason in why)]))
     return Outcome(
         holds=holds,
@@ -266,11 +268,20 @@ def _outcome(study: Study, found: Sequence[Test], most: bool = False, part: str 
         planned=asked,
         difference=shown(statistics.fmean(finite), found[0].statistic) if finite else "",
         verdict=verdicts.word(holds, of, most) if of else nothing,
-        flags=verdicts.flags(of, asked, limits, _apart(records)),
+        flags=[*verdicts.flags(of, asked, limits, _apart(records)), *lost],
         used=cells.used(study, records),
         budget=study.budget(records),
         precision=_precision(counted),
         of_rounds=tails.of_rounds(records, found[0].statistic) if found else "",
+    )
+
+
+def _both_diverged(test: Test) -> bool:
+    """Return True if all runs of a seed are finished and nothing can be compared, since some have diverged."""
+    of_seeds = zip(grouped(test.records, ["seed"]).values(), test.differences, strict=True)
+    return any(
+        value is None and all(record.done for record in of_seed) and any(record.diverged for record in of_seed)
+        for of_seed, value in of_seeds
     )
 
 

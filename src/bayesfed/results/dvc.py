@@ -41,7 +41,8 @@ def curves(of: Derived) -> Iterator[dict[str, str]]:
     shown: dict[tuple[str, str, str], dict[int, Record]] = {}
     for cell in (cell for rows in of.rows.values() for _, of_row in rows for cell in of_row):
         for record in cell.records:
-            if record.level in WHOLE and record.done and cell.statistic.of == "accuracy":
+            whole = record.level in WHOLE and record.done and not record.diverged
+            if whole and cell.statistic.of == "accuracy":
                 of_curve = shown.setdefault((named(of.study, record), record.level, record.method), {})
                 of_curve.setdefault(id(record.run), record)
     for (name, level, method), records in shown.items():

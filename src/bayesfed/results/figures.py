@@ -38,7 +38,7 @@ COLOURS = len(PALETTE)
 class Content:
     """The content of a figure: its curves (percent, long form), their names in order, its panels, and all its records.
 
-    `left_out`: the finished runs that are not drawn, since fewer curves of their panel have their seed than another.
+    `drawn`: the runs that curves are of. `left_out`: the finished ones that are not drawn, since fewer curves of their panel have their seed than another.
     """
 
     curves: pd.DataFrame
@@ -46,7 +46,8 @@ class Content:
     rows: list[str]
     columns: list[str]
     records: list[Record]
-    left_out: Set[str] = frozenset()
+    drawn: Set[str]
+    left_out: Set[str]
 
 
 def content(study: Study, figure: Mapping[str, Any]) -> Content:
@@ -78,16 +79,17 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
     if not {"reliability", "megabytes", "metric"}.isdisjoint(figure.get("shows", {})):
         records = [replace(r, missing=why_bare(r, points(r, figure))) for r in records]
     axis, scale = axis_of(figure), figure_axes.scale_of(figure)
-    drawn = undiverged(study, figure, records)
-    left_out: Set[str] = set()
+    whole = undiverged(study, figure, records)
+    drawn, left_out = {run for (*_, run), _ in whole}, set[str]()
     if figure_axes.is_scatter(figure):
-        data = [(*line, at, scale * value) for line, values in drawn for at, value in values.items()]
+        data = [(*line, at, scale * value) for line, values in whole for at, value in values.items()]
     else:
         lines: dict[Line, list[Points]] = {}
-        for line, values in drawn:
+        for line, values in whole:
             lines.setdefault(line, []).append(values)
         kept = of_shared_seeds(lines)
-        left_out = {run for *_, run in lines} - {run for *_, run in kept}
+        left_out = drawn - {run for *_, run in kept}
+        drawn -= left_out
         data = [(*line, at, scale * value) for line in kept for at, value in mean_of(lines[line]).items()]
     named = sorted(one[2] for one in data) if axis == NETWORK else [record.field(axis) for record in records]
     names = unique(named)
@@ -98,6 +100,7 @@ def content(study: Study, figure: Mapping[str, Any]) -> Content:
         rows=unique(panel(study, record, figure["rows"]) for record in records),
         columns=unique(panel(study, record, figure["columns"]) for record in records),
         records=records,
+        drawn=drawn,
         left_out=left_out,
     )
 
@@ -198,12 +201,10 @@ def panel(study: Study, record: Record, keys: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def footnote(
-    study: Study, records: Sequence[Record], shows: Mapping[str, Any] = types.MappingProxyType({}),
-    left_out: Set[str] = frozenset(),
-) -> str:  # fmt: skip
+def footnote(study: Study, data: Content, shows: Mapping[str, Any] = types.MappingProxyType({})) -> str:
     """Write the small print: what line and band are, how many runs are behind them, budget, notice."""
-    drawn = [record for record in records if record.done and record.folder.name not in left_out]
+    records, left_out = data.records, data.left_out
+    drawn = [record for record in records if record.folder.name in data.drawn]
     seeds = len(unique(record.seed for record in drawn))
     asked = {record.folder for record in records}
     done = {record.folder for record in records if record.done}
@@ -224,7 +225,8 @@ def footnote(
     shown = [record for record in records if record.done] or records
     rounds, epochs, batch = (cells.budget(shown, field) for field in ("rounds", "local_epochs", "batch_size"))
     stopped = unique(f"{r.method} seed {r.seed} in round {r.diverged}" for r in records if r.diverged)
-    out = ", left out where another seed has not" if seeds > 1 else ""
+    gone = any(r.diverged and r.folder.name not in data.drawn for r in records)
+    out = ", left out where another seed has not" if gone else ""
     diverged = f"Diverged{out}: {', '.join(stopped)}." if stopped else ""
     none = f"Without a curve: {'; '.join(bare)}." if (bare := without(study, records)) else ""
     if "reliability" in shows:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BEST, NEAR = "★", "≈"
 MARKS = (
     f"{BEST}: best mean. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
-    "paired by seed, and no seed fails. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value."
+    "paired by seed, and no seed fails; that is missing evidence, not equality. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value."
 )
 PAIRS = (("megabytes", "accuracy"), ("accuracy", "ece"), ("ece", "ood"))
 """Columns of each scatter plot: across and upright."""

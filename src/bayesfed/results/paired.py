@@ -97,11 +97,11 @@ class Compared:
         return choose(self.means, key=self.means.__getitem__, default="")
 
     def is_near(self, method: str) -> bool:
-        """Return True if the interval of a method's difference to the best has zero in it, and none of its seeds fails: a
-        seed that does makes the interval wide.
+        """Return True if the interval of a method's difference to the best has zero in it, or there is none of one seed,
+        and none of its seeds fails: a seed that does makes the interval wide.
         """
         apart = self.difference(method, self.best)
-        open_ = apart is not None and apart.low is not None and apart.sign(self.column.rising) == 0
+        open_ = apart is not None and apart.sign(self.column.rising) == 0
         return open_ and method not in self.ground.failing[self.side]
 
     @cached_property
@@ -151,17 +151,17 @@ class Comparison:
         """The methods that have this side on any ground."""
         return list(dict.fromkeys(method for one in self.grounds for method in one.methods(self.side)))
 
-    def told_apart(self, column: str, pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[int, int, int]]:
-        """Count for the first method of each pair the grounds on which it is better than the other, open and worse: by
-        p-values corrected for the number of pairs.
+    def told_apart(self, column: str, pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, int]]:
+        """Return for the first method of each pair the grounds by name, and whether it is better there than the other (1),
+        open (0) or worse (-1): by p-values corrected for the number of pairs.
         """
-        signs: dict[str, list[int]] = {method: [] for method, _ in pairs}
+        signs: dict[str, dict[str, int]] = {method: {} for method, _ in pairs}
         for one in self.compared[column]:
             for (method, other), p in one.corrected(pairs).items():
                 apart = one.difference(method, other)
                 better = apart is not None and (apart.mean > 0) is one.column.rising
-                signs[method].append((1 if better else -1) if p <= 1 - LEVEL else 0)
-        return {method: (found.count(1), found.count(0), found.count(-1)) for method, found in signs.items()}
+                signs[method][one.ground.name] = (1 if better else -1) if p <= 1 - LEVEL else 0
+        return signs
 
     def mean_rank(self, column: str, method: str) -> tuple[float, int] | None:
         """Compute a method's mean rank, and over how many grounds; None without any."""

@@ -42,6 +42,7 @@ def by_run(study: Study) -> Iterator[OfRun]:
             "stragglers": first.stragglers,
             "axes": study.axes(first),
             "method": first.method,
+            "model": study.label(next((record.model for record in own if record.level == "global"), first.model)),
             "seed": first.seed,
             **{field: str(getattr(first, field)) for field in BUDGET},
             "budget": study.budget(own),
@@ -116,7 +117,7 @@ def _percent(record: Record, statistic: Statistic) -> str:
 
 
 def uncertainty(study: Study, runs: Iterable[OfRun]) -> Rows:
-    """Lay out uncertainty.csv: one row a finished run and predictor.
+    """Lay out uncertainty.csv: one row a finished run and predictor; `model` is the server's network, or the first client's.
 
     NLL (nats), Brier, ECE and MCE (in [0, 1]) of the last round, and where the run was asked, AUROC of entropy for
     misclassification and OOD detection, mean and sd over resamplings; several OOD datasets are joined by `+`. A value that
@@ -140,7 +141,7 @@ def uncertainty(study: Study, runs: Iterable[OfRun]) -> Rows:
             written |= {name: measured.get(name, "") for name in LATER[:-1]}
             found.append({**columns, "predictor": predictor, **written})
     later = [name for name in LATER if any(row[name].strip("+") for row in found)]
-    header = [*RUN, "predictor", *METRICS, *(TASKS if tasks else ()), *later, *BUDGET, "budget", "run"]
+    header = [*RUN, "model", "predictor", *METRICS, *(TASKS if tasks else ()), *later, *BUDGET, "budget", "run"]
     return header, [{name: row[name] for name in header} for row in found]
 
 

@@ -98,7 +98,7 @@ def draw(study: Study, figure: Mapping[str, Any], data: figures.Content) -> Figu
         height = rows * (PANEL[1] if columns > 2 else PANEL[1] * 1.35)
         if crowded:  # room for labels at the right of each panel
             width, height = max(width, 4.2 * columns), rows * 2.9
-        small = figures.footnote(study, data.records, figure.get("shows", {}), data.left_out)
+        small = figures.footnote(study, data, figure.get("shows", {}))
         small += figures.notes(figure, data.records) + (f" {bare}" if bare else "")
         share = figure_panels.common_scale(figure, data, flat)
         few = figure_axes.has_few(figure, data.curves["round"])

@@ -164,7 +164,7 @@ def of_claims(of: Derived) -> str:
 RULE = (
     "A verdict counts the tests, one a cell and seed, in which a claim holds: supported (all; of a claim about most settings "
     "more than half), mostly (at least 2/3), mixed, mostly not (under 1/3), contradicted (none). Preliminary: fewer tests "
-    "than planned. Off-protocol: not the paper's runs. Differences are means over these, of the first named minus what it is compared with, or of the last place minus the "
+    "than planned. Off-protocol: not the paper's runs. Differences are means over those that have one, of the first named minus what it is compared with, or of the last place minus the "
     "first."
 )
 CLAIM_HEAD = ["claim", "by", "tests finished (planned)", "mean difference", "verdict"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bayesfed.results.grounds import FALL, PLAIN, SIDES
 from bayesfed.results.paired import Comparison
@@ -15,10 +15,11 @@ LEADS = {
     "worst": "best for the worst tenth of the clients",
 }
 IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "the worst tenth of the clients"}
-PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction"}
-"""The words on a leader's cost; not its time, which other work beside it changes by a fifth."""
+PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction", "time": "time"}
+"""The words on a leader's cost."""
+UNSURE = 0.25  # of a ratio of times: other work on the machine changes them by a fifth
 ONE_SEED = "With one seed a difference cannot be told from chance."
-FEW = 3  # names at most, where more are counted
+FEW, MANY = 3, 8  # names at most, where more are counted
 
 
 def by_side(comparisons: Sequence[Comparison]) -> dict[str, list[str]]:
@@ -51,10 +52,11 @@ def leads(comparison: Comparison) -> list[str]:
     for column, words in LEADS.items():
         if led := leader(comparison, column):
             best, where, near = led
+            of_near = [f"{method} {value}" for method, value in near.items()]
             if 2 * len(near) >= len(comparison.methods):
                 open_.append(f"in {IN[column]} ({best} has the best mean, {len(near)} others are not distinguishable)")
                 continue
-            others = listed(near) if len(near) <= FEW else f"{len(near)} others"
+            others = listed(of_near) if len(near) <= FEW else f"{len(near)} others"
             close = f" ({others} not distinguishable)" if near else ""
             found.setdefault((best, where), []).append(f"{words}{close}")
     led_by = [
@@ -63,8 +65,9 @@ def leads(comparison: Comparison) -> list[str]:
     return [*led_by, *([f"No method leads {listed(open_)}."] if open_ else [])]
 
 
-def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | None:
-    """Find the method that is best in a column on most grounds, where that is, and the methods near it on all of these.
+def leader(comparison: Comparison, column: str) -> tuple[str, str, dict[str, str]] | None:
+    """Find the method that is best in a column on most grounds, where that is, and the methods near it on all of these with
+    their means on the first.
 
     Few grounds are named, more are counted. Of several methods it is the one that is near the best most often. None where
     no two methods have values.
@@ -76,60 +79,81 @@ def leader(comparison: Comparison, column: str) -> tuple[str, str, list[str]] | 
     near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in comparison.methods}
     found = max(best, key=lambda method: (best[method], near[method]))
     won = [one for one in shown if one.best == found]
-    names = [one.ground.name for one in won]
-    where = listed(names) if len(names) <= FEW else f"{len(names)} of {len(shown)} grounds"
-    return found, where, [m for m in comparison.methods if m != found and all(one.is_near(m) for one in won)]
+    where = places([one.ground.name for one in won], [one.ground.name for one in shown])
+    close = [m for m in comparison.methods if m != found and all(one.is_near(m) for one in won)]
+    return found, where, {m: f"{won[0].means[m]:.{won[0].column.decimals}f}" for m in close}
 
 
 def price(comparison: Comparison, method: str) -> str:
-    """Compare what a method sends and computes beside the baseline, where that is not the same."""
+    """Compare what a method sends, computes and takes beside the baseline, where that is not the same."""
     baseline, told, known = comparison.grounds[0].baseline, [], False
     for name, words in PRICES.items():
         both = [one.means for one in comparison.compared[name] if {method, baseline} <= one.means.keys()]
         ratios = [means[method] / means[baseline] for means in both if means[baseline]]
         if ratios and method != baseline:
-            known, ratio = True, f"{statistics.fmean(ratios):.1f}"
-            told += [f"{ratio} times the {words}"] if ratio != "1.0" else []
+            known, ratio = True, statistics.fmean(ratios)
+            same = abs(ratio - 1) < UNSURE if name == "time" else f"{ratio:.1f}" == "1.0"
+            told += [] if same else [f"{ratio:.1f} times the {words}"]
     if told:
         return f", with {listed(told)} of {baseline}"
     return f", and costs what {baseline} does" if known else ""
 
 
 def gains(comparison: Comparison) -> list[str]:
-    """Name the methods that are better than the baseline in each quality, and those that are worse: on more than half of the
-    grounds.
+    """Name the methods that are better than the baseline in each quality and on which grounds, and those that are only
+    worse.
     """
-    baseline, where = comparison.grounds[0].baseline, places([ground.name for ground in comparison.grounds])
+    baseline, names = comparison.grounds[0].baseline, [ground.name for ground in comparison.grounds]
     pairs = [(method, baseline) for method in comparison.methods]
     every = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
-    known = {words: records for words, records in every.items() if any(map(sum, records.values()))}
+    for signs in every.values():
+        for twin in [method for method in signs if method.endswith(PLAIN)]:
+            del signs[twin]  # `parts` says what tells it from the whole method
+    known = {words: signs for words, signs in every.items() if any(signs.values())}
+    better = {words: grouped(signs, 1, names) for words, signs in known.items()}
+    worse = {
+        words: grouped({method: on for method, on in signs.items() if 1 not in on.values()}, -1, names)
+        for words, signs in known.items()
+    }
     found = []
-    for word, place in (("better", 0), ("worse", 2)):
-        told = {
-            words: [method for method, record in records.items() if record[place] > sum(record) / 2]
-            for words, records in known.items()
-        }
-        if any(told.values()):
-            each = "; ".join(f"in {words} {listed(methods) or 'none'}" for words, methods in told.items())
-            found.append(f"{word.capitalize()} than {baseline} on {where}: {each}.")
-        elif known and word == "better":
-            found.append(f"No method can be told to be better than {baseline} on {where} in {listed(list(known))}.")
+    for word, of_words in (("Better", better), ("Worse", worse)):
+        each = [f"in {words} {told or 'none'}" for words, told in of_words.items()]
+        if any(of_words.values()):
+            found.append(f"{word} than {baseline}: {'; '.join(each)}.")
+        elif known and word == "Better":
+            found.append(f"No method can be told to be better than {baseline} in {listed(list(known))}.")
     return found
 
 
+def grouped(signs: Mapping[str, Mapping[str, int]], sign: int, grounds: Sequence[str]) -> str:
+    """Write the methods that have a sign on some of the grounds, and on which; those that have it on more come first."""
+    groups: dict[tuple[int, int, str], list[str]] = {}
+    for method, on in signs.items():
+        have, turned = ([name for name in grounds if on.get(name) == one] for one in (sign, -sign))
+        if have:
+            where = places(have, grounds) + (f"; worse: {places(turned, grounds)}" if turned else "")
+            groups.setdefault((-len(have), len(turned), where), []).append(method)
+    named = {key: listed(found) if len(found) <= MANY else f"{len(found)} methods" for key, found in groups.items()}
+    return ", ".join(f"{named[key]} ({key[-1]})" for key in sorted(groups))
+
+
 def parts(comparison: Comparison) -> list[str]:
-    """Say in what each method is better or worse than without its Bayesian part: on more than half of the grounds."""
+    """Say in what each method is better or worse than without its Bayesian part, and on which grounds."""
     twins = [(method, f"{method}{PLAIN}") for method in comparison.methods]
     pairs = [(method, plain) for method, plain in twins if plain in comparison.methods]
-    records = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
-    told = []
+    every = {words: comparison.told_apart(column, pairs) for column, words in IN.items()}
+    told, names = [], [ground.name for ground in comparison.grounds]
     for method, _ in pairs:
-        better = [words for words, of_words in records.items() if of_words[method][0] > sum(of_words[method]) / 2]
-        worse = [words for words, of_words in records.items() if of_words[method][2] > sum(of_words[method]) / 2]
-        found = [f"{sign} in {listed(words)}" for sign, words in (("better", better), ("worse", worse)) if words]
-        told.append(f"{method} is {', '.join(found) or 'not better or worse'}")
-    where = places([ground.name for ground in comparison.grounds])
-    return [f"With a Bayesian part rather than without it, on {where}: {'; '.join(told)}."] if told else []
+        if not any(signs[method] for signs in every.values()):
+            continue  # no seed in common
+        found: dict[tuple[str, str], list[str]] = {}
+        for word, sign in (("better", 1), ("worse", -1)):
+            for words, signs in every.items():
+                if have := [name for name in names if signs[method].get(name) == sign]:
+                    found.setdefault((word, places(have, names)), []).append(words)
+        each = [f"{word} in {listed(words)} ({where})" for (word, where), words in found.items()]
+        told.append(f"{method} is {', '.join(each) or 'not better or worse'}")
+    return [f"With a Bayesian part rather than without it: {'; '.join(told)}."] if told else []
 
 
 def failing(comparison: Comparison) -> list[str]:
@@ -146,9 +170,11 @@ def failing(comparison: Comparison) -> list[str]:
     return told
 
 
-def places(names: Sequence[str]) -> str:
-    """Name one ground, or say of how many most are meant: of two that is both."""
-    return names[0] if len(names) == 1 else "both grounds" if len(names) == 2 else f"most of {len(names)} grounds"
+def places(found: Sequence[str], every: Sequence[str]) -> str:
+    """Name some of the grounds; of more than a few say how many of them it is."""
+    if len(found) == len(every) > 1:
+        return "both grounds" if len(every) == 2 else f"all {len(every)} grounds"
+    return listed(found) if len(found) <= FEW else f"{len(found)} of {len(every)} grounds"
 
 
 def listed(names: Sequence[str]) -> str:

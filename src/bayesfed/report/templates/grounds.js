@@ -72,8 +72,8 @@ function draw() {
     element("th", { scope: "row" }, element("button", { class: "open", type: "button", onclick: () => tell(method) }, method)),
     ...cells.map(([text, kind]) => element("td", { class: kind }, ...halves(text))));
   find("table").replaceChildren(element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...ordered.map(line)));
-  find("about").textContent = over ? `Mean rank over ${data.grounds.length} grounds · wins/ties/losses against ${against}, by the interval of each ground.` : data.grounds[ground].title + (data.target[side][ground] ? `; target: ${data.target[side][ground]}` : "");
-  find("key").textContent = over ? "A number in brackets: on so many grounds." : other ? `Differences to ${other} are paired by seed, with 95 % t intervals; coloured where the interval is on one side of zero.` : data.key;
+  find("about").textContent = over ? `Mean rank over ${data.grounds.length} grounds · on how many better/open/worse than ${against}, by the interval of each, not corrected for the number of methods.` : data.grounds[ground].title + (data.target[side][ground] ? `; target: ${data.target[side][ground]}` : "");
+  find("key").textContent = over ? "A number in brackets: on so many grounds." : other ? `Differences to ${other} are paired by seed, with 95 % t intervals; coloured where the interval is on one side of zero; of 35 one or two are by chance.` : data.key;
   charts(side, over ? 0 : Number(ground));
 }
 ["side", "ground", "other"].forEach((id) => find(id).addEventListener("change", () => {
