@@ -22,6 +22,7 @@ from bayesfed.engine import federation as federations
 from bayesfed.engine.federation import SERVER
 from bayesfed.engine.rounds import out_of_patience
 from bayesfed.engine.shards import held_out, round_half_up
+from bayesfed.methods.node import Node, State
 from bayesfed.runs import run_file
 from bayesfed.runs.run_folder import Row
 
@@ -48,6 +49,22 @@ def test_validation_images_leave_the_training_images_of_their_client(mapping: Ma
         assert after[k].test.tolist() == before[k].test.tolist()
     everyone = sorted(i for k in range(4) for i in after[k].validation.tolist())
     assert after[SERVER].validation.tolist() == everyone
+
+
+def test_images_in_common_are_held_out_by_all(mapping: Make, data_dir: Path) -> None:
+    """Nobody trains on what another client validates on, and the server has each image once."""
+    dealt = {"shards": 8, "shards_each": 2, "share": 0.5, "least": 4, "server": 50, "min_test": 0}
+    asked = mapping("fedavg", partition={"scheme": "shards", "clients": 4} | dealt)
+    before = federation(asked, data_dir).shards
+    after = federation(asked | {"validation": 0.2}, data_dir).shards
+    held = {k: set(after[k].validation.tolist()) for k in range(4)}
+    everyone = set.union(*held.values())
+    assert sum(map(len, held.values())) > len(everyone)
+    assert after[SERVER].validation.tolist() == sorted(everyone)
+    for k in range(4):
+        own = set(before[k].train.tolist())
+        assert held[k] <= own
+        assert set(after[k].train.tolist()) == own - everyone
 
 
 @pytest.mark.usefixtures("data_dir")
@@ -141,6 +158,34 @@ def test_a_run_out_of_patience_ends_with_a_whole_last_round(
     stat = (tmp_path / "out/summary.json").stat()
     assert cli.main([*command, str(tmp_path / "out")]) == 0  # finished, and not gone on with
     assert (tmp_path / "out/summary.json").stat() == stat
+
+
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize(("start", "sampled"), [(0.5, set()), (0.3, {3, 4})])
+def test_patience_leaves_the_planned_rounds(start: float, sampled: set[int], mapping: Make, data_dir: Path) -> None:
+    """Nothing gets better after round 1, so the fourth of nine rounds is the last; FedPA samples after a share of nine."""
+    method = {"name": "fedpa", "lr": 1e-9, "start": start}
+    of = federation(mapping(method, rounds=9, local_epochs=2, validation=0.2, patience=2), data_dir)
+    seen: set[int] = set()
+    finish = of.method.finish
+
+    def noting(c: Node) -> State:
+        seen.update({c.round} if "samples" in c.state else ())
+        return finish(c)
+
+    of.method.finish = noting  # type: ignore[method-assign]
+    progress = play(of, 4)
+    assert progress.over(of.run.budget)
+    assert seen == sampled
+    assert [of.node(SERVER, 4).rounds, of.node(SERVER, 4).last, of.node(SERVER, 9).last] == [9, True, False]
+
+
+def test_swag_collects_in_the_round_that_patience_ends_with(mapping: Make, data_dir: Path) -> None:
+    method = {"name": "fedswag", "lr": 1e-9}
+    of = federation(mapping(method, rounds=9, validation=0.2, patience=2), data_dir)
+    before = play(of, 3)
+    assert "sigma" not in before.server
+    assert "sigma" in play(of, 1, before).server
 
 
 def test_clients_of_datasets_with_other_classes_are_validated_together(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bayesfed import methods, models
 from bayesfed.bayes.sampling import posterior_delta
+from bayesfed.core.errors import InputError
 from bayesfed.engine.batches import Mixer
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import begin
@@ -102,6 +103,18 @@ def test_the_map_sample_has_the_largest_density(mapping: Make, data_dir: Path) -
     ]
     assert len(seen) == 6
     torch.testing.assert_close(sent, seen[losses.index(min(losses))], rtol=0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("name", ["fedppd", "fedppd_distill"])
+def test_the_map_sample_has_no_batchnorm_statistics_of_its_own(name: str, mapping: Make, data_dir: Path) -> None:
+    nets = {"global": "normalised", "student": "normalised"}
+    with pytest.raises(
+        InputError, match=r"method\.teacher: map, but BatchNorm statistics are those of the last teacher"
+    ):
+        federation(mapping({"name": name, "teacher": "map"}, models=nets), data_dir)
+    federation(mapping({"name": name, "teacher": "map"}, models=nets | {"global": "smooth"}), data_dir)
+    federation(mapping(name, models=nets), data_dir)
 
 
 @pytest.mark.usefixtures("unwatched")

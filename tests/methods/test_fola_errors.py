@@ -42,6 +42,26 @@ def test_fedavg_runs_beside_it(mapping: Make, data_dir: Path) -> None:
     torch.testing.assert_close(beside["mu"], late["mu"], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("method", "size"),
+    [
+        (METHOD, 4 * (650 + 650**2)),
+        (METHOD | {"precision": "optimum", "curvature": "eigenvalues"}, 4 * 2 * 650),
+        ({"name": "fola_full", "ridge": 21, "curvature": "eigenvalues"}, 4 * 2 * 650),
+        ({"name": "fola", "ridge": 21}, 4 * 2 * 650),
+    ],
+    ids=str,
+)
+def test_bytes_are_those_of_a_model_and_its_precisions(
+    method: dict[str, Any], size: int, mapping: Make, data_dir: Path
+) -> None:
+    """Both ways, in every round, whatever a figure or the study of errors looks at beside them."""
+    network = {"models": {"global": "softmax"}, "images": {"prepare": "none"}}
+    progress = play(federation(mapping(method, **TWO, **network), data_dir, torch.float32), 4)
+    sent = [row.value for row in progress.history if row.model == "communication"]
+    assert sent == [2 * size] * 2 * 4
+
+
 @pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("curvature", ["full", "eigenvalues"])
 def test_errors_are_distances_to_the_last_model_but_one(curvature: str, mapping: Make, data_dir: Path) -> None:

@@ -114,8 +114,8 @@ class Federation:
         """Deal every node its shard.
 
         The server's images are those that the partition sets aside; where it does not, as many as the method or the
-        run asks for leave the clients' shards. Label noise changes neither shards nor validation images, and not the
-        server's labels.
+        run asks for leave the clients' shards. Nobody trains on an image that any client holds out. Label noise changes
+        neither shards nor validation images, and not the server's labels.
         """
         count, asked = server_images(self.run)
         compute, budget = self.compute, self.run.budget
@@ -126,27 +126,27 @@ class Federation:
         for task, one in enumerate(datasets if budget.label_noise else ()):
             labels = mislabelled(one, server, budget.label_noise, budget.label_noise_kind, budget.seed, task)
             self.splits[task] = (relabelled(self.splits[task][0], labels), self.splits[task][1])
-        shards, every_validation = {}, []
+        hands = {}
         for client in range(self.clients):
-            task = client if partition is None else 0
-            train_images, test_images = self.splits[task]
             if partition is None:
-                train, test = np.arange(len(train_images)), np.arange(len(test_images))
+                train, test = (np.arange(len(images)) for images in self.splits[client])
             else:
                 train, test = partition.train(client), partition.test(client)
                 train = train[~np.isin(train, server)]
+            task = client if partition is None else 0
             held = held_out(datasets[task].train_labels[train], budget.validation, budget.seed, client)
-            validation, train = train[held], train[~held]
-            every_validation.append(validation)
-            places = [compute.place(indices) for indices in (train, test, validation)]
-            shards[client] = Shard(train_images, places[0], test_images, *places[1:])
-        if budget.validation and not any(map(len, every_validation)):
+            hands[client] = (train[~held], test, train[held])
+        every_validation = np.concatenate([hand[2] for hand in hands.values()])
+        if budget.validation and not len(every_validation):
             raise InputError(f"validation: {budget.validation:g} of its images is none for every client; raise it")
-        train_images, test_images = self.splits[0]
         # The server's model is validated on all that clients have set aside, where these are images of one dataset.
-        validation = np.sort(np.concatenate(every_validation)) if partition is not None else server[:0]
-        places = [compute.place(indices) for indices in (server, np.arange(len(test_images)), validation)]
-        shards[SERVER] = Shard(train_images, places[0], test_images, *places[1:])
+        held_by_any = np.unique(every_validation) if partition is not None else server[:0]
+        hands[SERVER] = (server, np.arange(len(self.splits[0][1])), held_by_any)
+        shards = {}
+        for node, (train, test, validation) in hands.items():
+            train_images, test_images = self.splits[max(node, 0) if partition is None else 0]
+            places = [compute.place(indices) for indices in (train[~np.isin(train, held_by_any)], test, validation)]
+            shards[node] = Shard(train_images, places[0], test_images, *places[1:])
         return shards
 
     def network(self, client: int) -> dict[str, AnyNetwork]:
@@ -213,10 +213,10 @@ class Federation:
         node.reseed("noise")
         return node
 
-    def tell_rounds(self) -> int:
-        """Return how many rounds there are, to a method, and note that it has asked."""
+    def tell_rounds(self, ended: bool = False) -> int:
+        """Tell a method the planned rounds, or those there are if `patience` has `ended` the run; note that it asked."""
         self.rounds_asked = True
-        return self.rounds
+        return self.rounds if ended else self.run.budget.rounds
 
     def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
         """Return a client's network with the run's precision around it: logits in the dtype of the states.

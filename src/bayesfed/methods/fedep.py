@@ -25,8 +25,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, stacked
+from bayesfed.methods.method import Method, Update, shares, stacked
 from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_average, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient, clip, gauss_newton
@@ -36,7 +37,8 @@ LEAST = 1e-6  # of the server's precision, where a mean is taken of it
 
 
 class FedEP(Method):
-    """Server and clients hold natural parameters, (2, P) each: eta and Lambda; and the momentum of both."""
+    """Server and clients hold natural parameters, (2, P) each: eta and Lambda; and the momentum of both. Scales and shifts
+    of normalisation have no site: the clients' own travel in place of their change, and the server's mu is the mean."""
 
     name = "fedep"
     label = "FedEP"
@@ -96,7 +98,7 @@ class FedEP(Method):
         outside = {"ep": server - c["site.natural"], "sep": (1 - c.n / c.total) * server, "adf": server}[cavity]
         prior = outside.clone()
         prior[1] += self.options.weight_decay * c.n
-        eta, precision = prior.to(theta.dtype)
+        eta, precision = c.weights(prior.to(theta.dtype), 0)
         zeros = {name: torch.zeros_like(theta) for name in ("sum", "squares", "fisher")}
         state = {"theta": theta, "mu": theta.clone(), "origin": theta.clone(), "samples": torch.zeros_like(c.n)} | zeros
         state |= {"server": server.clone(), "cavity": outside.clone(), "eta": eta, "precision": precision}
@@ -135,25 +137,29 @@ class FedEP(Method):
             found = 1 / (o.shrinkage + (1 - o.shrinkage) * variance)
         else:
             found = prior + c["fisher"]  # no information by `identity`
-        mean, deviation = found.mean(), found.std(correction=0)
+        drawn = found if c.scaling is None else found[~c.scaling]
+        mean, deviation = drawn.mean(), drawn.std(correction=0)
         found = found.clamp(mean - 2 * deviation, mean + 2 * deviation)
         return o.scale * (found - c["cavity"][1]) + c["cavity"][1]
 
     def finish(self, c: Node) -> State:
         precision = self.precision(c)
         change = torch.stack([precision * c["mu"], precision]) - c["server"]
-        change = clip(change, self.options.clip) * (self.options.damping or 1 / c.clients)
+        change = clip(c.weights(change, 0), self.options.clip) * (self.options.damping or 1 / c.clients)
         change = change.to(c["mu"].dtype)
         if self.options.cavity == "ep":
             c["site.momentum"].mul_(self.options.step_momentum).add_(change)
             c["site.natural"].add_(c["site.momentum"], alpha=self.options.step)
-        return {"change": change}
+        return {"change": c.weights(change, torch.stack([c["mu"], torch.zeros_like(c["mu"])]))}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         o = self.options
-        server["momentum"] = o.step_momentum * server["momentum"] + stacked(updates, "change").double().sum(0)
-        server["natural"] = server["natural"] + o.step * server["momentum"]
-        eta, precision = server["natural"]
+        sent = stacked(updates, "change")
+        server["momentum"] = o.step_momentum * server["momentum"] + server.weights(sent.double().sum(0), 0)
+        eta, precision = server["natural"] + o.step * server["momentum"]
+        if server.scaling is not None:
+            eta = server.weights(eta, weighted_mean(shares(updates), sent[:, 0]) * precision)
+        server["natural"] = torch.stack([eta, precision])
         server["mu"] = (eta / precision.clamp(min=LEAST)).to(server["mu"].dtype)
         return {"precision_mean": precision.mean(), "precision_floored": precision.lt(LEAST).double().mean()}
 

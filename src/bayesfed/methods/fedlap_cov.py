@@ -24,10 +24,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from bayesfed.bayes.gaussian import weighted_mean
 from bayesfed.core.options import option
 from bayesfed.methods.fedavg import FedAvg
 from bayesfed.methods.fedlap import FedLap
-from bayesfed.methods.method import Ground, Update, stacked
+from bayesfed.methods.method import Ground, Update, shares, stacked
 from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_average
 from bayesfed.methods.steps import gauss_newton
@@ -36,7 +37,8 @@ SAMPLES = 32  # weight samples of the averaged predictions
 
 
 class FedLapCov(FedLap):
-    """A client keeps v and V; the server holds m, as theta, its precision S, and the sums of all v and V."""
+    """A client keeps v and V; the server holds m, as theta, its precision S, and the sums of all v and V. Scales and shifts
+    of normalisation have no site term: the clients' own travel in place of their duals, and the server takes the mean."""
 
     name = "fedlap_cov"
     label = "FedLap-Cov"
@@ -77,8 +79,8 @@ class FedLapCov(FedLap):
         return super().start(c, {"theta": theta}) | {
             "S": S.clone(),
             "H": torch.zeros_like(theta),
-            "quadratic": quadratic.to(theta.dtype),
-            "linear": linear.to(theta.dtype),
+            "quadratic": c.weights(quadratic.to(theta.dtype), 0),
+            "linear": c.weights(linear.to(theta.dtype), 0),
         }
 
     def gradient(self, c: Learner, batch: Batch) -> Tensor:
@@ -95,17 +97,21 @@ class FedLapCov(FedLap):
 
     def finish(self, c: Node) -> State:
         H, rho = c["H"].double(), self.rho(c)
-        dv = (rho * ((H - c["V"] + c["S"]) * c["theta"] - c["S"] * c["theta_0"])).to(c["theta"].dtype)
-        dV = (rho * (H - c["V"])).to(c["theta"].dtype)
+        dv = rho * ((H - c["V"] + c["S"]) * c["theta"] - c["S"] * c["theta_0"])
+        dv, dV = (c.weights(change.to(c["theta"].dtype), 0) for change in (dv, rho * (H - c["V"])))
         c["v"].add_(dv)
         c["V"].add_(dV)
-        return {"dv": dv, "dV": dV}
+        return {"dv": c.weights(dv, c["theta"]), "dV": dV}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
         for name in ("v", "V"):
-            server[name] = server[name] + stacked(updates, f"d{name}").double().sum(0)
+            server[name] = server[name] + server.weights(stacked(updates, f"d{name}").double().sum(0), 0)
         server["S"] = self.options.delta + server["V"]
-        server["theta"] = (server["v"] / server["S"]).to(server["theta"].dtype)
+        theta = server["v"] / server["S"]
+        if server.scaling is not None:
+            q = shares(updates, equal=self.options.weights == "equal")
+            theta = server.weights(theta, weighted_mean(q, stacked(updates, "dv")))
+        server["theta"] = theta.to(server["theta"].dtype)
         return {"precision_mean": server["S"].mean()}
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bayesfed.bayes.sampling import langevin
 from bayesfed.core.options import option
-from bayesfed.methods.method import Method, Update, average
+from bayesfed.methods.method import Ground, Method, Update, average
 from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
 from bayesfed.methods.steps import SGD, ce_gradient, cross_entropy, grad, leaves, loss_gradient
@@ -62,6 +62,11 @@ class FedPPD(Method):
     def __init__(self, options: FedPPD.Options) -> None:
         super().__init__(options)
         self.sgd = SGD(options.student_lr, 0.0, options.weight_decay)
+
+    def unfit(self, ground: Ground) -> str:
+        if self.options.teacher == "map" and ground.batchwise:
+            return "method.teacher: map, but BatchNorm statistics are those of the last teacher; take last"
+        return ""
 
     def init_server(self, server: Node) -> State:
         return {"theta": server.initial(), "w": server.initial("student")}

@@ -51,7 +51,7 @@ class FedSWAG(FedAvg):
 
     def start(self, c: Node, message: State) -> State:
         state = super().start(c, message)
-        if c.round == c.rounds:
+        if c.last:
             zeros = torch.zeros_like(state["theta"])
             state |= {"start": message["theta"].clone(), "sum": zeros, "squares": zeros.clone()}
             state["epochs"] = torch.zeros_like(c.n)
@@ -60,7 +60,7 @@ class FedSWAG(FedAvg):
 
     def phases(self, c: Node) -> Sequence[Phase]:
         local = c.local(self.step)
-        return [replace(local, epoch_end=self.collect) if c.round == c.rounds else local]
+        return [replace(local, epoch_end=self.collect) if c.last else local]
 
     def collect(self, c: Node) -> None:
         d = c["theta"] - c["start"]
@@ -71,12 +71,12 @@ class FedSWAG(FedAvg):
             c["D"].copy_(torch.cat([c["D"][1:], (d - c["sum"] / c["epochs"])[None]]))
 
     def finish(self, c: Node) -> State:
-        if c.round < c.rounds:
+        if not c.last:
             return super().finish(c)
         return {"moved": c["sum"] / c["epochs"], "squares": c["squares"] / c["epochs"], "D": c["D"]}
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        if server.round < server.rounds:
+        if not server.last:
             return super().aggregate(server, updates)
         q = shares(updates)
         moments = (weighted_mean(q, stacked(updates, name)) for name in ("moved", "squares"))
@@ -93,7 +93,7 @@ class FedSWAG(FedAvg):
         return update.q.sqrt() * torch.cat([D / max(len(D) - 1, 1) ** 0.5, apart[None]])
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
-        if server.round < server.rounds:
+        if "sigma" not in server.state:
             return super().server_predictors(server)
         theta, sigma = server["theta"], server["sigma"]
 

@@ -46,7 +46,8 @@ from bayesfed.methods.steps import SGD, Squares, ce_gradient, clip, gradient_and
 
 
 class FOLA(Method):
-    """The server holds mu and Omega; a client keeps nothing."""
+    """The server holds mu and Omega; a client keeps nothing. Scales and shifts of normalisation, which have no distribution,
+    are FedAvg's mean, and no prior pulls them."""
 
     name = "fola"
     label = "FOLA"
@@ -105,15 +106,19 @@ class FOLA(Method):
         """Return Omega = 0 for a vector like mu (P,)."""
         return torch.zeros_like(mu)
 
+    def message(self, server: Node, client: int) -> State:
+        return {"mu": server["mu"], "omega": server["omega"]}
+
     def start(self, c: Node, message: State) -> State:
         mu, omega = message["mu"], message["omega"]
+        prior = self.options.prior / (c.round if self.online and self.as_code else 1)
         return {
             "theta": mu.clone(),
             "mu": mu.clone(),
             "omega": omega.clone() if self.online and self.as_code else torch.zeros_like(omega),
             "omega_S": omega.clone(),
             "passes": torch.zeros_like(c.n),
-            "stiffness": self.options.prior / (c.round if self.online and self.as_code else 1) * omega,
+            "stiffness": c.weights(prior * omega, 0),
         }
 
     def gather(self, c: Learner, batch: Batch, squares: Tensor) -> None:
@@ -154,7 +159,7 @@ class FOLA(Method):
         pi = shares(updates)
         thetas = stacked(updates, "theta")
         omegas = stacked(updates, "omega")
-        mu, omega = self.average(pi, thetas, omegas)
+        mu, omega = self.combined(server, pi, thetas, omegas)
         server["mu"], server["omega"] = mu.to(thetas.dtype), omega.to(omegas.dtype)
         diagnostics = self.diagnostics(omega)
         if self.options.ridge:
@@ -164,11 +169,18 @@ class FOLA(Method):
                     "ridge to 0"
                 )
             diagnostics["precision_cosine"] = similarity(*omegas.double().flatten(1))
-            if server.round in (1, server.rounds):
+            if server.last or server.round == 1:
                 line = torch.linspace(0, 1, self.options.ridge, dtype=pi.dtype, device=pi.device)
-                points = [self.average(torch.stack([one, 1 - one]), thetas, omegas)[0] for one in line]
+                points = [self.combined(server, torch.stack([one, 1 - one]), thetas, omegas)[0] for one in line]
                 server["ridge"] = torch.stack(points).to(thetas.dtype)
         return diagnostics
+
+    def combined(self, server: Node, pi: Tensor, thetas: Tensor, omegas: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `average`, with FedAvg's mean for scales and shifts of normalisation."""
+        mu, omega = self.average(pi, thetas, omegas)
+        if server.scaling is not None:
+            mu = server.weights(mu, weighted_mean(pi, thetas))
+        return mu, omega
 
     def average(self, pi: Tensor, thetas: Tensor, omegas: Tensor) -> tuple[Tensor, Tensor]:
         """Return mu_S and Omega_S in float64, from weights (K,), and theta and Omega of each client."""
@@ -188,7 +200,7 @@ class FOLA(Method):
 
     def server_predictors(self, server: Node) -> Sequence[Predictor]:
         line: Sequence[Tensor] | Tensor = server.state.get("ridge", ())
-        line = line if len(line) and server.round in (1, server.rounds) else ()
+        line = line if len(line) and (server.last or server.round == 1) else ()
         ridge = [
             Predictor(
                 f"ridge {place / (len(line) - 1):g}", softmax_of("", server.model, point).log_probabilities, ("test",)

@@ -35,11 +35,15 @@ KINDS = ("FOLA", "FedAvg")
 
 
 class FOLAErrors(FOLAFull):
-    """The server holds, beside mu and Omega, FedAvg's model and from round `aggregated` on FOLA's of that round."""
+    """The server holds, beside mu and Omega, FedAvg's model and from round `aggregated` on FOLA's of that round.
+
+    What travels for the study alone is not counted: the bytes are FOLA's.
+    """
 
     name = "fola_errors"
     label = "FOLA's errors"
     revision = 1
+    free = ("average", "plain", "after", "hessian")
     logs: ClassVar = {
         **FOLAFull.logs,
         "AE": "aggregation error: half the squared distance of an aggregated model from the optimum, by its precisions",
@@ -72,7 +76,7 @@ class FOLAErrors(FOLAFull):
 
     def forgets(self, c: Node) -> bool:
         """Return whether this is the last round."""
-        return c.round == c.rounds
+        return c.last
 
     def beside(self, c: Node) -> bool:
         """Return whether clients train a model without a prior, too, in this round."""
@@ -80,7 +84,11 @@ class FOLAErrors(FOLAFull):
 
     def compares(self, server: Node) -> bool:
         """Return whether Omega* is there for the first time after this round."""
-        return server.round == server.rounds - (not self.at_optimum)
+        return server.last if self.at_optimum else server.round == server.rounds - 1
+
+    def message(self, server: Node, client: int) -> State:
+        beside = {"average": server["average"]} if server.round <= self.options.aggregated else {}
+        return super().message(server, client) | beside
 
     def start(self, c: Node, message: State) -> State:
         state = super().start(c, message)

@@ -118,7 +118,8 @@ class Method(metaclass=ByOptions):
     unaugmented: ClassVar[bool] = False
     # What `aggregate` gives to log, name to meaning, for the report; of a name of several words the first may stand for all.
     logs: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # Names in messages that need not travel, such as what a client could compute itself: not counted as communication.
+    # Names in messages that need not travel, such as what a client could compute itself, or what only a study looks at: not
+    # counted as communication.
     free: ClassVar[tuple[str, ...]] = ()
     # The server's predictor that a method is for, where that is not the average over weight samples beside it.
     predictive: ClassVar[str] = ""

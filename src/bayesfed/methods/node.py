@@ -116,7 +116,7 @@ class Learner:
         return torch.randn(like.shape, generator=self.generator, dtype=like.dtype, device=like.device)
 
     def weights(self, values: Tensor, normalisation: Tensor | float) -> Tensor:
-        """Return `values` (P,) where the model that travels has weights and biases, and `normalisation` where it has
+        """Return `values` (..., P) where the model that travels has weights and biases, and `normalisation` where it has
         the scales and shifts of batch normalisation and its like: what a Bayesian network has no distribution of.
         """
         return values if self.scaling is None else torch.where(self.scaling, normalisation, values)
@@ -151,7 +151,7 @@ class Node(Learner):
     counts from 1. `classes` are those of the node's task. `total` () is the number of all clients' training images.
     """
 
-    def __init__(self, *, client: int, clients: int, round_number: int, rounds: Callable[[], int], epochs: int,
+    def __init__(self, *, client: int, clients: int, round_number: int, rounds: Callable[..., int], epochs: int,
                  batches: int, n: Tensor, total: Tensor,
                  models: Mapping[str, Model], generator: torch.Generator,
                  initial: Callable[[str, int], Tensor], shared: int, shapes: Mapping[str, Sequence[tuple[int, ...]]],
@@ -181,8 +181,15 @@ class Node(Learner):
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that the run is to have. Who asks cannot go on where a shorter run has ended."""
+        """The number of rounds that the run is to have, however early `patience` ends it. Who asks cannot go on where a
+        shorter run has ended.
+        """
         return self._rounds()
+
+    @property
+    def last(self) -> bool:
+        """True in the run's last round, also where `patience` ends the run. Who asks is as one who asks for `rounds`."""
+        return self.round == self._rounds(ended=True)
 
     def accuracy(self, predictor: Predictor, on_test: bool = False) -> Tensor:
         """Measure accuracy () on the node's own training images, without augmentation; or, for a method that admits to
