@@ -261,7 +261,7 @@ def leaders() -> str:
             return told
         p = row[f"{name}_p"]  # empty where there is one seed
         chance = ", one seed" if not p else ", p > 0.05" if float(p) > 1 - LEVEL else ""
-        time = f"; {Decimal(row['time']):.1f} × its time" if row["time"] else ""
+        time = f"; {Decimal(row['time']):.1f} times its time" if row["time"] else ""
         return f"{told} (FedAvg: {Decimal(beside[name]):.{column.decimals}f}{chance}{time})"
 
     found = []

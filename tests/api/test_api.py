@@ -126,6 +126,7 @@ def test_runs_are_shown_as_they_are_written() -> None:
         (lambda: bf.methods.HBFL(temprature=1), "method.temprature: unknown key; did you mean 'temperature'"),
         (lambda: bf.Dirichlet(alpha=0, clients=10), "partition.alpha: 0.0 is out of range; it must be above 0"),
         (lambda: run(dataset="digit"), "dataset: no dataset is named 'digit'; did you mean 'digits'"),
+        (lambda: run(models={"global": "cnn1"}), "models: `model` has the run's networks; give the block `models` of a run file as `model`"),
         (lambda: run(rounds=0), "rounds: 0 is out of range; it must be at least 1"),
         (lambda: run(model="mpl"), "models.global: no model is named 'mpl'; did you mean 'mlp'"),
         (lambda: run(sed=1), "sed: unknown key; did you mean 'seed'"),

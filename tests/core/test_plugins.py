@@ -204,6 +204,19 @@ def test_a_changed_source_is_another_run(put: Put, name: str, old: str, new: str
     assert {method for method in before if key(method={"name": method}) != before[method]} == changes
 
 
+def test_the_preparation_of_ood_images_is_in_the_key(put: Put) -> None:
+    ood = {
+        "dataset": "digits",
+        "method": {"name": "fedavg"},
+        "models": {"global": "mlp"},
+        "tasks": {"foreign": ["drawn"]},
+    }
+    before = key(**ood)
+    assert "preparations/halved" in run_file.resolve(run(**ood)).own_plugins
+    put("preparations/halved.py", PREPARATION.replace("::2, ::2", "1::2, ::2"))
+    assert key(**ood) != before
+
+
 def test_changed_images_are_another_run(put: Put) -> None:
     before = key()
     images = drawn(60, 0)
@@ -404,6 +417,24 @@ def test_a_plan_is_made_anew_for_a_changed_part(put: Put) -> None:
     assert len(seen) == 7
     code = "import sys; from bayesfed.plan import plan; plan.content_hash({'papers': ['mine'], 'plugins': 'my_plugins'}); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_linked_folders_among_plugins_are_seen(put: Put) -> None:
+    Path("realm").mkdir()
+    for kind, name in (("methods", "pack"), ("datasets", "far")):
+        Path("my_plugins", kind, name).symlink_to(Path("realm", name).resolve())
+    put("../realm/pack/__init__.py", METHOD.replace('"sign"', '"pack"'))
+    put("../realm/far/dataset.yaml", {"title": "Far"})
+    Path("realm/pack/round").symlink_to(Path("my_plugins").resolve())
+    config = plan.read_mapping(Path("config.yaml"))
+    assert run_file.resolve(run(method={"name": "pack"})).options.step == 0.01
+    seen = {plan.content_hash(config)}
+    put("../realm/pack/__init__.py", METHOD.replace('"sign"', '"pack"').replace("0.01", "0.02"))
+    assert run_file.resolve(run(method={"name": "pack"})).options.step == 0.02
+    seen.add(plan.content_hash(config))
+    put("../realm/far/dataset.yaml", {"title": "Further"})
+    seen.add(plan.content_hash(config))
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Fetching: mirror and download, verification, canonical order, nothing half-done."""
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import http.server
 import io
 import json
+import os
 import pickle
 import random
 import tarfile
@@ -198,6 +200,27 @@ def test_fetched_data_are_left_alone_and_damaged_ones_replaced(mirror, tmp_path)
     damage(folder / "train.npz", 5000)
     fetch("toy-idx", tmp_path / "data", mirror)
     store.load("toy-idx", tmp_path / "data")
+
+
+def test_a_linked_folder_gets_its_files_on_its_own_disk(mirror, tmp_path, monkeypatch):
+    data, far = tmp_path / "data", tmp_path / "disk/far"
+    data.mkdir()
+    (data / "toy-idx").symlink_to(far)
+    with pytest.raises(InputError, match=r"data/toy-idx: this link leads to .*disk/far, which is no folder; make that"):
+        fetch("toy-idx", data, mirror)
+    far.mkdir(parents=True)
+    replace = os.replace
+
+    def on_one_disk(old, new):
+        if (tmp_path / "disk" in Path(old).resolve().parents) != (tmp_path / "disk" in Path(new).resolve().parents):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", on_one_disk)
+    fetch("toy-idx", data, mirror)
+    store.load("toy-idx", data)
+    assert tree(far) == ["dataset.json", "test.npz", "train.npz"]
+    assert tree(far.parent) == ["far", "far/dataset.json", "far/test.npz", "far/train.npz"]
 
 
 # Loading

@@ -119,6 +119,33 @@ def test_a_wrong_scheme_is_refused_in_one_line(put: Put, old: str, new: str, mes
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("offsets", ["[3, 9, 400]", "[0, 300, 200]", "[0, 9, 390]", "[-400, 9, 400]"])
+@pytest.mark.parametrize("scheme", ["", "\n    in_common = True"])
+def test_wrong_offsets_are_refused(put: Put, offsets: str, scheme: str) -> None:
+    """They would give a client no images, or leave some out."""
+    wrong = f"Partition(images, np.array({offsets}), images[:0], np.zeros(3, np.int64))"
+    text = HALVING.replace("import Scheme, ", "import Partition, Scheme, ").replace("images, cuts", "images[:0], [0]")
+    text = text.replace('name = "halving"', f'name = "halving"{scheme}')
+    put(text.replace("of_training_images(np.split(images[:0], [0]))", wrong))
+    with pytest.raises(InputError, match="'halving': its offsets must go from 0 to 400 and never fall, found "):
+        divide(*LABELS, spec_of(scheme="halving", clients=2, min_train=0), 0)
+
+
+def test_texts_and_lists_make_names_of_files(put: Put) -> None:
+    """A text that is no name, and a label that is longer than a file's name may be, become digests."""
+    more = 'word: str = "plain"\n    words: tuple[str, ...] = ()\n    factor: float'
+    put(HALVING.replace("factor: float", more, 1))
+
+    def label(**keys: Any) -> str:
+        return spec_of(scheme="halving", **keys).label
+
+    assert label(words=["a.b", "c_d"]) == "halving-clients~10-word~plain-words~a.b+c_d-factor~0.5-min_test~0"
+    labels = [label(word=word) for word in ("../up", "a/b", "a b", "x" * 300, "y" * 300)]
+    labels += [label(words=words) for words in (["a/b", "c"], ["word"] * 99)]
+    assert len(set(labels)) == len(labels)
+    assert all(re.fullmatch(r"halving[\w.+~-]{1,143}", one) for one in labels)
+
+
 def test_a_pooled_scheme_sets_no_images_aside(put: Put) -> None:
     """A run would have lost them: its splits are what clients hold."""
     pooled = HALVING.replace('name = "halving"', 'name = "halving"\n    pooled = True')

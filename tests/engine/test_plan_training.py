@@ -92,7 +92,10 @@ def test_it_trains_what_is_open_with_the_training_path_alone(run: Run, tmp_path:
     done = finished(train(plan, digits_dir, "--jobs", "2"), 300, env=os.environ | {"PYTHONPATH": path})
     told = done.stderr.splitlines()
     assert done.returncode == 2, done.stderr
-    assert told[0] == f"cifar10 is not in {digits_dir}: 1 runs are skipped; `bayesfed fetch cifar10`"
+    assert (
+        told[0]
+        == f"cifar10 is not in {digits_dir}: 1 runs are skipped; run `bayesfed fetch cifar10 --data {digits_dir}`"
+    )
     assert told[-1].startswith(
         f"bayesfed: 2 finished, 0 stopped with a checkpoint, 1 failed ({wrong.name}: {wrong.run_file}: "
     )
@@ -183,6 +186,21 @@ def test_the_time_may_be_over_before_a_worker_is_there(run: Run, tmp_path: Path,
 def test_the_most_valuable_is_trained_first(play: Play, tmp_path: Path) -> None:
     assert play(c="finish", a="finish", b="finish").finished == 3
     assert order(tmp_path) == ["c", "a", "b"]
+
+
+def test_a_plan_of_which_nothing_can_be_trained_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the commands that fetch what is missing."""
+    plan = plans.write(tmp_path, [{"key": name, "folder": name, "datasets": [name]} for name in ("far", "mnist")])
+    for name in ("far", "mnist"):
+        files.write_text(tmp_path / f"plan/runs/{name}.yaml", "plugins: my plugins")
+    data = tmp_path / "data"
+    assert cli.main(["train", "--plan", str(plan), "--data", str(data)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"far is not in {data}: 1 runs are skipped; run `bayesfed fetch far --plugins 'my plugins' --data {data}`",
+        f"mnist is not in {data}: 1 runs are skipped; run `bayesfed fetch mnist --data {data}`",
+        "bayesfed: nothing was trained, datasets are missing, see above: 0 finished, 0 stopped with a checkpoint, 0 failed, "
+        "2 still open",
+    ]
 
 
 def test_one_that_fails_leaves_the_others_alone(play: Play, tmp_path: Path) -> None:

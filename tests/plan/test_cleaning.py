@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers import plans
 
 from bayesfed import cli
 from bayesfed.core import files
@@ -76,6 +77,20 @@ def test_a_current_plan_stays(
     assert there(results) == LEFT | PLAN
     assert cli.main(["clean", "one", "--yes"]) == 0
     assert capsys.readouterr().out.endswith("4 files deleted\nNothing to delete\n")
+
+
+def test_the_log_of_a_job_stays_while_one_of_its_runs_is_open(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be the only one that says why that run failed."""
+    monkeypatch.setattr(plan, "current", lambda config, folder: {"runs": []})
+    runs = [{"key": str(seed), "folder": f"d/fedavg/seed~{seed}-{seed + 1}"} for seed in (0, 1)]
+    plans.write(results, runs, [[run["folder"] for run in runs]])
+    assert cli.main(["clean", "one", "--yes"]) == 0
+    assert there(results) == LEFT | PLAN | {"logs/train/d/fedavg/seed~0-1.log"}
+    files.write_text(results / "runs/d/fedavg/seed~1-2/summary.json", "{}")
+    assert cli.main(["clean", "one", "--yes"]) == 0
+    assert not {name for name in there(results) if name.startswith("logs/train")}
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

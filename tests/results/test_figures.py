@@ -157,7 +157,9 @@ def test_a_logarithmic_axis_has_plain_numbers(lab, stored):
 def test_the_small_print_has_no_local_epochs_where_a_round_is_so_many_mini_batches(lab, stored, epochs, told):
     stored(lab.cell("heterogeneous", "HBFL", local_epochs=epochs), [0.1, 0.2], [[0.5]])
     study = study_of(lab)
-    assert f"{told}, the paper's budget." in figures.footnote(study, figures.content(study, lab.spec["figures"]["figure4"]))
+    assert f"{told}, the paper's budget." in figures.footnote(
+        study, figures.content(study, lab.spec["figures"]["figure4"])
+    )
 
 
 def test_the_small_print_tells_budget_data_and_missing_runs(lab, stored):

@@ -1,5 +1,6 @@
 """`bayesfed status`: the state of a plan's runs by what lies in their folders."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from helpers.lab import finish
 
 from bayesfed import cli
 from bayesfed.core import files
-from bayesfed.runs import planned
+from bayesfed.runs import planned, status
 
 LOG = "fedavg on digits: round 0 of 20 done\nround 4/20  accuracy 0.6100  7 s\nround 5/20  accuracy 0.6250  9 s\n"
 
@@ -86,6 +87,23 @@ def test_a_job_of_several_runs_has_one_log(
     told = capsys.readouterr().out.splitlines()
     assert told[2].split() == ["all", "1", "0", "1", "0", "1", "2.0"]
     assert told[-1] == "failed begun: results/small/plan/runs/begun.yaml: method 'mine': no"
+
+
+def test_the_latest_log_that_names_a_run_decides(home: Path) -> None:
+    """Of a run that failed in a job and was stopped by itself later, or the other way round."""
+    plans.write(home, [{"folder": name, "key": name} for name in ("begun", "waiting")], [["begun", "waiting"]])
+    own, of_job = (home / f"logs/train/{name}.log" for name in ("begun", "waiting"))
+    failed = "bayesfed: plan/runs/begun.yaml: method 'mine': no\nbayesfed: 1 of 2 runs failed: begun\n"
+    stopped = "bayesfed: stopped by a signal after round 3 of 20; run it again\n"
+    for texts, state in (
+        (((of_job, failed), (own, stopped)), "stopped"),
+        (((own, stopped), (of_job, failed)), "failed"),
+    ):
+        for second, (log, text) in enumerate(texts):
+            files.write_text(log, text)
+            os.utime(log, (second, second))
+        run = next(run for run in planned.read(home / "plan/plan.json") if run.name == "begun")
+        assert status.state_of(run) == state
 
 
 def test_a_damaged_record_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

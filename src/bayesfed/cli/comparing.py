@@ -47,7 +47,9 @@ def add(commands: Commands) -> None:
         "--alpha", type=float, metavar="A", help="its Dirichlet alpha; default: 0.1, none with --partition"
     )
     sub.add_argument("--clients", type=int, metavar="N", help="its number of clients; default: 10")
-    sub.add_argument("--model", metavar="NAME", help="its network; default: that of the dataset's ground, where it has one")
+    sub.add_argument(
+        "--model", metavar="NAME", help="its network; default: that of the dataset's ground, where it has one"
+    )
     sub.add_argument("--rounds", type=int, metavar="N", help="its number of rounds; default: 50")
     sub.add_argument("--cores", default="all", metavar="N", help="number of cores; default: all")
     sub.add_argument("--gpus", type=int, metavar="N", help="number of runs on GPUs at once; default: by the cores")

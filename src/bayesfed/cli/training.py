@@ -6,7 +6,8 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.cli import arguments
@@ -14,6 +15,7 @@ from bayesfed.cli.arguments import Commands, path
 from bayesfed.core.errors import InputError
 
 if TYPE_CHECKING:
+    from bayesfed.engine.plan_training import Training
     from bayesfed.engine.training import Place
     from bayesfed.runs.spec import Run
 
@@ -143,8 +145,8 @@ def train_plan(args: argparse.Namespace) -> None:
 
     until = math.inf if args.until is None else time.monotonic() + 60 * args.until
     training = Training(planned.read(args.plan), args.jobs or 1, how(args), until)
-    for name, count in training.missing.items():
-        print(f"{name} is not in {args.data}: {count} runs are skipped; `bayesfed fetch {name}`", file=sys.stderr)
+    for line in skipped(training, args.data):
+        print(line, file=sys.stderr)
     training.train()
     told = training.told()
     if training.heard:
@@ -152,7 +154,20 @@ def train_plan(args: argparse.Namespace) -> None:
     if not training.jobs:
         sys.exit(f"bayesfed: no worker process is left, see above: {told}")
     end([outcome.code for outcome in training.failed.values()], told)
+    if training.missing and not training.finished and not training.stopped:
+        raise InputError(f"nothing was trained, datasets are missing, see above: {told}")
     print(told, file=sys.stderr)
+
+
+def skipped(training: Training, data: Path) -> Iterator[str]:
+    """Tell of each dataset that is not in the data folder how many runs lack it, and the command that fetches it."""
+    from bayesfed.core import files
+    from bayesfed.data.catalogue import how_to_fetch
+
+    for name, count in training.missing.items():
+        run = next(run for run in training.open if name in run.datasets)
+        own = files.read_yaml(run.run_file).get("plugins")
+        yield f"{name} is not in {data}: {count} runs are skipped; {how_to_fetch(name, data, own)}"
 
 
 def end(codes: Collection[int], text: str) -> None:

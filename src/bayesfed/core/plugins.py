@@ -304,8 +304,11 @@ def is_library(path: Path) -> bool:
 
 
 def own_files(folder: Path | None) -> list[Path]:
-    """Return the files of a folder that plugins and papers are read from."""
-    return [path for kind in (*KINDS, PAPERS) for path in files_in(folder / kind)] if folder else []
+    """Return the files of a folder that plugins and papers are read from, those of plugins that are linked folders too."""
+    kinds = [folder / kind for kind in (*KINDS, PAPERS)] if folder else []
+    # `files_in` follows no link below its folder, and so never goes round in a loop.
+    linked = [path for kind in kinds for path in sorted(kind.glob("[!.]*")) if path.is_symlink() and path.is_dir()]
+    return [path for place in (*kinds, *linked) for path in files_in(place)]
 
 
 def lies_in_folder(name: str) -> bool:

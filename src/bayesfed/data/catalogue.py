@@ -27,13 +27,12 @@ def source(name: str) -> Source:
     return found
 
 
-def how_to_fetch(name: str, data: Path) -> str:
-    """Return the command that fetches a dataset into the folder `data`, with the plugins folder if it is one of those."""
-    own = (
-        ""
-        if name in SOURCES or plugins.in_use.folder is None
-        else f" --plugins {shlex.quote(str(plugins.in_use.folder))}"
-    )
+def how_to_fetch(name: str, data: Path, folder: object = None) -> str:
+    """Return the command that fetches a dataset into the folder `data`, with the plugins folder if it is one of those: the
+    one in use, unless another is given.
+    """
+    folder = folder or plugins.in_use.folder
+    own = "" if name in SOURCES or folder is None else f" --plugins {shlex.quote(str(folder))}"
     place = "" if data == plugins.DATA else f" --data {shlex.quote(str(data))}"
     return f"run `bayesfed fetch {name}{own}{place}`"
 

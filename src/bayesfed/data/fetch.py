@@ -46,7 +46,7 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
     mirror = Path(given) if (given := mirror or os.environ.get("BAYESFED_MIRROR")) else None
     if _is_sound(wanted, data_dir, mirror):
         return folder
-    with _scratch(data_dir, name) as scratch:
+    with _scratch(folder) as scratch:
         if _is_sound(wanted, data_dir, mirror):  # by whoever held it
             return folder
         noted: dict[str, object] = {}
@@ -81,10 +81,18 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
 
 
 @contextmanager
-def _scratch(data_dir: Path, name: str) -> Iterator[Path]:
-    """Yield a folder to work in, held by one process at a time; what a killed one left is removed first."""
-    scratch = data_dir / f".{name}.scratch"
-    with files.locked(data_dir / f".{name}.lock", f"{data_dir / name}: another process fetches this"):
+def _scratch(folder: Path) -> Iterator[Path]:
+    """Yield a folder to work in, held by one process at a time; what a killed one left is removed first.
+
+    It is on the disk of the dataset's folder, even if that is a link: files are moved there.
+    """
+    place = folder.resolve()
+    if folder.is_symlink() and not place.is_dir():
+        raise InputError(
+            f"{folder}: this link leads to {place}, which is no folder; make that folder, or remove the link"
+        )
+    scratch = place.with_name(f".{place.name}.scratch")
+    with files.locked(place.with_name(f".{place.name}.lock"), f"{folder}: another process fetches this"):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         try:

@@ -58,7 +58,7 @@ def value_of(text: str, whole: str) -> Any:
     """Return what a value would be in YAML, and 1e-4, which YAML takes for text, as a number."""
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError):  # 2026-13-45
         raise InputError(f"{whole}: '{text}' is no value; give a number or a word") from None
     if isinstance(found, str):
         with contextlib.suppress(ValueError):

@@ -10,6 +10,7 @@ from pathlib import Path
 from bayesfed.core import files
 from bayesfed.core.errors import InputError, nearest
 from bayesfed.plan import plan as planning
+from bayesfed.runs import planned
 from bayesfed.runs.run_folder import CLIENTS, SUMMARY
 
 RESULTS = Path("results")
@@ -31,7 +32,7 @@ def found(folder: Path) -> Mapping[str, list[Path]]:
     kinds = {
         "checkpoints of finished runs": [*checkpoints(folder)],
         "client states of finished runs": [*client_states(folder)],
-        "logs of finished runs": [*of_finished(folder, "logs/train", ".log")],
+        "logs of finished runs": [*logs(folder)],
         "files of an old plan": old_plan(folder / "plan"),
     }
     return {kind: paths for kind, paths in kinds.items() if paths}
@@ -49,6 +50,17 @@ def client_states(folder: Path) -> Iterator[Path]:
     """Yield the files with client states beside those checkpoints."""
     for path in checkpoints(folder):
         yield from sorted(path.with_suffix(CLIENTS).glob("*"))
+
+
+def logs(folder: Path) -> Iterator[Path]:
+    """Yield the logs of finished runs, except those of jobs with an open run: they may say why it failed."""
+    plan = folder / "plan" / "plan.json"
+    try:
+        runs = planned.read(plan) if plan.exists() else []
+    except InputError:  # of another version
+        runs = []
+    needed = {log for run in runs if not run.finished for log in run.shared}
+    yield from (path for path in of_finished(folder, "logs/train", ".log") if path not in needed)
 
 
 def delete(paths: list[Path]) -> None:

@@ -128,7 +128,17 @@ def answer(of: claims.Tested, rows: Sequence[Mapping[str, str]], known: Publishe
     told += f"; {total.precision}" if " against " in total.precision else ""
     apart = any(flag.startswith(verdicts.OFF_PROTOCOL) for flag in total.flags)
     return Answer(
-        claim["claim"], claim["by"], kind, mark, total.verdict, total.told, told, mean, lines, bool(lines) or diverged, apart
+        claim["claim"],
+        claim["by"],
+        kind,
+        mark,
+        total.verdict,
+        total.told,
+        told,
+        mean,
+        lines,
+        bool(lines) or diverged,
+        apart,
     )
 
 

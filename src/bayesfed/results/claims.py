@@ -64,10 +64,11 @@ class Outcome:
     `holds`, `ties`, `of`: in how many seeds of cells it holds, ties, and could be tested; `planned`: would be with all
     that is planned.
 
-    `difference` is the mean over the tested seeds that have a finite one, in points of a percentage, or as else the metric is shown, "" without
-    any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus at the largest; for `smaller
-    gain` on `dataset` minus on the other. `flags`: what limits the verdict. `used`, `budget`, `precision` are of the
-    runs; `of_rounds`: of which rounds the compared values are, where not of the runs' last.
+    `difference` is the mean over the tested seeds that have a finite one, in points of a percentage, or as else the
+    metric is shown, "" without any: method minus `than`; for `falls` and `rises` at the smallest value of `along` minus
+    at the largest; for `smaller gain` on `dataset` minus on the other. `flags`: what limits the verdict. `used`,
+    `budget`, `precision` are of the runs; `of_rounds`: of which rounds the compared values are, where not of the runs'
+    last.
     """
 
     holds: int

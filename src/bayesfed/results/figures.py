@@ -6,7 +6,7 @@
 import itertools
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +38,8 @@ COLOURS = len(PALETTE)
 class Content:
     """The content of a figure: its curves (percent, long form), their names in order, its panels, and all its records.
 
-    `drawn`: the runs that curves are of. `left_out`: the finished ones that are not drawn, since fewer curves of their panel have their seed than another.
+    `drawn`: the runs that curves are of. `left_out`: the finished ones that are not drawn, since fewer curves of their panel
+    have their seed than another.
     """
 
     curves: pd.DataFrame

@@ -46,6 +46,8 @@ class Run:
         data: AnyPath = plugins.DATA,
         **more: Any,
     ) -> None:
+        if "models" in more:
+            raise InputError("models: `model` has the run's networks; give the block `models` of a run file as `model`")
         if local_epochs is None:
             local_epochs = 0 if more.get("local_batches") else EPOCHS
         self.given = {"dataset": dataset, "partition": partition, "method": method, "model": model, "rounds": rounds,

@@ -55,16 +55,17 @@ class PlannedRun:
     def failure(self) -> str:
         """Return what its training ended with; "" for a run that did not fail, or was stopped.
 
-        The log of a job of several runs has a line for each that failed, and then their number.
+        The log of a job of several runs has a line for each that failed, and then their number. The latest log that says how
+        it ended decides.
         """
-        for log in (self.log, *self.shared):
-            if log.exists():
-                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                named = [line for line in lines if f"{self.run_file.name}: " in line]
-                alone = lines[-1:] if log == self.log and not COUNT.search("".join(lines[-1:])) else []
-                for line in (named or alone)[-1:]:
-                    if line.startswith(SAYS) and "stopped " not in line:
-                        return line.removeprefix(SAYS)
+        logs = [log for log in (self.log, *self.shared) if log.exists()]
+        for log in sorted(logs, key=lambda log: log.stat().st_mtime_ns, reverse=True):
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            named = [line for line in lines if f"{self.run_file.name}: " in line]
+            alone = lines[-1:] if log == self.log and not COUNT.search("".join(lines[-1:])) else []
+            for line in (named or alone)[-1:]:
+                if line.startswith(SAYS):
+                    return "" if "stopped " in line else line.removeprefix(SAYS)
         return ""
 
 

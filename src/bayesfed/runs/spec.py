@@ -181,7 +181,8 @@ class Run:
         named += [(models.registry, name) for name in networks]
         named += [(schemes.registry, self.partition.name)]
         named += [(catalogue.registry, name) for name in self.all_datasets]
-        named += [(prepare.registry, one.prepare) for one in self.sources]
+        shown = (*self.sources, *map(source, self.tasks.foreign))
+        named += [(prepare.registry, one.prepare) for one in shown]
         return {f"{registry.kind}/{name}": registry.plugin(name, "run") for registry, name in named}
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 USUAL = "dirichlet_class_shared"  # the scheme of a run file that names none
 Indices = NDArray[np.int64]
 NO_IMAGES: Indices = np.zeros(0, np.int64)
+LONGEST = 150  # bytes of a label; a file's name has at most 255, with seed and digests
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,17 @@ class Scheme(ABC):
 
     @property
     def label(self) -> str:
-        """Part of a file name for the scheme: `dirichlet_class_shared-alpha~0.05-clients~10`."""
+        """Part of a file name for the scheme: `dirichlet_class_shared-alpha~0.05-clients~10`.
+
+        A long one has a digest in place of the options.
+        """
         least = {key: getattr(self, key) for key in ("min_train", "min_test")}
         unusual = {key: value for key, value in least.items() if value != getattr(Scheme, key)}
         own = self.own_options
         alpha = {"alpha": own.pop("alpha")} if "alpha" in own else {}
         values = alpha | {"clients": self.clients} | own | unusual
-        return "-".join([self.name, *(f"{key}~{in_name(value)}" for key, value in values.items())])
+        whole = "-".join([self.name, *(f"{key}~{in_name(value)}" for key, value in values.items())])
+        return whole if len(whole.encode()) <= LONGEST else f"{self.name}-{short_digest(whole)}"
 
     def check_data(self, source: Source) -> None:
         """Raise InputError for a dataset that the scheme cannot deal, before it is loaded."""
@@ -157,10 +164,16 @@ COMMON = tuple(one.name for one in fields(Scheme))  # options that every scheme 
 
 
 def in_name(value: Any) -> str:
-    """Write an option's value as a part of a file's name."""
+    """Write an option's value as a part of a file's name: by a digest where it has other characters than names may have."""
     if isinstance(value, tuple):
         return "+".join(map(in_name, value))
-    return format(value, "g") if isinstance(value, float) else str(value)
+    text = format(value, "g") if isinstance(value, float) else str(value)
+    return text if re.fullmatch(r"[\w.+-]*", text) else short_digest(text)
+
+
+def short_digest(text: str) -> str:
+    """Return 12 hex digits over a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def of_training_images(hands: list[Indices], server: Indices = NO_IMAGES, scheme: Scheme | None = None) -> Partition:

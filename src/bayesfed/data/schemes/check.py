@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,10 @@ def wrongly_dealt(found: Any, scheme: Scheme, train: int, test: int) -> str:
     for count, indices, offsets, aside in splits:
         if len(offsets) != scheme.clients + 1:
             return f"it deals to {len(offsets) - 1} clients of {scheme.clients}"
+        if offsets[0] != 0 or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
+            return (
+                f"its offsets must go from 0 to {len(indices)} and never fall, found {reprlib.repr(offsets.tolist())}"
+            )
         if not once(np.split(indices, offsets[1:-1]), aside, count, scheme):
             return "it does not deal each image once"
     return ""
