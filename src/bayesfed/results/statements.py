@@ -19,7 +19,7 @@ PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passe
 """The words on a leader's cost."""
 UNSURE = 0.25  # of a ratio of times: other work on the machine changes them by a fifth
 ONE_SEED = "With one seed a difference cannot be told from chance."
-FEW, MANY = 3, 8  # names at most, where more are counted
+FEW, MANY = 3, 8  # names at most, where more are counted; those of who is better are more
 
 
 def by_side(comparisons: Sequence[Comparison]) -> dict[str, list[str]]:
@@ -110,9 +110,9 @@ def gains(comparison: Comparison) -> list[str]:
         for twin in [method for method in signs if method.endswith(PLAIN)]:
             del signs[twin]  # `parts` says what tells it from the whole method
     known = {words: signs for words, signs in every.items() if any(signs.values())}
-    better = {words: grouped(signs, 1, names) for words, signs in known.items()}
+    better = {words: grouped(signs, 1, names, MANY) for words, signs in known.items()}
     worse = {
-        words: grouped({method: on for method, on in signs.items() if 1 not in on.values()}, -1, names)
+        words: grouped({method: on for method, on in signs.items() if 1 not in on.values()}, -1, names, FEW)
         for words, signs in known.items()
     }
     found = []
@@ -125,15 +125,17 @@ def gains(comparison: Comparison) -> list[str]:
     return found
 
 
-def grouped(signs: Mapping[str, Mapping[str, int]], sign: int, grounds: Sequence[str]) -> str:
-    """Write the methods that have a sign on some of the grounds, and on which; those that have it on more come first."""
+def grouped(signs: Mapping[str, Mapping[str, int]], sign: int, grounds: Sequence[str], most: int) -> str:
+    """Write the methods that have a sign on some of the grounds, by name or of more than `most` their number, and on which;
+    those that have it on more come first.
+    """
     groups: dict[tuple[int, int, str], list[str]] = {}
     for method, on in signs.items():
         have, turned = ([name for name in grounds if on.get(name) == one] for one in (sign, -sign))
         if have:
             where = places(have, grounds) + (f"; worse: {places(turned, grounds)}" if turned else "")
             groups.setdefault((-len(have), len(turned), where), []).append(method)
-    named = {key: listed(found) if len(found) <= MANY else f"{len(found)} methods" for key, found in groups.items()}
+    named = {key: listed(found) if len(found) <= most else f"{len(found)} methods" for key, found in groups.items()}
     return ", ".join(f"{named[key]} ({key[-1]})" for key in sorted(groups))
 
 
