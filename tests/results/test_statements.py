@@ -55,6 +55,8 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     assert told.endswith(" on 4 of 5 grounds.")
     seldom = of(tmp_path / "i", one={"FedAvg": good, "A": good, "B": bad, "C": bad, "Once": [0.9]})
     assert statements.leads(seldom)[0].startswith("No method leads in accuracy (Once has the best mean, ")
+    one_seed = of(tmp_path / "j", one={"FedAvg": [0.8], "Mine": [0.9]})
+    assert not one_seed.compared["accuracy"][0].is_near("FedAvg")
 
 
 def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:

@@ -97,11 +97,12 @@ class Compared:
         return choose(self.means, key=self.means.__getitem__, default="")
 
     def is_near(self, method: str) -> bool:
-        """Return True if the interval of a method's difference to the best has zero in it, or there is none of one seed,
-        and none of its seeds fails: a seed that does makes the interval wide.
+        """Return True if the interval of a method's difference to the best has zero in it, and none of its seeds fails: a
+        seed that does makes the interval wide. Of a single seed in common there is no interval, and it counts as one with
+        zero in it, unless all methods have one seed: then nothing is marked.
         """
-        apart = self.difference(method, self.best)
-        open_ = apart is not None and apart.sign(self.column.rising) == 0
+        apart, several = self.difference(method, self.best), any(len(one) > 1 for one in self.values.values())
+        open_ = apart is not None and several and apart.sign(self.column.rising) == 0
         return open_ and method not in self.ground.failing[self.side]
 
     @cached_property
