@@ -116,6 +116,28 @@ def test_the_base_step_leaves_the_head_alone(mapping: Make, data_dir: Path) -> N
     assert moved == {"base", "base.momentum"}
 
 
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("model", ["lenet5", "mlp", "smooth"])
+def test_the_base_moves_by_the_mean_over_draws_of_the_head(model: str, mapping: Make, data_dir: Path) -> None:
+    """Against autograd through a pass for each draw, of a chain with and without convolutions and of a module."""
+    of = federation(mapping({"name": "pfedvem", "draws": 3}, models={"global": model}), data_dir)
+    c = of.node(0, 2, 1)
+    d = len(of.method.parts(c)[1])  # type: ignore[attr-defined]
+    c = begun(of, torch.linspace(-1, 1, d).double(), torch.linspace(0.1, 1, d).double(), torch.zeros(d).double())
+    images, labels = of.own_images(0)
+    base = c["base"].clone().requires_grad_()
+    c.generator.manual_seed(5)
+    draws = [c["mu"] + F.softplus(c["s"]) * c.noise(c["mu"]) for _ in range(3)]
+    loss = torch.zeros((), dtype=torch.float64)
+    for head in draws:
+        logits = of.networks[0]["global"].logits(torch.cat([base, head]), images[:8], {}, torch.Generator())
+        loss = loss + F.cross_entropy(logits, labels[:8]) / 3
+    loss.backward()
+    c.generator.manual_seed(5)
+    of.method.step(c.learner(), Batch(images[:8], labels[:8]))
+    torch.testing.assert_close(c["base"], base.detach() - 1e-3 * base.grad, rtol=1e-11, atol=1e-13)
+
+
 def sent() -> list[Update]:
     """Of three clients, of which the second has a head that is sure."""
     values = [(0.2, 1.0, 1.0, 4.0), (0.3, 2.0, -2.0, 0.5), (0.5, 4.0, 3.0, 2.0)]

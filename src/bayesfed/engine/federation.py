@@ -20,8 +20,9 @@ from bayesfed.data import store
 from bayesfed.data.augment import Features, Images, on_device
 from bayesfed.data.schemes import Partition
 from bayesfed.engine.device import Compute
+from bayesfed.engine.node_model import NodeModel
 from bayesfed.engine.shards import held_out, images_for_server, mislabelled, placed, relabelled, round_half_up
-from bayesfed.methods.node import GLOBAL, LOCAL, RATE, Learner, Model, Node, State
+from bayesfed.methods.node import GLOBAL, LOCAL, RATE, Node, State
 from bayesfed.methods.predictors import Predictor
 from bayesfed.metrics.classification import accuracy
 from bayesfed.metrics.detection import RESAMPLINGS
@@ -189,6 +190,7 @@ class Federation:
             if not (client == SERVER and (name == LOCAL or (name == GLOBAL and self.run.shares_convolutions)))
         ]
 
+        whose = "the server" if client == SERVER else f"client {client}"
         node = Node(
             client=client,
             clients=self.clients,
@@ -198,7 +200,7 @@ class Federation:
             batches=self.run.budget.local_batches,
             n=self.n[client],
             total=self.n[:-1].sum(),
-            models={name: self.model(networks[name], prefix(name), client) for name in here},
+            models={name: NodeModel(self, networks[name], prefix(name), whose) for name in here},
             generator=torch.Generator(compute.device),
             initial=initial,
             shapes={name: network.shapes for name, network in networks.items()},
@@ -217,32 +219,6 @@ class Federation:
         """Tell a method the planned rounds, or those there are if `patience` has `ended` the run; note that it asked."""
         self.rounds_asked = True
         return self.rounds if ended else self.run.budget.rounds
-
-    def model(self, network: AnyNetwork, prefix: str, client: int) -> Model:
-        """Return a client's network with the run's precision around it: logits in the dtype of the states.
-
-        Its statistics are those of the learner's state. Raises InputError for parameters of another shape than its
-        own.
-        """
-        dtype, shape = self.compute.dtype, (network.parameters,)
-
-        def logits(c: Learner, theta: Tensor, x: Tensor, *, dropout: bool = False) -> Tensor:
-            # An ensemble goes through many networks for one batch; what is recorded for a GPU must not end midway.
-            if not torch.is_grad_enabled() and (theta.is_cpu or not torch.cuda.is_current_stream_capturing()):
-                self.check()
-            if theta.shape != shape:
-                same = [name for name, one in c.state.items() if one.data_ptr() == theta.data_ptr()]
-                whose = "the server" if client == SERVER else f"client {client}"
-                what = f"{whose}'s '{same[0]}' has the shape" if same else f"{whose} has parameters of the shape"
-                raise InputError(
-                    f"method '{self.method.name}': {what} {tuple(theta.shape)}; expected {shape}, as model '{network.name}' has"
-                )
-            training = theta.requires_grad and torch.is_grad_enabled()
-            self.passes.multiply_adds += len(x) * (network.training_operations if training else network.operations)
-            statistics = {name: c.state[prefix + name] for name in network.statistics}
-            return network.logits(theta, x, statistics, c.generator, dropout).to(dtype)
-
-        return logits
 
     def scaling(self, network: AnyNetwork) -> Tensor | None:
         """Return which parameters of a network scale and shift what it normalises, (P,) bool; None where none does."""

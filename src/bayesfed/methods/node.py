@@ -90,6 +90,13 @@ class Learner:
         with torch.no_grad():
             return self.models[GLOBAL](self, theta, x, dropout=True)
 
+    def last_inputs(self, theta: Tensor, x: Tensor) -> Tensor | None:
+        """Return what the last layer of `model` is given in evaluation (B, width), in the states' dtype; None of a module,
+        whose layers are not known.
+        """
+        with torch.no_grad():
+            return self.models[GLOBAL].last_inputs(self, theta, x)
+
     def local_model(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return logits (B, classes) of the client's own model; see `model`."""
         return self.models[LOCAL](self, theta, x)
@@ -127,9 +134,13 @@ class Learner:
 
 
 class Model(Protocol):
-    """A network of a learner's: logits (B, classes) under theta (P,) of images x; `dropout`: see `Learner.dropped`."""
+    """A network of a learner's: logits (B, classes) under theta (P,) of images x; `dropout`: see `Learner.dropped`;
+    `last_inputs`: as the learner's.
+    """
 
     def __call__(self, c: Learner, theta: Tensor, x: Tensor, *, dropout: bool = False) -> Tensor: ...
+
+    def last_inputs(self, c: Learner, theta: Tensor, x: Tensor) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from bayesfed.core.options import option
 from bayesfed.methods.method import Ground, Method, Update, shares, stacked
 from bayesfed.methods.node import GLOBAL, Batch, Learner, Node, Phase, State
 from bayesfed.methods.predictors import Predictor, softmax_of
-from bayesfed.methods.steps import SGD, ce_gradient_at, head_gradients
+from bayesfed.methods.steps import SGD, base_gradient, head_gradients
 
 TOGETHER = 500  # images of a mini-batch of the E-step, whose gradient is a sum over all images
 
@@ -118,10 +118,8 @@ class PFedVEM(Method):
         c["g_sigma"].zero_()
 
     def step(self, c: Learner, batch: Batch) -> None:
-        base, draws = c["base"], self.options.draws
-        heads = (c["mu"] + softplus(c["s"]) * c.noise(c["mu"]) for _ in range(draws))
-        g = sum(ce_gradient_at(c, torch.cat([base, head]), batch)[: len(base)] for head in heads)
-        self.base.step(c, base=g / draws)
+        eps = torch.stack([c.noise(c["mu"]) for _ in range(self.options.draws)])
+        self.base.step(c, base=base_gradient(c, c["base"], c["mu"] + softplus(c["s"]) * eps, batch))
 
     def finish(self, c: Node) -> State:
         return {"base": c["base"], "mu": c["mu"], "rho2": c["rho2"]}

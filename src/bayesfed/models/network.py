@@ -104,14 +104,25 @@ def last_inputs(logits: Tensor, theta: Tensor) -> Tensor | None:
     return made.saved_tensors[-2] if getattr(made, "theta", None) is theta else None  # type: ignore[union-attr]
 
 
-def straight_back(logits: Tensor, theta: Tensor, g: Tensor, squared: bool = False) -> list[Tensor] | None:
+def gradient_below(logits: Tensor, theta: Tensor, g: Tensor) -> Tensor:
+    """Return the gradient (P - d,) of all parameters before the last layer's d, from that at its inputs, g (batch, width),
+    where there are `last_inputs`.
+    """
+    found = straight_back(logits, theta, g, below=True)
+    assert found is not None  # as there are last inputs
+    return found[0][: -sum(logits.grad_fn.network.sizes[-2:])]  # type: ignore[union-attr]
+
+
+def straight_back(
+    logits: Tensor, theta: Tensor, g: Tensor, squared: bool = False, below: bool = False
+) -> list[Tensor] | None:
     """Return what `Network.backward` gives of theta, in its dtype; None where there is something else before the
     logits.
     """
     made = logits.grad_fn
     if getattr(made, "theta", None) is not theta or made.needs_input_grad[2]:  # type: ignore[union-attr]
         return None
-    found, _ = made.network.backward(g.detach(), list(made.saved_tensors), False, squared)  # type: ignore[union-attr]
+    found, _ = made.network.backward(g.detach(), list(made.saved_tensors), False, squared, below)  # type: ignore[union-attr]
     return [vector.to(theta.dtype) for vector in found]
 
 
@@ -302,12 +313,18 @@ class Network:
             x = x * (x > 0)  # ReLU's second derivative would be a vector of zeros
         raise AssertionError("a chain ends with a fully connected layer")
 
+    def last_inputs(self, theta: Tensor, images: Tensor) -> Tensor:
+        """Return what the last layer is given (batch, width)."""
+        kept: list[Tensor] = []
+        self.forward(theta, images, kept)
+        return kept[-2]
+
     def backward(
-        self, g: Tensor, kept: list[Tensor], to_images: bool, squared: bool = False
+        self, g: Tensor, kept: list[Tensor], to_images: bool, squared: bool = False, below: bool = False
     ) -> tuple[list[Tensor], Tensor | None]:
         """Return the gradients of theta and, where asked for, of the images, from those of the logits g (batch,
         classes); in the images' dtype. `squared`: behind theta's, the sum over the images of the squares of what each
-        has in it.
+        has in it. `below`: g is that of the last layer's inputs, whose own gradient is left undefined.
         """
         gathered, onednn = self.layout_for(kept[-1]) is torch.channels_last, kept[0].is_mkldnn
         g = g.to(kept[-1].dtype)
@@ -322,7 +339,7 @@ class Network:
                 back = convolution.backward_by_image if squared else convolution.backward
                 g, *pairs = back(g, x, weight, layer.pool, kept, to_input)
                 convolved.append([(w.permute(0, 2, 3, 1) if gathered else w, bias) for w, bias in pairs])
-            else:
+            elif not below or layer is not self.layers[-1]:
                 # What an image has in a weight's gradient is a product, and so is its square.
                 factors = [(g, x), (g.square(), x.square())] if squared else [(g, x)]
                 for to, (up, down) in zip(parts, factors, strict=True):
@@ -332,10 +349,7 @@ class Network:
             if depth:
                 g = relu_backward(g, x, 0)
                 if isinstance(layer, Linear) and isinstance(self.layers[depth - 1], Conv):
-                    if gathered:
-                        g = g.view(len(g), *self.flattened, -1).permute(0, 3, 1, 2)
-                    else:
-                        g = g.view(len(g), -1, *self.flattened)
+                    g = self.unflattened(g, gathered)
                     g = g.to_mkldnn() if onednn else g
         for vector, *layers in zip(found, *reversed(convolved), strict=True):
             if layers:
@@ -344,6 +358,12 @@ class Network:
         if gathered:
             found = [vector.index_select(0, self.order(vector.device)[1]) for vector in found]
         return found, convolution.dense(g) if to_images else None
+
+    def unflattened(self, x: Tensor, gathered: bool) -> Tensor:
+        """Return what the first fully connected layer is given, as the images (batch, C, H, W) that it came from."""
+        if gathered:
+            return x.view(len(x), *self.flattened, -1).permute(0, 3, 1, 2)
+        return x.view(len(x), -1, *self.flattened)
 
 
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
