@@ -246,14 +246,15 @@ def test_ivon_finds_the_posterior_of_a_quadratic_loss(duals: bool) -> None:
     torch.manual_seed(0)
     a, b, w, size = 2.0, 1.0, torch.tensor(0.5, dtype=torch.float64), torch.tensor(100.0, dtype=torch.float64)
     m_0, v, V = (0.3, 0.2, 0.4) if duals else (0.0, 0.0, 0.0)
-    ours = IVON(0.002, 0.9, 0.9995)
+    given = {"m_0": torch.tensor(m_0), "duals": (torch.tensor(v), torch.tensor(V))} if duals else {}
+    ours = IVON(0.002, 0.9, 0.998)
     node = FakeNode({"m": torch.zeros(10, dtype=torch.float64)})
     node |= ours.start("m", node["m"], 1.0)
     means, curvatures = [], []
-    for step in range(20000):
+    for step in range(5000):
         d = ours.noise(node, "m", size, w)
-        ours.step(node, "m", a * (node["m"] + d) - b, d, size, w, m_0=m_0, v=v, V=V)
-        if step >= 10000:
+        ours.step(node, "m", a * (node["m"] + d) - b, d, size, w, **given)
+        if step >= 2500:
             means.append(node["m"].mean().item())
             curvatures.append(node["m.h"].mean().item())
     assert sum(means) / len(means) == pytest.approx((b - v + 0.5 * m_0) / (a - V + 0.5), rel=0.03)

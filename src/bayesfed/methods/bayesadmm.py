@@ -113,7 +113,7 @@ class BayesADMM(Method):
         size, w = c["lambda"], c["w"]
         d = self.ivon.noise(c, "m", size, w)
         g = ce_gradient_at(c, c["m"] + d, batch)
-        self.ivon.step(c, "m", g, d, size, w, m_0=c["m_0"], v=c["dual"], V=c["Dual"])
+        self.ivon.step(c, "m", g, d, size, w, m_0=c["m_0"], duals=(c["dual"], c["Dual"]))
 
     def finish(self, c: Node) -> State:
         S_k = c["S"] + c.weights(c["lambda"] * c["m.h"], 0)

@@ -118,6 +118,7 @@ class PFedBayes(Method):
             "mu_w": message["mu_w"].clone(),
             "rho_w": message["rho_w"].clone(),
             "zeta": torch.full_like(c.n, self.options.zeta / scale),
+            "sigma": softplus(c["rho"]),  # as rho has it by now: softplus takes as long as a product with the weights
         }
 
     def noise(self, c: Learner, like: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class PFedBayes(Method):
 
     def personal_step(self, c: Learner, batch: Batch, sigma_w: Tensor) -> None:
         """Do a step of (mu, rho) on Omega, beside w of deviations sigma_w."""
-        K, sigma = self.options.samples, softplus(c["rho"])
+        K, sigma = self.options.samples, c["sigma"]
         weight = (c.n if self.options.loss == "paper" else batch.size) / K
         g_mu, g_sigma = kl_gradient(c["mu"], sigma, c["mu_w"], sigma_w)
         g_mu, g_sigma = c.weights(c["zeta"] * g_mu, 0), c.weights(c["zeta"] * g_sigma, 0)
@@ -137,12 +138,13 @@ class PFedBayes(Method):
             (g,) = grad(logits, theta, at=loss_gradient(batch, logits))
             g_mu, g_sigma = g_mu + weight * g, g_sigma + weight * g * eps
         self.adam.step(c, mu=g_mu, rho=through_softplus(g_sigma, c["rho"]))
+        sigma.copy_(softplus(c["rho"]))
 
     def step(self, c: Learner, batch: Batch) -> None:
         sigma_w = softplus(c["rho_w"])
         for _ in range(self.options.personal_steps):
             self.personal_step(c, batch, sigma_w)
-        g_mu, g_sigma = kl_prior_gradient(c["mu"], softplus(c["rho"]), c["mu_w"], sigma_w)
+        g_mu, g_sigma = kl_prior_gradient(c["mu"], c["sigma"], c["mu_w"], sigma_w)
         g_mu, g_sigma = c.weights(g_mu, 0), c.weights(g_sigma, 0)
         self.adam_w.step(c, mu_w=g_mu, rho_w=through_softplus(g_sigma, c["rho_w"]))
 

@@ -60,7 +60,7 @@ class PFedMe(Method):
         o = self.options
         for _ in range(o.inner_steps):
             away = c["theta"] - c["w"]
-            g = ce_gradient(c, "theta", batch) + o.penalty * away + o.weight_decay * c["theta"]
+            g = ce_gradient(c, "theta", batch).add_(away, alpha=o.penalty).add_(c["theta"], alpha=o.weight_decay)
             c["theta"].sub_(c.rate(o.personal_lr) * g)
         c["w"].sub_(c.rate(o.lr) * o.penalty * (c["w"] - c["theta"]))
 

@@ -289,16 +289,23 @@ class IVON:
         return c.weights(c.noise(c[name]), 0) * (size * (c[f"{name}.h"] + w)).rsqrt()
 
     @torch.no_grad()
-    def step(self, c: Learner, name: str, g: Tensor, d: Tensor, size: Tensor, w: Tensor, *, m_0: Tensor | float = 0.0,
-             v: Tensor | float = 0.0, V: Tensor | float = 0.0) -> None:  # fmt: skip
-        """Move the mean, its curvature and its momentum in place, by the gradient g at m + d."""
+    def step(self, c: Learner, name: str, g: Tensor, d: Tensor, size: Tensor, w: Tensor, *, m_0: Tensor | None = None,
+             duals: tuple[Tensor, Tensor] | None = None) -> None:  # fmt: skip
+        """Move the mean, its curvature and its momentum in place, by the gradient g at m + d; m_0 and the duals (v, V) are 0
+        unless given.
+        """
         m, h, b, t = c[name], c[f"{name}.h"], c[f"{name}.b"], c[f"{name}.t"]
-        found = c.weights(size * (h + w) * d * g - V, h)
+        curved = size * (h + w) * d * g
+        found = c.weights(curved - duals[1] if duals else curved, h)
         away = (1 - self.beta2) * (h - found)
         h.sub_(away).add_(away.square() / (2 * (h + away + w)))
         b.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
         t.add_(1)
-        m.sub_(c.rate(self.lr) * (b / (1 - self.beta1**t) + v - V * m + w * (m - m_0)) / (h + w))
+        slope = b / (1 - self.beta1**t)
+        if duals:
+            slope = slope + duals[0] - duals[1] * m
+        slope = slope + w * (m if m_0 is None else m - m_0)
+        m.sub_(c.rate(self.lr) * slope / (h + w))
 
 
 def by_decay(
