@@ -74,18 +74,29 @@ def cells(request: Request) -> list[Any]:
 
 def test_what_is_stored_is_not_trained_again() -> None:
     planned = compared.plan(Request(methods=("fedprox",), seeds=2, grounds=("digits-harsh",)))
-    assert planned.missing == {"digits-harsh": ["FedProx"]}
+    assert planned.missing == [("digits-harsh", ["FedProx"], [0, 1])]
     assert len(planned.own) == 2
     config = yaml.safe_load(planned.write_config().read_text())
+    ground = PAPER["experiments"]["digits-harsh"]
     assert config["experiments"] == {
         "search": {"skip": True},
-        "digits-harsh": {"axes": {"method": ["FedProx"]}, "seeds": [0, 1]},
+        "digits-harsh": {"axes": {**ground["axes"], "method": ["FedProx"]}, "seeds": [0, 1]},
     }
     assert "methods" not in config or config["methods"] == {}
     for folder in planned.own:
         finish(compared.OWN / folder, history(0.7))
-    assert planned.missing == {}
-    assert compared.plan(Request(methods=("fedavg",), seeds=2, grounds=("digits-harsh",))).missing == {}
+    assert planned.missing == []
+    assert compared.plan(Request(methods=("fedavg",), seeds=2, grounds=("digits-harsh",))).missing == []
+
+
+def test_of_each_method_only_the_seeds_that_it_lacks_are_trained() -> None:
+    planned = compared.plan(Request(methods=("fedavg", "fedprox"), seeds=3, grounds=("digits-harsh",)))
+    assert planned.missing == [("digits-harsh", ["FedAvg"], [2]), ("digits-harsh", ["FedProx"], [0, 1, 2])]
+    config = yaml.safe_load(planned.write_config().read_text())
+    made, _ = compared.planning.make(config)
+    lacking = {cell["folder"] for cell in planned.lacking}
+    assert len(lacking) == 4
+    assert {run["folder"] for run in made["runs"]} == lacking
 
 
 def test_a_method_is_as_the_comparison_has_it_unless_options_are_given() -> None:
@@ -107,7 +118,7 @@ def test_a_method_is_as_the_comparison_has_it_unless_options_are_given() -> None
         "own_feddyn lr=0.1": {"name": "own_feddyn", "lr": 0.1},
     }
     planned = compared.plan(Request(methods=("fedavg:lr=0.5",), seeds=1, grounds=("digits-harsh",)))
-    assert planned.missing == {"digits-harsh": ["FedAvg lr=0.5"]}
+    assert planned.missing == [("digits-harsh", ["FedAvg lr=0.5"], [0])]
     folders = {cell["method"]: cell["folder"] for cell in planned.cells if cell["experiment"] == "digits-harsh"}
     assert folders["FedAvg lr=0.5"] != folders["FedAvg"]
 
@@ -117,7 +128,7 @@ def test_a_method_of_ones_own_beside_all_others() -> None:
         methods=("own_feddyn",), seeds=1, grounds=("digits-harsh",), plugins=str(PROJECT / "examples/own_plugins")
     )
     planned = compared.plan(request)
-    assert planned.missing == {"digits-harsh": ["FedDyn"]}
+    assert planned.missing == [("digits-harsh", ["FedDyn"], [0])]
     stored = [cell for cell in planned.cells if cell["method"] == "FedAvg" and cell["experiment"] == "digits-harsh"]
     assert len(stored) == 1
     assert all(compared.finished(cell["folder"]) for cell in stored)  # plugins change no key of other methods
@@ -136,7 +147,7 @@ def test_plugins_are_named_where_a_missing_run_takes_them(project: Path) -> None
     for cell in planned.lacking:
         if cell["method"] == "FedDyn":
             finish(compared.OWN / cell["folder"], history(0.8))
-    assert planned.missing == {"digits-harsh": ["FedProx"]}
+    assert planned.missing == [("digits-harsh", ["FedProx"], [0])]
     config = yaml.safe_load(planned.write_config().read_text())
     assert "plugins" not in config
     made, _ = compared.planning.make(config)
@@ -145,17 +156,19 @@ def test_plugins_are_named_where_a_missing_run_takes_them(project: Path) -> None
 
 def test_whose_options_are_the_defaults_beside_searched_ones() -> None:
     def by_default(*methods: str, **more: Any) -> list[str]:
-        return Request(methods=methods, plugins=str(PROJECT / "examples/own_plugins"), **more).by_default
+        ground = {} if more else {"grounds": ("digits-harsh",)}
+        return Request(methods=methods, plugins=str(PROJECT / "examples/own_plugins"), **ground, **more).by_default
 
     plugins.use(PROJECT / "examples/own_plugins")
     assert by_default("own_feddyn", "fedavg", "fedprox:mu=1") == ["FedDyn"]
+    assert by_default("fedprox", "bnfed") == ["BNFed"]  # which the comparison has, and not on this ground
     assert by_default("own_feddyn:alpha=0.1/1") == by_default("own_feddyn", dataset="digits") == []
 
 
 def test_a_ground_of_ones_own_has_all_methods_that_can_run_there() -> None:
     request = Request(methods=("fedavg",), seeds=1, dataset="digits", alpha=0.5, clients=4, model="mlp", rounds=3)
     planned = compared.plan(request)
-    assert planned.missing == {"digits-alpha0.5-mlp": ["FedAvg", "FedProx", "FedProx, plain"]}
+    assert planned.missing == [("digits-alpha0.5-mlp", ["FedAvg", "FedProx", "FedProx, plain"], [0])]
     (why,) = request.refused.values()
     assert "BNFed" in why
     shown = [cell for cell in planned.cells if cell["experiment"] == "digits-alpha0.5-mlp"]
@@ -237,6 +250,9 @@ def test_a_ground_of_ones_own_takes_any_partition() -> None:
         (["fedavg", "--dataset", "digits", "--partition", "iid:images_each=5/9"], "--partition iid:images_each=5/9: only a method's options"),
         (["fedavg", "--ground", "digits-harsh", "--rounds", "3"], "--rounds: it is of a ground of your own; give --dataset, too"),
         (["fedavg", "--dataset", "mnist"], "--model: give the network for mnist"),
+        (["fedavg", "--dataset", "minst"], "no dataset is named 'minst'; did you mean 'mnist'?"),
+        (["fedavg", "--dataset", "digits", "--partition", "dirichlet_class_shared:clients=4", "--clients", "8"],
+         "--clients: --partition dirichlet_class_shared:clients=4 gives it too; keep one"),
         (["bnfed", "--dataset", "digits", "--model", "mlp"], "BNFed matches the neurons of one hidden layer"),
         (["fedavg", "--ground", "digits-harsh", "--plugins", "nowhere"], "plugins: there is no folder 'nowhere'"),
     ],

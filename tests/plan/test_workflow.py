@@ -169,6 +169,18 @@ def test_files_that_results_are_made_from(monkeypatch: pytest.MonkeyPatch) -> No
     assert not [path for path in found if "__pycache__" in path or "/plan/" in path]
 
 
+def test_the_page_of_grounds_lies_beside_that_of_papers(planned: dict[str, Any]) -> None:
+    """Where there are both, and a run of a ground, which a search is not."""
+    planned["papers"]["other"] |= {"figures": {}}
+    planned["cells"] = [{"paper": "other", "experiment": "search_digits", "folder": "a"}]
+    assert Workflow(CONFIG).methods_page == []
+    planned["cells"].append({"paper": "other", "experiment": "digits-mild", "folder": "a"})
+    assert Workflow(CONFIG).methods_page == ["reports/tiny-methods.html"]
+    assert Workflow(CONFIG | {"runs": "finished"}).methods_page == []  # `b` alone is finished
+    del planned["papers"]["small"]
+    assert Workflow(CONFIG).methods_page == []
+
+
 def test_every_run_is_a_job_on_a_node_and_in_a_report() -> None:
     assert not workflow.every_run(["snakemake", "--cores", "2"], main=True)
     assert workflow.every_run(["snakemake", "--report", "page.html"], main=True)

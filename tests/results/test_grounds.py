@@ -150,3 +150,4 @@ def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> Non
 def test_twins_follow_their_methods() -> None:
     assert of.with_twins(["B", "A, plain", "A"], ["A", "A, plain", "B"]) == ["B", "A", "A, plain"]
     assert of.with_twins(["A"], ["A"]) == ["A"]
+    assert of.with_twins(["B", "A, plain"], ["B", "A, plain"]) == ["B", "A, plain"]  # whose method is not there

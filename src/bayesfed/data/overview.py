@@ -104,7 +104,7 @@ def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outpu
             linewidths=0.5 if numbers else 0,
             linecolor="0.9",
             xticklabels=1 if numbers else "auto",
-            yticklabels=[str(client) for client in range(1, clients + 1)] if numbers else "auto",
+            yticklabels=1 if numbers else "auto",
             cbar_kws={"label": "training images of the class", "pad": 0.01, "fraction": 0.03, "aspect": 40},
         )
         heat.tick_params(rotation=0, length=0)

@@ -33,6 +33,7 @@ from bayesfed.data.records import SPLITS, canonical_order
 from bayesfed.data.source import File, Format, Source
 
 RECORD = "dataset.json"
+TEST_SHARE = 0.2  # of a bundled table's examples
 KINDS = ("npz", "csv")  # of arrays' files
 FORMATS: dict[str, tuple[Format, str]] = {  # by what a folder has: the format, and the files it is read from
     "npz": ("arrays", "{split}.npz"), "csv": ("csv", "{split}.csv"), "reader": ("reader", READER), "bunch": ("bunch", "{bunch}"),
@@ -53,7 +54,7 @@ class Description:
     std: tuple[float, ...] = option((), above=0, high=1)
     fingerprints: Any = None  # {train: ..., test: ...}
     bunch: str = ""  # a table that scikit-learn bundles, one of `tables.BUNCHES`
-    test: float = option(0.2, above=0, high=0.5)  # its share of test examples
+    test: float | None = option(None, above=0, high=0.5)  # its share of test examples; a fifth unless given
     files: tuple[Any, ...] = ()  # of the publisher: {name: ..., urls: [...], md5: ...} each
 
 
@@ -121,6 +122,12 @@ def as_described(name: str, folder: Path) -> Source:
         found = "both" if len(kinds) == 2 else "neither" if not kinds else ", ".join(kinds)
         raise InputError(f"{folder}: expected train.npz and test.npz (or .csv), `bunch`, or {READER}, found {found}")
     format_, names = FORMATS[kinds[0]]
+    for key, given, used, by in (
+        ("test", text.test, text.bunch, "bunch"),
+        ("files", text.files, "reader" in kinds, READER),
+    ):
+        if given and not used:
+            raise InputError(f"{where}.{key}: without {by} nothing reads it; leave it out")
     if text.bunch and text.bunch not in tables.BUNCHES:
         raise InputError(f"{where}.bunch: no table '{text.bunch}' is bundled; {nearest(text.bunch, tables.BUNCHES)}")
     return Source(
@@ -144,7 +151,7 @@ def as_described(name: str, folder: Path) -> Source:
         target=target,
         augment="crop_flip" if text.augment else "none",
         folder=folder,
-        test_share=text.test,
+        test_share=text.test or TEST_SHARE,
     )
 
 

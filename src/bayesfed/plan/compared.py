@@ -15,6 +15,7 @@ from typing import Any
 
 from bayesfed.core import files, plugins
 from bayesfed.core.errors import InputError
+from bayesfed.data import catalogue
 from bayesfed.plan import config_check, experiments
 from bayesfed.plan import plan as planning
 from bayesfed.plan.asked import Asked, written
@@ -99,9 +100,12 @@ class Request:
 
     @property
     def by_default(self) -> list[str]:
-        """The methods of the call with their default options on the comparison's grounds, whose methods were searched."""
-        plain = [text for text in self.methods if Asked.read(text) == Asked(text, {}, {})]
-        return [] if self.dataset else [self.named[text][0] for text in plain if self.named[text][1]]
+        """The methods of the call with default options on one of the comparison's grounds, whose methods were searched."""
+        if self.dataset:
+            return []
+        plain = [self.named[text][0] for text in self.methods if Asked.read(text) == Asked(text, {}, {})]
+        searched = [self.axes(ground)["method"] for ground in self.grounds or (FIRST,)]
+        return [label for label in plain if not all(label in labels for labels in searched)]
 
     @cached_property
     def own_ground(self) -> tuple[str, Block]:
@@ -110,12 +114,16 @@ class Request:
         every = [one["axes"] for one in self.paper["experiments"].values()]
         models = {dataset: axes["models.global"][0] for axes in every for dataset in axes["dataset"]}
         model = self.model or models.get(self.dataset)
+        catalogue.described(self.dataset)
         if model is None:
             raise InputError(f"--model: give the network for {self.dataset}; `bayesfed list models` names them")
         axes: Block = {"dataset": [self.dataset], "models.global": [model]}
         asked = Asked.read(self.partition or "")
         if asked.choices:
             raise InputError(f"--partition {self.partition}: only a method's options may have several values")
+        for key, value in (("clients", self.clients), ("alpha", self.alpha)):
+            if value is not None and key in asked.options:
+                raise InputError(f"--{key}: --partition {self.partition} gives it too; keep one")
         clients = {"clients": CLIENTS if self.clients is None else self.clients}
         dealt = {"scheme": asked.name, **clients, **asked.options} if self.partition else clients
         words = [asked.name] if self.partition else []
@@ -169,24 +177,30 @@ class Request:
     def config(
         self, methods: Mapping[str, Sequence[str]], *, searches: bool = False, cases: Sequence[Block] = ()
     ) -> Block:
-        """Build the config that runs these methods on each ground, the comparison's searches or none, and these points of
-        the call's own search."""
+        """Build the config of all seeds of these methods on each ground, as `config_of` does."""
+        seeds = list(range(self.seeds))
+        return self.config_of([(ground, labels, seeds) for ground, labels in methods.items()], searches, cases)
+
+    def config_of(
+        self, parts: Sequence[tuple[str, Sequence[str], Sequence[int]]], searches: bool, cases: Sequence[Block]
+    ) -> Block:
+        """Build the config of methods and seeds on grounds, the comparison's searches or none, and points of the call's own.
+
+        Of a ground's further parts each is an experiment of its own.
+        """
         kept = [name for name in self.paper["experiments"] if searches and name.startswith(SEARCH)]
         changes: Block = {name: {"skip": True} for name in self.paper["experiments"] if name not in kept}
-        for ground, labels in methods.items():
-            own = self.own_ground[1] if self.dataset else {"axes": {}}
-            changes[ground] = {
-                **own,
-                **self.networks(labels),
-                "axes": {**own["axes"], "method": list(labels)},
-                "seeds": list(range(self.seeds)),
-            }
+        for number, (ground, labels, seeds) in enumerate(parts):
+            own = self.own_ground[1] if self.dataset else self.paper["experiments"][ground]
+            name = ground if changes.get(ground, {"skip": True}) == {"skip": True} else f"{ground}_{number}"
+            axes = {**own["axes"], "method": list(labels)}
+            changes[name] = {**own, **self.networks(labels), "axes": axes, "seeds": list(seeds)}
         tried = {case["method"] for case in cases}
         if cases:
             own = self.own_ground[1] if self.dataset else {}
             axes = self.searched_at
             changes[CALLED] = {**own, **self.networks(tried), "axes": axes, "cases": list(cases), "seeds": SEARCHED}
-        used = {label for labels in methods.values() for label in labels} | tried
+        used = {label for _, labels, _ in parts for label in labels} | tried
         blocks = {label: block for label, block in self.asked.items() if block and label in used}
         config: Block = {"name": NAME, "title": "Methods compared", "papers": [PAPER], "methods": blocks}
         config |= {"seeds": SEARCHED} if kept else {}
@@ -214,7 +228,8 @@ class Request:
         found = {}
         for label in self.labels(self.paper["methods"]):
             config = self.config({name: [label]})
-            paper, changes = planning.with_additions({PAPER: self.paper_with_plugins}, config)
+            whole = {**self.paper, **({"plugins": self.plugins} if self.plugins else {})}
+            paper, changes = planning.with_additions({PAPER: whole}, config)
             try:
                 list(experiments.cells(PAPER, paper[PAPER], {**changes, "seeds": [0]}))
             except InputError as error:
@@ -222,11 +237,6 @@ class Request:
                     raise
                 found[label] = str(error).partition("): ")[2]  # behind the experiment and its point
         return found
-
-    @property
-    def paper_with_plugins(self) -> dict[str, Any]:
-        """The comparison's file, as a config with the call's plugins reads it."""
-        return {**self.paper, **({"plugins": self.plugins} if self.plugins else {})}
 
 
 def check(request: Request) -> None:
@@ -271,13 +281,16 @@ class Planned:
         return [cell for cell in self.cells if cell["folder"] in own and not finished(cell["folder"])]
 
     @property
-    def missing(self) -> dict[str, list[str]]:
-        """Ground -> the call's methods that lack a run there."""
-        found: dict[str, list[str]] = {}
+    def missing(self) -> list[tuple[str, list[str], list[int]]]:
+        """The methods that lack a run on a ground, together where they lack the same seeds."""
+        lacking: dict[tuple[str, str], list[int]] = {}
         for cell in self.lacking:
             if cell["experiment"] != CALLED:
-                found.setdefault(cell["experiment"], []).append(cell["method"])
-        return {ground: list(dict.fromkeys(labels)) for ground, labels in found.items()}
+                lacking.setdefault((cell["experiment"], cell["method"]), []).append(int(cell["seed"]))
+        together: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for (ground, label), seeds in lacking.items():
+            together.setdefault((ground, tuple(seeds)), []).append(label)
+        return [(ground, labels, list(seeds)) for (ground, seeds), labels in together.items()]
 
     @property
     def untried(self) -> list[Block]:
@@ -300,7 +313,7 @@ class Planned:
     def write_config(self) -> Path:
         """Write the config of what is missing, which names the plugins if it takes any; returns its file."""
         path = OWN.parent / "config.yaml"
-        config = self.request.config(self.missing, cases=self.untried)
+        config = self.request.config_of(self.missing, searches=False, cases=self.untried)
         if not any(cell["folder"] in self.with_plugins for cell in self.lacking):
             config.pop("plugins", None)
         files.write_yaml(path, json.loads(json.dumps(config)))

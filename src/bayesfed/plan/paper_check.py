@@ -25,6 +25,10 @@ OF_KIND = {  # what each kind of claim has beside what all have
     "smaller gain": ("method", "than", "dataset", "than_dataset"),
 }
 SHOWS = tuple(name for name in Shows.__annotations__ if name not in ("label", "round"))  # of a figure, one of these
+TAKEN = {  # names of a paper's own files among its tables, and of the report's parts among its papers
+    "table": ("clients", "claims", "comparison", "runs", "summary", "uncertainty", "vs-published"),
+    "paper": ("close", "content", "data", "overview", "speed", "story", "theme"),
+}
 UNASKED = {
     "mistakes": "does not ask for it (tasks: {mistakes: true})",
     "active": "has no active learning (active: {start, add, every})",
@@ -43,6 +47,7 @@ def paper(study: Study, runs: Runs) -> None:
     nearest valid name.
     """
     spec = study.spec
+    check_names(study)
     check_labels(study)
     for kind, check in (("tables", check_table), ("figures", check_figure)):
         for name, item in spec.get(kind, {}).items():
@@ -62,6 +67,20 @@ def paper(study: Study, runs: Runs) -> None:
         naming(where, check_predictor, study, {"experiment": claim["experiments"]}, claim["metric"], runs)
     for name in spec.get("summary", []):
         naming(f"{study.paper}.yaml, summary", one_of, name, spec.get("tables", {}), "table")
+
+
+def check_names(study: Study) -> None:
+    """Raise InputError for a paper or table that is called as something else is, and for full names of no axis."""
+    for kind, names in (("paper", [study.paper]), ("table", study.spec.get("tables", {}))):
+        for name in names:
+            if name in TAKEN[kind]:
+                raise InputError(
+                    f"{study.paper}.yaml: a {kind} cannot be called '{name}', which has another use; rename it"
+                )
+    for name, experiment in study.spec["experiments"].items():
+        axes = {*experiment.get("axes", {}), *(axis for case in experiment.get("cases", []) for axis in case)}
+        for axis in experiment.get("full_names", []):
+            naming(f"{study.paper}.yaml, {name}, full_names", one_of, axis, sorted(axes), "axis")
 
 
 def check_labels(study: Study) -> None:
@@ -175,6 +194,8 @@ def check_table(study: Study, table: Mapping[str, Any]) -> None:
     """Check a table: its experiment and metric, every value of rows and columns, and their crossings."""
     records, own = of_experiments(study, [table["experiment"]]), study.spec.get("statistics", {})
     values(records, {field: list(each) for field, each in table["rows"].items()})
+    if "metric" in table:
+        of_level(records, table["metric"], own)
     for column in table["columns"]:
         metric = column.get("metric", table.get("metric"))
         if metric is None:

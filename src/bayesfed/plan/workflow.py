@@ -21,6 +21,7 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
 from bayesfed.plan import plan as planning
+from bayesfed.results.grounds import SEARCH, has_grounds
 from bayesfed.runs.planned import SAYS
 
 PICTURES = (".svg", ".png", ".csv")  # of a partition
@@ -195,6 +196,20 @@ class Workflow:
         if "--report" not in arguments:
             return []
         return [one for one in self.items("figures") if Path(self.results, "figures", one[0], f"{one[1]}.svg").exists()]
+
+    @property
+    def methods_page(self) -> list[str]:
+        """The page of the grounds, which lies beside that of the papers: none where a plan has one of both, or no run of a
+        ground.
+        """
+        with_grounds = {paper for paper, spec in self.papers.items() if has_grounds(spec)}
+        of_grounds = {
+            cell["folder"]
+            for cell in self.plan["cells"]
+            if cell["paper"] in with_grounds and not cell["experiment"].startswith(SEARCH)
+        }
+        both = with_grounds and self.papers.keys() - with_grounds
+        return [f"reports/{self.config['name']}-methods.html"] if both and of_grounds.intersection(self.wanted) else []
 
     @property
     def searched(self) -> list[tuple[str, str]]:

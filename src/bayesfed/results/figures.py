@@ -4,6 +4,7 @@
 """
 
 import itertools
+import math
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
@@ -15,7 +16,7 @@ import pandas as pd
 from bayesfed.results import cells, figure_axes, selection
 from bayesfed.results.formatting import unique
 from bayesfed.results.records import Record, of_metric, select
-from bayesfed.results.run_records import mean_of
+from bayesfed.results.run_records import finite, mean_of
 from bayesfed.results.statistics import BEST
 from bayesfed.results.study import Study
 from bayesfed.results.whole_run import UNRECORDED
@@ -155,14 +156,14 @@ def named_points(record: Record, figure: Mapping[str, Any]) -> list[tuple[str, P
     if axis_of(figure) != NETWORK:
         return [(record.field(axis_of(figure)), points(record, figure))]
     found = record.run.errors(figure["shows"]["error"]) if record.done else []
-    return [(network.split()[0], {at: value}) for network, at, value in found]
+    return [(network.split()[0], {at: value}) for network, at, value in found if math.isfinite(value)]
 
 
 def points(record: Record, figure: Mapping[str, Any]) -> Points:
     """Return a record's curve: by round, or by the number on the horizontal axis in its place."""
     shows = figure.get("shows", {})
     if "diagnostic" in shows:
-        return record.run.diagnostics.get(shows["diagnostic"], {}) if record.done else {}
+        return finite(record.run.diagnostics.get(shows["diagnostic"], {})) if record.done else {}
     if "metric" in shows:
         return record.along_rounds(shows["metric"])
     if "predictors" in shows:

@@ -290,9 +290,18 @@ def load(
     return grounds
 
 
+def has_grounds(paper: Mapping[str, Any]) -> bool:
+    """Return whether a paper's experiments are grounds: it has no table, figure or claim that they fill."""
+    return not any(paper.get(kind) for kind in ("tables", "figures", "claims"))
+
+
 def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
-    """List methods in their order, each followed by its twin without the Bayesian part where that is among the known."""
-    wholes = [method for method in methods if not method.endswith(PLAIN)]
+    """List methods in their order, each followed by its twin without the Bayesian part where that is among the known.
+
+    A twin whose method is not there has its own place.
+    """
+    methods = list(methods)
+    wholes = [method for method in methods if method.removesuffix(PLAIN) not in methods or not method.endswith(PLAIN)]
     return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesfed.results.grounds import COLUMNS, SIDES, Column, Ground, baseline_of, load
+from bayesfed.results.grounds import COLUMNS, SIDES, Column, Ground, baseline_of, has_grounds, load
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
@@ -172,7 +172,7 @@ class Comparison:
 
 def of_grounds(studies: Sequence[Study]) -> list[Study]:
     """Return the studies that have grounds and no table, figure or claim of a paper."""
-    return [study for study in studies if not any(study.spec.get(kind) for kind in ("tables", "figures", "claims"))]
+    return [study for study in studies if has_grounds(study.spec)]
 
 
 def runs_of(studies: Sequence[Study]) -> Callable[[str], RunRecord]:

@@ -61,10 +61,11 @@ function draw() {
     return i === null || j === null ? (i === null) - (j === null) : (i - j) * (sorted.up ? 1 : -1);
   });
   const twins = new Map(rows.filter(([method]) => method.endsWith(data.plain)).map((row) => [row[0].slice(0, -data.plain.length), row]));
-  const ordered = rows.filter(([method]) => !method.endsWith(data.plain)).flatMap((row) => (twins.has(row[0]) ? [row, twins.get(row[0])] : [row]));
+  const whole = (method) => (method.endsWith(data.plain) ? method.slice(0, -data.plain.length) : "");
+  const ordered = rows.filter(([method]) => !methods.includes(whole(method))).flatMap((row) => (twins.has(row[0]) ? [row, twins.get(row[0])] : [row]));
   const head = (name, title, words) => {
     const own = sorted.column === name, state = own ? (sorted.up ? "ascending" : "descending") : "none";
-    const press = () => { sorted = { column: name, up: own ? !sorted.up : name === "" || over || !data.columns.find((one) => one.name === name).rising }; draw(); };
+    const press = () => { sorted = { column: name, up: own ? !sorted.up : name === "" || over || !data.columns.find((one) => one.name === name).rising }; draw(); find("table").querySelector("th:not([aria-sort=none]) .sort").focus(); };
     return element("th", { scope: "col", "aria-sort": state, title: words }, element("button", { class: "sort", type: "button", onclick: press }, title));
   };
   const heads = [head("", "Method", "method"), ...shown.map((one) => head(one.name, one.title, one.words))];
@@ -119,7 +120,7 @@ function scatter(side, ground, across, upright) {
     const place = places.map(([u, v]) => [u, v, u + width, v + 12]).find(free);
     if (place) { taken.push(place); link.append(drawn("text", { x: place[0], y: place[1] + 10, class: "label" }, method)); }
     link.addEventListener("click", () => tell(method));
-    link.addEventListener("keydown", (event) => { if (event.key === "Enter") tell(method); });
+    link.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); tell(method); } });
     whole.append(link);
   }
   return element("figure", { class: "panel" }, element("figcaption", { class: "panel-title" }, `${y.title} against ${x.title}`), whole);

@@ -33,6 +33,7 @@ function follow() {
   if (asked.startsWith("runs=")) return tell(asked.slice(5).split(","));
   if (dialog.open) dialog.close();
   before = location.hash;
+  if (!asked && tabs.length) show(0); // back to where the page began
   const found = asked && document.getElementById(asked);
   if (!found) return;
   const panel = panels.findIndex((one) => one.contains(found));
