@@ -90,6 +90,25 @@ def test_a_checkpoint_at_another_place_has_files_of_its_own(tmp_path: Path) -> N
     assert values(checkpoint.load(two, "abc", HOST)[0].clients) == {0: 0, 1: 1, 2: 2}
 
 
+def test_checkpoints_side_by_side_have_folders_of_their_own(tmp_path: Path) -> None:
+    """Whatever their names end in: each saves and prunes its own."""
+    paths = [tmp_path / name for name in ("a.safetensors", "a.pt", "a.seed0", "a.seed1")]
+    assert len({checkpoint.of_clients(path) for path in paths}) == len(paths)
+    assert [checkpoint.of_clients(checkpoint.before(path)) for path in paths] == list(map(checkpoint.of_clients, paths))
+    saved(paths[2], 1, ClientStates() | {k: state(k) for k in range(3)})
+    saved(paths[3], 1, ClientStates() | {0: state(5)})
+    assert values(checkpoint.load(paths[2], "abc", HOST)[0].clients) == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_file_that_was_not_written_to_its_end_is_written_again(tmp_path: Path) -> None:
+    name = client_states.write(tmp_path, state(1))
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match="is damaged; restore it, or delete the checkpoint to train from the start"):
+        client_states.read(tmp_path / name)
+    assert client_states.write(tmp_path, state(1)) == name
+    assert torch.equal(client_states.read(tmp_path / name)["phi"], state(1)["phi"])
+
+
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "one.safetensors"
     saved(path, 1, ClientStates() | {k: state(k) for k in range(3)})

@@ -168,6 +168,20 @@ def test_a_worker_leaves_a_run_that_another_process_holds(
     assert not one.running
 
 
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As SIGHUP is where `nohup` starts the command; another one ends it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        training = Training([], 1, {"data": tmp_path}, math.inf)
+        with training.signals():
+            signal.raise_signal(signal.SIGHUP)
+            assert not training.heard
+            signal.raise_signal(signal.SIGTERM)
+            assert training.heard
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_nothing_begins_when_the_time_is_over(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing new: what is trained stops after its round."""
     begun = tmp_path / "data/order"

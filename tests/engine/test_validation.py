@@ -228,12 +228,15 @@ def test_bytes_are_those_of_messages_and_statistics(mapping: Make, data_dir: Pat
 
 
 @pytest.mark.usefixtures("modules")
-@pytest.mark.parametrize(("method", "vectors"), [("fedavg", 1), ("scaffold", 2)])
+@pytest.mark.parametrize(("method", "vectors"), [("fedavg", 1), ("scaffold", 2), ("independent", 0)])
 def test_statistics_of_batch_normalisation_travel_once(
     method: str, vectors: int, mapping: Make, data_dir: Path
 ) -> None:
-    """Means and variances of three channels and a count, whether a method sends all that its server has or names it."""
+    """Means and variances of three channels and a count, whether a method sends all that its server has or names it; and
+    not where nothing is sent.
+    """
     of = federation(mapping(method, models={"global": "normalised"}), data_dir, torch.float32)
     P = of.networks[0]["global"].parameters
     sent = {row.metric: row.value for row in play(of, 1).history if row.model == "communication"}
-    assert sent == {"bytes_down": 4 * (4 * (vectors * P + 6) + 8), "bytes_up": 4 * (4 * (vectors * P + 6) + 8)}
+    expected = 4 * (4 * (vectors * P + 6) + 8) if vectors else 0
+    assert sent == {"bytes_down": expected, "bytes_up": expected}

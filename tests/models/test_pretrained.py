@@ -138,9 +138,10 @@ def test_files_of_something_else(content: Any, message: str, tmp_path: Path) -> 
     torch.save(content, tmp_path / "x-01234567.pth")
     with pytest.raises(InputError, match=f"model 'tiny', built for images of 1x32x32: .*{message}"):
         models.build("tiny", 10, 1, 32, tmp_path / "x-01234567.pth")
-    (tmp_path / "x-01234567.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(InputError, match="is no file of tensors"):
-        models.build("tiny", 10, 1, 32, tmp_path / "x-01234567.safetensors")
+    for name, other in (("x.safetensors", b"no tensors"), ("empty.pth", b""), ("text.pth", b"a,b\n1,2\n")):
+        (tmp_path / name).write_bytes(other)
+        with pytest.raises(InputError, match=f"weights: .*{name} is no file of tensors"):
+            models.build("tiny", 10, 1, 32, tmp_path / name)
 
 
 @pytest.mark.parametrize(

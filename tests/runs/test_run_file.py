@@ -120,6 +120,12 @@ def test_refuses_a_missing_key(key: str, mapping: Make) -> None:
         run_file.resolve(whole)
 
 
+def test_a_round_of_mini_batches_needs_no_local_epochs(mapping: Make) -> None:
+    whole = mapping("fedavg", dataset="digits", local_epochs=0, local_batches=3)
+    short = {key: value for key, value in whole.items() if key != "local_epochs"}
+    assert run_file.resolve(short).key == run_file.resolve(whole).key
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fml"])
 def test_more_clients_than_images_are_refused_at_once(method: str, mapping: Make) -> None:
     """Before anything is made for each: lists of a thousand million models would hang."""
@@ -220,7 +226,7 @@ def test_images_as_a_run_sees_them(mapping: Callable[..., dict[str, Any]]) -> No
     native = {"dataset": "digits", "images": {"prepare": "none"}}
     assert run_file.resolve(mapping(**native, models={"global": "mlp"})).sources[0].side == 8
     with pytest.raises(InputError, match="'lenet5' does not fit images of 8x8: its convolutions need at least 16x16"):
-        run_file.resolve(mapping(**native))
+        run_file.resolve(mapping(**native, models={"global": "lenet5"}))
     for wrong, message in (
         ({"prepare": "sharpen"}, "images.prepare: no preparation is named 'sharpen'"),
         ({"prepare": {"resize": 100000}}, "images.prepare.resize: 100000 is out of range; .* at most 1024"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PURPOSES = (
     "partition", "server-images", "init", "init-layers", "init-network", "participation", "stragglers",
-    "order", "augment", "noise", "predict", "method", "resampling", "labelling", "validation",
+    "order", "augment", "noise", "predict", "resampling", "labelling", "validation",
     "skew-train", "skew-test", "label-noise", "wrong-classes",
 )  # fmt: skip
 
@@ -38,5 +38,8 @@ def generator(seed: int, purpose: str, round_number: int = 0, client: int = -1) 
 def seed_torch(
     into: torch.Generator, seed: int, purpose: str, round_number: int = 0, client: int = -1
 ) -> torch.Generator:
-    """Set a torch generator, on any device, to the start of a stream (augmentation, weight noise)."""
+    """Set a torch generator, on any device, to the start of a stream (augmentation, weight noise).
+
+    A CPU's takes the lowest 32 bits of the seed: of 100 000 streams one or two pairs are the same.
+    """
     return into.manual_seed(digest(seed, purpose, round_number, client) & (2**63 - 1))

@@ -89,7 +89,8 @@ def before(path: Path) -> Path:
 
 def of_clients(path: Path) -> Path:
     """Return the folder with the states of clients that are not in the checkpoint at `path`, nor in the one before it."""
-    return path.with_name(path.stem.removesuffix(".before") + CLIENTS)
+    own = path.with_name(path.stem.removesuffix(".before") + path.suffix)
+    return own.with_name((own.stem if own.suffix == ".safetensors" else own.name) + CLIENTS)
 
 
 def found(path: Path) -> list[Path]:
@@ -147,7 +148,7 @@ def save(path: Path, progress: Progress, header: Header) -> None:
     """Write a checkpoint, whole or not at all, and keep the one that was there."""
     clients = progress.clients.within(of_clients(path))
     tensors = dataclasses.replace(progress, clients=ClientStates(clients.memory)).tensors()
-    tensors["history"] = as_tensor([dataclasses.astuple(row) for row in progress.history])
+    tensors["history"] = as_tensor([[*vars(row).values()] for row in progress.history])  # astuple copies each value
     if clients.stored:
         tensors["clients"] = as_tensor(clients.stored)
     tensors = apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})

@@ -78,12 +78,16 @@ class ClientStates(Mapping[int, State]):
         return replace(self, folder=folder)
 
 
+REMEDY = "restore it, or delete the checkpoint to train from the start"
+
+
 def write(folder: Path, state: State) -> str:
     """Write a state into a folder, unless it is there; return its file's name."""
     content = save({name: tensor.contiguous() for name, tensor in state.items()})
     name = f"{hashlib.sha256(content).hexdigest()}.safetensors"
-    if not (folder / name).exists():
-        files.write_bytes(folder / name, content)
+    path = folder / name
+    if not path.exists() or path.stat().st_size != len(content):  # a machine that loses its power may leave it empty
+        files.write_bytes(path, content)
     return name
 
 
@@ -92,9 +96,9 @@ def read(path: Path) -> State:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path}: this part of a checkpoint is missing") from None
+        raise InputError(f"{path}: this part of a checkpoint is missing; {REMEDY}") from None
     if hashlib.sha256(content).hexdigest() != path.stem:
-        raise InputError(f"{path}: this part of a checkpoint is damaged")
+        raise InputError(f"{path}: this part of a checkpoint is damaged; {REMEDY}")
     return load(content)
 
 

@@ -27,6 +27,8 @@ class MultiplyAdds:
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.by_image: dict[Hashable, float] = {}  # by networks and step
+        for network in {network for own in federation.networks for network in own.values()}:
+            _ = network.training_operations  # a module counts them by a pass, which must not come into a recorded step
 
     def watched(self, client: int, phases: Sequence[Phase]) -> list[CountedPhase]:
         """Return the phases of a client, which count."""
@@ -42,6 +44,16 @@ class MultiplyAdds:
                 found += self.images(k, one, passed) * self.by_image.get(one.key, 0.0)
                 passed += one.batches
         return round(found)
+
+    def samples(self, number: int, phases: Mapping[int, Sequence[Phase]]) -> int:
+        """Return how many images all clients train on in the local epochs or mini-batches of round `number`."""
+        found = 0
+        for k, own in phases.items():
+            passed = (number - 1) * sum(one.batches for one in own)
+            for one in own:
+                found += self.images(k, one, passed) if one.counted else 0
+                passed += one.batches
+        return found
 
     def images(self, client: int, phase: Phase, passed: int) -> int:
         """Return how many images a client goes through in a phase; `passed`: its mini-batches so far, which decide where a

@@ -109,7 +109,8 @@ class Training:
         def note(number: int, frame: object) -> None:
             self.heard = True
 
-        before = {number: signal.signal(number, note) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup has SIGHUP ignored
+        before = {number: signal.signal(number, note) for number in heard}
         try:
             yield
         finally:
@@ -122,7 +123,8 @@ class Training:
             if worker.ready and not worker.run and (run := self.next()):
                 worker.run, worker.began = run, time.monotonic()
                 tell(f"training {run.name}")
-                worker.pipe.send(run)
+                with contextlib.suppress(BrokenPipeError):  # it has ended; `hear` meets that
+                    worker.pipe.send(run)
         while len(self.workers) < min(self.jobs, len(self.waiting) + len(self.busy)):
             self.workers.append(self.started())
 

@@ -139,7 +139,7 @@ class Round:
         self.trial = Trial(federation, self.order()[0]) if first else None
 
     def images(self) -> dict[int, int]:
-        """Return how many images each client trains on in this round, in all its epochs or mini-batches."""
+        """Estimate how many images each client trains on in this round, in all its epochs or mini-batches."""
         budget = self.federation.run.budget
         size, batches = budget.batch_size, budget.local_batches
         return {k: n * self.epochs[k] or batches * min(size, n) for k, n in self.n.items()}
@@ -198,10 +198,12 @@ class Round:
         return Visit(update, readings, kept, finite)
 
     def size(self, sent: State) -> int:
-        """Return the bytes that travel one way: tensors that the method does not call `free`, and BatchNorm statistics."""
+        """Return the bytes that travel one way: tensors that the method does not call `free`, and with any of these the
+        BatchNorm statistics.
+        """
         apart = {*self.federation.method.free, *self.travelling}
         tensors = [tensor for name, tensor in sent.items() if name not in apart]
-        tensors += [self.server[name] for name in self.travelling]
+        tensors += [self.server[name] for name in self.travelling] if tensors else []
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def finish(self, c: Node) -> State:
@@ -278,7 +280,7 @@ class Trainer:
         multiply_adds["server"] = federation.passes.multiply_adds - before
         now.times.mark()
         readings += evaluation.of_server(server)
-        self.samples = sum(now.images().values())
+        self.samples = self.multiply_adds.samples(server.round, now.phases)
         finite = {(str(v.update.client), name): flag for v in visits for name, flag in v.finite.items()}
         finite |= {("server", name): flag for name, flag in finiteness(server.state).items()}
         federation.compute.synchronise()  # the round ends here; what was sent may be freed only after it

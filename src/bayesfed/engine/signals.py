@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from bayesfed.core.errors import words
+
 GRACE = 5.0  # seconds that a step may go on: with a checkpoint behind them, fewer than schedulers wait before they kill
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -66,6 +68,9 @@ class Stop:
                     if not self.ended.wait(GRACE):
                         try:
                             print(f"bayesfed: {self.leave()}", file=sys.stderr, flush=True)
+                        except BaseException as error:
+                            told = f"bayesfed: stopped by a signal; the checkpoint could not be written: {words(error)}"
+                            print(told, file=sys.stderr, flush=True)
                         finally:
                             os._exit(1)
                     return

@@ -90,7 +90,7 @@ class PerFedAvg(Method):
     def step(self, c: Learner, batch: Batch) -> None:
         """Do w' = w - alpha g(w; D), or w <- w - beta g(w'; D')."""
         g, turn = ce_gradient(c, "theta", batch), c["turn"]
-        c["w"].lerp_(c["theta"], 1 - turn)  # one of them, bit for bit, faster than torch.where
+        c["w"].lerp_(c["theta"], 1 - turn)  # one of them, as long as both are finite; faster than torch.where
         length = (1 - turn) * c.rate(self.options.lr) + turn * c.rate(self.options.beta)
         c["theta"].copy_(c["w"] - length * g)
         turn.copy_(1 - turn)

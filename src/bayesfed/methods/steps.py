@@ -91,8 +91,9 @@ def base_gradient(c: Learner, base: Tensor, heads: Tensor, batch: Batch) -> Tens
     logits = c.model(theta, batch.x)
     x = last_inputs(logits, theta)
     if x is None:
-        each = [ce_gradient_at(c, torch.cat([base, head]), batch)[: len(base)] for head in heads]
-        return torch.stack(each).mean(0)
+        (first,) = grad(logits, theta, at=loss_gradient(batch, logits))
+        others = (ce_gradient_at(c, torch.cat([base, head]), batch) for head in heads[1:])
+        return torch.stack([first, *others]).mean(0)[: len(base)]
     g, weights = under_heads(x.to(heads.dtype), heads, batch)
     return gradient_below(logits, theta, (g @ weights).mean(0))
 

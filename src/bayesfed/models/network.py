@@ -150,7 +150,7 @@ class Network:
         self.channel_shapes: list[tuple[int, ...]] = []  # with the channels of the layer's input apart
         width, sides = shape[0], list(shape[1:])
         flat = False
-        for layer in layers:
+        for depth, layer in enumerate(layers):
             if isinstance(layer, Conv):
                 if len(sides) != 2:
                     raise UnfitImages(
@@ -174,7 +174,7 @@ class Network:
                 self.shapes += [(layer.out, width), (layer.out,)]
                 self.operations += layer.out * width
             width = layer.out
-            if layer is layers[0]:
+            if not depth:
                 self.training_operations = -self.operations  # whose way back does not go on to the images
         self.training_operations += 3 * self.operations
         self.sizes = [math.prod(shape) for shape in self.shapes]
@@ -339,7 +339,7 @@ class Network:
                 back = convolution.backward_by_image if squared else convolution.backward
                 g, *pairs = back(g, x, weight, layer.pool, kept, to_input)
                 convolved.append([(w.permute(0, 2, 3, 1) if gathered else w, bias) for w, bias in pairs])
-            elif not below or layer is not self.layers[-1]:
+            elif not below or depth < len(self.layers) - 1:
                 # What an image has in a weight's gradient is a product, and so is its square.
                 factors = [(g, x), (g.square(), x.square())] if squared else [(g, x)]
                 for to, (up, down) in zip(parts, factors, strict=True):

@@ -7,19 +7,17 @@ A file is called `<anything>-<first digits of its SHA-256>.pth`, as torchvision'
 from __future__ import annotations
 
 import functools
-import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bayesfed.core import files
-from bayesfed.core.errors import InputError
+from bayesfed.core.errors import InputError, out_of_memory, words
 
 NAME = re.compile(r"[\w.-]*-([0-9a-f]{8,64})\.(pth|safetensors)")
 SCRATCH = "from scratch"  # what is said of a network without a file
@@ -62,8 +60,10 @@ def read(path: Path) -> Mapping[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise InputError(f"weights: {path} is no file of tensors ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # torch.load and a pickle raise what comes
+        if out_of_memory(error):
+            raise
+        raise InputError(f"weights: {path} is no file of tensors ({words(error)})") from None
     if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise InputError(f"weights: {path} is no file of tensors by name")
     return tensors

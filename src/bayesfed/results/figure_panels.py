@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import isotonic_regression
 
 from bayesfed.results import figure_axes, figures
 from bayesfed.results.study import Study
@@ -52,6 +51,8 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 
     The nearest in squares: y_i = p_i - i * gap, in order, must rise.
     """
+    from scipy.optimize import isotonic_regression  # slow to load, and for crowded panels alone
+
     order = np.argsort(places, kind="stable")
     steps = gap * np.arange(len(order))
     rising = isotonic_regression(np.array(places)[order] - steps).x

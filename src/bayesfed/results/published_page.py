@@ -5,8 +5,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from scipy.stats import spearmanr
-
 from bayesfed.results import cells, claims, hardware, markdown, verdicts
 from bayesfed.results.derived import Derived
 from bayesfed.results.published_numbers import Compared
@@ -44,6 +42,8 @@ def rank_correlation(pairs: Pairs) -> float | None:
     equal."""
     if len(pairs) < 3 or any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return None
+    from scipy.stats import spearmanr  # slow to load
+
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)
 
 

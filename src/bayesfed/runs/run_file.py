@@ -65,7 +65,9 @@ def resolve(mapping: object, data: Path = plugins.DATA) -> Run:
     folder = mapping.get("plugins")
     plugins.use(folder, data)
     folder = None if folder is None else str(folder)
-    budget = options.read(Budget, {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__})
+    length = {"local_epochs": 0} if mapping.get("local_batches") else {}  # a round's length has no default
+    given = {key: value for key, value in mapping.items() if key in Budget.__dataclass_fields__}
+    budget = options.read(Budget, length | given)
     partition = schemes.read(mapping["partition"])
     images = options.read(prepare.Seen, mapping.get("images", {}), "images")
     schedule = options.read(Schedule, mapping.get("schedule", {}), "schedule")
