@@ -91,19 +91,21 @@ def signals() -> Iterator[None]:
 
 @pytest.fixture
 def mapping() -> Callable[..., dict[str, Any]]:
-    """A function that gives a small valid run file for a method, with changes; images of a quarter of their size, but for
-    `images={}`."""
+    """A function that gives a small valid run file for a method, with changes.
+
+    Its networks have one hidden layer and take images of 8x8. Images of tests that name their networks are 16x16, but for
+    `images={}`.
+    """
 
     def make(method: str | dict[str, Any] = "fedavg", **changes: Any) -> dict[str, Any]:
         method = {"name": method} if isinstance(method, str) else method
-        # BNFed is for networks of one hidden layer.
-        models: dict[str, Any] = {"global": "pfedbayes_mlp" if method["name"] == "bnfed" else "lenet5"}
+        models: dict[str, Any] = {"global": "pfedbayes_mlp"}
         if methods.get(method["name"]).local_models:
-            models["local"] = ["mlp", "cnn1", "lenet5", "lenet5"]
-        images: dict[str, Any] = {"prepare": {"resize": 16}}
+            models["local"] = ["mlp200", "softmax", "pfedbayes_mlp", "pfedbayes_mlp"]
+        images: dict[str, Any] = {"prepare": {"resize": 16} if "models" in changes else "none"}
         if method["name"] in FULL_HESSIAN:
             models, images = {"global": "softmax"}, {"prepare": "none"}
-        models |= dict.fromkeys(methods.get(method["name"]).networks, "cnn1")
+        models |= dict.fromkeys(methods.get(method["name"]).networks, "softmax")
         method = few_steps(method["name"], server=50) | method
         return {
             "dataset": "few",

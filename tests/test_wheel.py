@@ -67,7 +67,7 @@ def run(command: Path, *arguments: str, folder: Path) -> str:
 
 
 def test_it_has_all_that_it_needs(installed: Path, tmp_path: Path, digits_dir: Path) -> None:
-    assert "hbfl " in run(installed, "list", "methods", folder=tmp_path)
+    assert run(installed, "--version", folder=tmp_path).startswith("bayesfed ")
     python = installed.with_name("python")
     light = (
         "import importlib.util as i; assert not any(map(i.find_spec, ('pandas', 'sklearn', 'snakemake', 'matplotlib')))"
@@ -75,5 +75,7 @@ def test_it_has_all_that_it_needs(installed: Path, tmp_path: Path, digits_dir: P
     subprocess.run([python, "-c", light], check=True, env={})
     shutil.copyfile(PROJECT / "examples" / "run.yaml", tmp_path / "run.yaml")
     shutil.copytree(digits_dir, tmp_path / "data")
-    run(installed, "train", "run.yaml", "--out", "out", "--device", "cpu", folder=tmp_path)
+    # Both in one process, which loads torch once.
+    both = "from bayesfed.cli import main; main(['list', 'methods']); main('train run.yaml --out out --device cpu'.split())"
+    assert "hbfl " in run(python, "-c", both, folder=tmp_path)
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["global"]["accuracy_last"] > 0.5

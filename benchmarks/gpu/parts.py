@@ -37,6 +37,7 @@ class Scale:
     precisions: tuple[str, ...]
     timed: tuple[str, ...]  # methods whose rounds are profiled and run
     others: tuple[str, ...]  # methods, beside HBFL and FedAvg, that are looked at one by one
+    compared: int  # rounds of a run that is compared with another way of computing it
     resumed_rounds: int
     lanes: tuple[int, ...]
     jobs: tuple[int, ...]  # at once on one GPU
@@ -51,9 +52,9 @@ OTHERS = (
 )  # fmt: skip
 TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
 FULL = Scale(
-    (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 20, (1, 2, 4, 6, 10), (1, 2, 4)
+    (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 2, 20, (1, 2, 4, 6, 10), (1, 2, 4)
 )  # fmt: skip
-SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fedprox",), 2, (1, 2), (1, 2))
+SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fola_full",), 1, 2, (2,), (2,))
 
 
 class Failed(Exception):

@@ -27,11 +27,11 @@ from bayesfed.engine.session import free_gpu_memory
 from bayesfed.methods.node import Batch, Learner
 from benchmarks import common
 from benchmarks.gpu import compare
-from benchmarks.gpu.parts import Failed, Part, Task, rounds_done, used_mib
+from benchmarks.gpu.parts import FULL, Failed, Part, Task, rounds_done, used_mib
 
 WORKER = "bayesfed.engine.executors.cuda_worker"
-# Largest difference after two rounds in fp64 of what is summed in another order, as batches that are filled up are. In other
-# precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
+# Largest difference after a run's few rounds in fp64 of what is summed in another order, as batches that are filled up are.
+# In other precisions it is written down and not judged: Adam makes of a gradient that is mere rounding a whole step.
 BOUND = 1e-9
 FIRST = ("hbfl", "fedavg")  # methods without which nothing else is worth asking
 STEPS = 10  # under the profiler
@@ -44,10 +44,10 @@ def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = Non
     for name in names:
         for precision in ("fp64", *task.scale.precisions):
             of = compare.small(name, compare.compute(task.device, precision), task.scale.few, network)
-            found = compare.play(of, "graphs", 2, task.in_time)
+            found = compare.play(of, "graphs", task.scale.compared, task.in_time)
             with mock.patch(f"{WORKER}.Recorder.record", lambda recorder, step: step):
-                unrecorded = compare.play(of, "graphs", 2, task.in_time)
-            eager = compare.play(of, "eager", 2, task.in_time)
+                unrecorded = compare.play(of, "graphs", task.scale.compared, task.in_time)
+            eager = compare.play(of, "eager", task.scale.compared, task.in_time)
             equal = compare.same(found, unrecorded)
             apart = compare.difference(compare.tensors(found), compare.tensors(eager))
             holds = equal and (apart <= BOUND or precision != "fp64")
@@ -77,7 +77,7 @@ def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) 
 
             of = compare.small(name, compare.compute(device, "fp64"), images, network)
             with mock.patch.object(Learner, "noise", given):  # the same in the order of calls, which eager keeps
-                runs.append(compare.tensors(compare.play(of, "eager", 2, task.in_time)))
+                runs.append(compare.tensors(compare.play(of, "eager", task.scale.compared, task.in_time)))
         apart = compare.difference(runs[1], runs[0])
         task.check(name, apart <= BOUND, difference=apart, bound=BOUND)
 
@@ -85,9 +85,9 @@ def noise(task: Task, names: Sequence[str] = FIRST, network: str | None = None) 
 def eviction(task: Task) -> None:
     """Check that a worker that must let recordings go for others computes the same, to the last bit."""
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
-    whole = compare.play(of, "graphs", 2, task.in_time)
+    whole = compare.play(of, "graphs", task.scale.compared, task.in_time)
     with mock.patch(f"{WORKER}.MOST_BUFFERS", 1):
-        task.check("hbfl", compare.same(compare.play(of, "graphs", 2, task.in_time, lanes=2), whole))
+        task.check("hbfl", compare.same(compare.play(of, "graphs", task.scale.compared, task.in_time, lanes=2), whole))
 
 
 def resume(task: Task) -> None:
@@ -97,6 +97,7 @@ def resume(task: Task) -> None:
         "dataset": found, "partition": {"alpha": 1.0, "clients": 4}, "method": {"name": "hbfl"}, "seed": 0,
         "models": {"global": "lenet5", "local": ["mlp", "lenet5", "mlp", "lenet5"]}, "batch_size": 128,
         "rounds": task.scale.resumed_rounds, "local_epochs": 1,
+        "images": {} if task.scale is FULL else {"prepare": {"resize": 16}},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "run.yaml")

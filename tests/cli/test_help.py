@@ -8,8 +8,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from helpers import plans
 
 from bayesfed import cli
 from bayesfed.cli.arguments import EXIT_CODES
@@ -85,11 +87,11 @@ def test_a_default_is_the_one_that_is_told(name: str) -> None:
             assert f"default: {action.default}" in (action.help or "")
 
 
-def test_a_reader_that_leaves_ends_it_silently() -> None:
+def test_a_reader_that_leaves_ends_it_silently(tmp_path: Path) -> None:
     """As `head` does, whether the pipe is closed before the first line or behind it."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bayesfed", "list", "models"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as run:
+    plan = plans.write(tmp_path, [{"key": "one", "folder": "one"}])
+    command = [sys.executable, "-m", "bayesfed", "status", str(plan)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout
         assert run.stderr
         run.stdout.close()

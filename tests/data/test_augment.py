@@ -157,7 +157,7 @@ def test_a_run_with_fola_trains(mapping: Callable[..., dict[str, Any]], data_dir
     """Two rounds; every executor as the eager one; another augmentation, other parameters."""
 
     def theta(augment: str, executor: str) -> torch.Tensor:
-        of = federation(mapping(images={"augment": augment}), data_dir)
+        of = federation(mapping(models={"global": "lenet5"}, images={"augment": augment}), data_dir)
         assert chunk_size(of) == (FOLA_CHUNK if augment == "fola" else 256)
         return tensors(play(of, 2, executor=executor))["server/theta"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.playing import federation, play
+from helpers.playing import convolutions, federation, play
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -54,10 +54,10 @@ def flops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("fedavg", {}),
+        ("fedavg", convolutions("fedavg")),
         ("fedavg", {"local_epochs": 0, "local_batches": 3}),
         ("scaffold", {"models": {"global": "mlp"}}),
-        ("hbfl", {}),
+        ("hbfl", convolutions("hbfl")),
         ("pfedbayes", {"models": {"global": "pfedbayes_mlp"}}),
         ("fedppd", {}),
         ("fedavg", {"models": {"global": "resnet20_gn"}, "partition": {"alpha": 100.0, "clients": 2}}),
@@ -102,9 +102,11 @@ def test_images_are_those_of_the_mini_batches(
     progress = begin(of)
     for _ in range(3 if "local_batches" in changes else 1):
         sizes.clear()
-        progress = Trainer(of, "eager").play(progress)
+        trainer = Trainer(of, "eager")
+        progress = trainer.play(progress)
         (network,) = {own["global"] for own in of.networks}
         assert counted(progress, "clients") == network.training_operations * sum(sizes) > 0
+        assert trainer.samples == sum(sizes)
 
 
 def test_the_server_counts_apart(flops: list[int], mapping: Make, data_dir: Path) -> None:

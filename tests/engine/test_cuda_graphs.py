@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 from helpers.fake_cuda import FakeCuda
-from helpers.playing import federation, play, tensors
+from helpers.playing import ALL_STEPS, convolutions, federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.core.errors import InputError
@@ -59,7 +59,9 @@ def assert_equal(found: Progress, expected: Progress) -> None:
 def test_recorded_steps_equal_unrecorded_ones(
     method: str | dict[str, Any], uneven: Callable[..., Federation], request: pytest.FixtureRequest
 ) -> None:
-    of = uneven(method, local_epochs=1)
+    """With convolutions for methods that have all kinds of steps between them, and for Hessians."""
+    name = method if isinstance(method, str) else method["name"]
+    of = uneven(method, local_epochs=1, **(convolutions(name) if method in (*ALL_STEPS, *CURVED) else {}))
     unrecorded = play(of, 2, executor="graphs")
     fake: FakeCuda = request.getfixturevalue("cuda")
     assert_equal(play(of, 2, executor="graphs"), unrecorded)
@@ -70,7 +72,7 @@ def test_recorded_steps_equal_unrecorded_ones(
 def test_images_may_lie_either_way(
     layout: torch.memory_format, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = federation(mapping("hbfl", **UNEVEN), data_dir, torch.float64)
+    of = federation(mapping("hbfl", **UNEVEN, **convolutions("hbfl")), data_dir, torch.float64)
     expected = tensors(play(of, 1, executor="graphs"))
     seen = []
     forward = convolution.forward

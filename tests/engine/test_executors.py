@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.playing import federation, play, tensors
+from helpers.playing import ALL_STEPS, convolutions, federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.core.errors import InputError
@@ -25,7 +25,6 @@ from bayesfed.methods.node import Batch, Learner, Node, Phase, State
 Make = Callable[..., dict[str, Any]]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 NAMES = [*sorted(methods.ours()), "toy", "toy_phases", "toy_message", "toy_server"]
-CAST = ["hbfl", "fml", "fedavg", "fola", "fedppd_distill", "pfedbayes", "toy_phases"]
 # Largest difference to eager in the parameters of two rounds, relative to their norm. Batches that are filled up
 # are summed in another order, which training then carries on.
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -90,11 +89,13 @@ def assert_executors_agree(
 def test_every_executor_is_eager_to_rounding(
     name: str, device: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest. On a CPU the lower precisions
-    for methods alone that have all kinds of steps between them."""
+    """Uneven shards (alpha 0.3), stragglers, mixed networks, batches smaller than the rest. On a CPU convolutions and the
+    lower precisions for methods alone that have all kinds of steps between them."""
     monkeypatch.setattr(fedgvi, "SAMPLES", 5)
-    casts = tuple(BOUNDS) if device == "cuda" or name in CAST else (torch.float64,)
+    whole = device == "cuda" or name in ALL_STEPS
+    casts = tuple(BOUNDS) if whole else (torch.float64,)
     changes = {"partition": {"alpha": 0.3, "clients": 4}, "stragglers": 0.5, "local_epochs": 2, "batch_size": 24}
+    changes |= convolutions(name) if whole else {}
     assert_executors_agree(lambda cast: federation(mapping(name, **changes), data_dir, cast, device), device, casts)
 
 
@@ -168,7 +169,7 @@ def test_every_executor_serves_several_tasks(name: str, device: str, mapping: Ma
 
 def test_threads_change_nothing(mapping: Make, data_dir: Any) -> None:
     """With no more threads than clients every operator has one thread, and results are the same to the bit."""
-    of = federation(mapping("hbfl"), data_dir, torch.float32)
+    of = federation(mapping("hbfl", **convolutions("hbfl")), data_dir, torch.float32)
     eager = tensors(play(of, 2))
     for count in (1, 2, 3):
         torch.set_num_threads(count)

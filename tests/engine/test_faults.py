@@ -255,7 +255,7 @@ def test_memory_that_runs_out_before_training_is_told_of_once(
     runfile = tmp_path / "run.yaml"
     if where == "preparation":
         monkeypatch.setitem(prepare.PREPARATIONS, "resize", lambda images, side: torch.empty(2**50))
-        runfile.write_text(yaml.safe_dump(mapping("fedavg")))
+        runfile.write_text(yaml.safe_dump(mapping("fedavg", images={"prepare": {"resize": 16}})))
     else:
         monkeypatch.setitem(models.NETWORKS, "huge", lambda classes, channels, size: nn.Linear(2**40, classes))
         runfile.write_text(yaml.safe_dump(mapping("fedavg", models={"global": "huge"})))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from helpers.playing import convolutions
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -88,7 +89,7 @@ def test_accuracy_is_the_recorded_one(
     method: str, kept: set[str], mapping: Make, data_dir: Path, tmp_path: Path
 ) -> None:
     """Of the global model on the full test set and on every shard, and of what each client keeps, on its own shard."""
-    run = bayesfed.train(mapping(method), tmp_path / "out", data=data_dir, precision="fp32")
+    run = bayesfed.train(mapping(method, **convolutions(method)), tmp_path / "out", data=data_dir, precision="fp32")
     assert run.run.to_dict()["method"]["name"] == run.summary["method"] == method
     assert run.server.keys() == (set() if method == "independent" else {"global"})
     for model in run.server.values():
@@ -248,7 +249,8 @@ def test_a_clients_module_comes_back_with_its_statistics(
 
 
 def test_bf16_is_near(mapping: Make, data_dir: Path, tmp_path: Path) -> None:
-    run = bayesfed.train(mapping("fedavg", rounds=1), tmp_path / "out", data=data_dir, precision="bf16")
+    asked = mapping("fedavg", rounds=1, **convolutions("fedavg"))
+    run = bayesfed.train(asked, tmp_path / "out", data=data_dir, precision="bf16")
     assert run.provenance["precision"] == "bf16"
     value = accuracy(run.server["global"], *run.images("test"))
     assert value == pytest.approx(recorded(run, "global", "global", "test_accuracy"), abs=0.1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.playing import FULL_HESSIAN, federation, play, tensors
+from helpers.playing import federation, play, tensors
 from torch import Tensor
 
 from bayesfed import methods
@@ -120,16 +120,23 @@ def test_results_that_are_not_needed_together_share_memory() -> None:
 def test_every_step_of_a_small_network_is_recorded_and_changes_no_bit(
     name: str, mapping: Make, data_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = {key: ["mlp"] * 4 if key == "local" else "mlp" for key in mapping(name)["models"]}
-    # A softmax regression, and a network of one hidden layer, as they are.
-    changes = {} if name in (*FULL_HESSIAN, "bnfed") else {"models": models}
     monkeypatch.setattr(cpu_worker, "MEMORY", 2**30)
-    of = federation(mapping(name, local_epochs=2, **changes), data_dir, torch.float32)
+    of = federation(mapping(name, local_epochs=2), data_dir, torch.float32)
     found, workers = on_workers(of, 2)
     steps = [step for worker in workers for buffers in worker.buffers.values() for step in buffers.steps.values()]
     assert steps
     assert all(steps)
     assert_equal(found, play(of, 2))
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_steps_of_a_module_are_recorded_when_it_is_new(mapping: Make, data_dir: Any) -> None:
+    """Whose multiply-adds are counted by a pass that must not be in a step."""
+    of = federation(mapping(models={"global": "smooth"}), data_dir, torch.float32)
+    _, workers = on_workers(of, 1)
+    steps = [step for worker in workers for buffers in worker.buffers.values() for step in buffers.steps.values()]
+    assert steps
+    assert all(steps)
 
 
 def test_a_worker_takes_no_more_memory_than_it_may(

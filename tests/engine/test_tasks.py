@@ -20,6 +20,7 @@ from bayesfed.data.catalogue import source
 from bayesfed.data.prepare import AS_IT_IS, Seen
 from bayesfed.data.records import SPLITS, write_npz
 from bayesfed.data.sources import SOURCES
+from bayesfed.engine import dry
 from bayesfed.engine.device import Compute
 from bayesfed.engine.rounds import Divergence
 from bayesfed.methods.fedavg import FedAvg
@@ -38,7 +39,7 @@ def values(history: Any, model: str, round: int) -> dict[str, float]:
 @pytest.mark.parametrize("name", sorted(methods.ours()))
 def test_every_method_has_them_from_the_same_code(name: str, mapping: Make, data_dir: Path) -> None:
     """Nothing else is touched by them. Every predictor that is tested on the full test set has them, and in the last round
-    a client's average over weight samples.
+    a client's average over weight samples. A round on made-up images has the same predictors.
     """
     asked = play(federation(mapping(name, tasks={"foreign": ["few-parity"], "mistakes": True}), data_dir), 2)
     plain = play(federation(mapping(name), data_dir), 2)
@@ -57,6 +58,8 @@ def test_every_method_has_them_from_the_same_code(name: str, mapping: Make, data
         for metric in (f"auroc_{what}", f"auroc_{what}_sd", f"fpr95_{what}")
     }
     assert [row for row in asked.history if row not in new] == plain.history
+    made_up = dry.predictor_names(run_file.resolve(mapping(name)))
+    assert made_up == {row.model for row in plain.history if row.metric == "passes"}
 
 
 def no_numbers_for(images: int) -> Callable[..., list[Predictor]]:

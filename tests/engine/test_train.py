@@ -20,6 +20,7 @@ import pytest
 import torch
 import yaml
 from helpers.children import child
+from helpers.playing import convolutions
 
 import bayesfed
 from bayesfed import cli
@@ -265,11 +266,11 @@ def test_runs_of_one_process_leave_what_each_alone_does(
 ) -> None:
     """Other methods, networks, partitions, precisions of images and datasets follow each other; data is loaded once."""
     runs = [
-        mapping("hbfl"),
-        mapping("fola", batch_size=64),
-        mapping("fedavg", partition={"alpha": 0.5, "clients": 3}),
+        mapping("hbfl", **convolutions("hbfl")),
+        mapping("fola", batch_size=64, **convolutions("fola")),
+        mapping("fedavg", partition={"alpha": 0.5, "clients": 3}, **convolutions("fedavg")),
         mapping("scaffold", images={"prepare": "none"}, models={"global": "mlp"}),
-        mapping("fedavg", dataset="few-parity", seed=1),
+        mapping("fedavg", dataset="few-parity", seed=1, **convolutions("fedavg")),
     ]
     for number, run in enumerate(runs):
         assert train(run, f"alone{number}") == 0

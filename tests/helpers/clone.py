@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -23,9 +24,9 @@ PARTS = ("workflow", "profiles", "config", "src", "benchmarks", "dvc.yaml", ".dv
 RESULTS = ("data", "results", "reports")
 BIN = Path(sys.executable).parent
 SECONDS = 900  # that a command may take: other tests, or other people, may have the cores
-# A process that has loaded Snakemake, and of which commands are forks: loading it takes longer than most of them.
+# A process that has loaded Snakemake and DVC, and of which commands are forks: loading takes longer than most of them.
 LOADED = multiprocessing.get_context("forkserver")
-LOADED.set_forkserver_preload(["snakemake.cli"])
+LOADED.set_forkserver_preload(["snakemake.cli", "dvc.cli", "dvc.repo"])
 
 
 class Clone:
@@ -56,11 +57,18 @@ class Clone:
         return output
 
     def snakemake(self, *options: str, config: str = "config/test.yaml", code: int = 0) -> str:
-        """Run Snakemake on a config of the clone, in a process that has loaded it; gives what it printed, and fails the test
-        where it ends with another exit code."""
-        arguments = ["snakemake", "--cores", "2", *options, "--configfile", config]
+        """Run Snakemake on a config of the clone."""
+        return self.forked("snakemake", "--cores", "2", *options, "--configfile", config, code=code)
+
+    def dvc(self, *options: str) -> str:
+        """Run DVC, which must succeed."""
+        return self.forked("dvc", *options, code=0)
+
+    def forked(self, *command: str, code: int) -> str:
+        """Run a command in a fork of the process that has loaded it. Gives what it printed; fails the test where it ends
+        with another exit code."""
         with tempfile.NamedTemporaryFile("r") as printed:
-            process = LOADED.Process(target=snakemake, args=(self.folder, self.environment, arguments, printed.name))
+            process = LOADED.Process(target=fork, args=(self.folder, self.environment, command, printed.name))
             process.start()
             try:
                 process.join(SECONDS)
@@ -100,14 +108,18 @@ class Clone:
         (self.folder / path).write_text(text.replace(old, new, 1))
 
     def configure(self, old: str, new: str) -> None:
-        """Edit the test config, and make its plan as the workflow would, but in this process, which has loaded torch."""
+        """Edit the test config, and make its plan."""
+        self.edit("config/test.yaml", old, new)
+        self.make_plan("config/test.yaml")
+
+    def make_plan(self, config: str) -> None:
+        """Make the plan of a config as the workflow would, but in this process, which has loaded torch."""
         from bayesfed.plan import (
             plan,  # here, since processes of copies import this file, and then the copies' own package
         )
 
-        self.edit("config/test.yaml", old, new)
         with contextlib.chdir(self.folder):
-            plan.write(Path("config/test.yaml"))
+            plan.write(Path(config))
 
     def plan(self) -> dict[str, Any]:
         """The plan of the test config."""
@@ -119,8 +131,8 @@ class Clone:
         return {path: path.stat().st_mtime_ns for path in found}
 
 
-def snakemake(folder: Path, environment: dict[str, str], arguments: list[str], printed: str) -> None:
-    """Snakemake's command line in a folder, as a process of its own that leads a session; what it prints goes to a file."""
+def fork(folder: Path, environment: dict[str, str], command: tuple[str, ...], printed: str) -> None:
+    """A package's command line in a folder, as a process of its own that leads a session; what it prints goes to a file."""
     assert "bayesfed" not in sys.modules
     os.setsid()
     os.chdir(folder)
@@ -129,11 +141,9 @@ def snakemake(folder: Path, environment: dict[str, str], arguments: list[str], p
     with open(printed, "w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    sys.argv = arguments
+    sys.argv = list(command)
     sys.path.insert(0, environment["PYTHONPATH"])
-    from snakemake.cli import main
-
-    main()
+    sys.exit(importlib.import_module(f"{command[0]}.cli").main())
 
 
 def copy(source: Path, target: Path) -> None:

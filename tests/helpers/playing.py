@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesfed import methods
 from bayesfed.data import partition, store
 from bayesfed.data.source import Source
 from bayesfed.engine import device as devices
@@ -16,6 +17,7 @@ from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.runs import run_file
 
 FEW = (250, 60)  # training and test images
+ALL_STEPS = ("hbfl", "fml", "fedavg", "fola", "fedppd_distill", "pfedbayes", "toy_phases")  # have all kinds of steps
 FULL_HESSIAN = ("fola_full", "fola_errors")  # methods for a softmax regression alone, on images as small as they are
 
 
@@ -25,6 +27,15 @@ def few_of(whole: Source) -> Source:
     return replace(
         whole, name=name, train=train, test=test, fingerprints={"train": "few", "test": whole.name}, format="idx"
     )
+
+
+def convolutions(name: str) -> dict[str, Any]:
+    """Changes of a run file: convolutional networks for a method, but for those whose networks have none."""
+    if name in (*FULL_HESSIAN, "bnfed"):  # BNFed is for networks of one hidden layer.
+        return {}
+    method = methods.get(name)
+    local = {"local": ["mlp", "cnn1", "lenet5", "lenet5"]} if method.local_models else {}
+    return {"models": {"global": "lenet5"} | local | dict.fromkeys(method.networks, "cnn1")}
 
 
 def federation(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.playing import FULL_HESSIAN, federation, play, tensors
+from helpers.playing import FULL_HESSIAN, convolutions, federation, play, tensors
 
 from bayesfed import methods
 from bayesfed.bayes.gaussian import softplus
@@ -136,7 +136,7 @@ def hold_golden(name: str, revisions: list[int], found: dict[str, list[float]], 
 def test_golden_results(name: str, mapping: Make, data_dir: Path) -> None:
     """Two rounds in float64. After a change of results on purpose: raise the method's (or engine's) revision first."""
     revisions = [methods.get(name).revision, ENGINE_REVISION]
-    native = {} if name in FULL_HESSIAN else {"images": {}}
+    native = convolutions(name) | ({} if name in FULL_HESSIAN else {"images": {}})
     found = figures(play(federation(mapping(name, **native), data_dir), 2))
     hold_golden(name, revisions, found, GOLDEN, os.environ.get("BAYESFED_GOLDEN") == "write")
 
@@ -313,22 +313,20 @@ def test_multi_task_shares_the_convolutions_alone(mapping: Make, data_dir: Path)
         "images": {},
     }
     for name in ("fml", "hbfl"):
-        progress = play(federation(mapping(name, **shared), data_dir), 2)
-        symbol = {"fml": "theta", "hbfl": "mu"}[name]
-        convolutions = 1 * 6 * 25 + 6 + 6 * 16 * 25 + 16
-        assert progress.server[symbol].numel() == convolutions
+        of, symbol = federation(mapping(name, **shared), data_dir), {"fml": "theta", "hbfl": "mu"}[name]
+        progress = play(of, 1)
+        first = [progress.clients[k][f"{symbol}.own"].clone() for k in (0, 1)]
+        progress = play(of, 1, progress)
+        assert progress.server[symbol].numel() == 1 * 6 * 25 + 6 + 6 * 16 * 25 + 16
         own = [state[f"{symbol}.own"].numel() for state in progress.clients.values()]
         assert own == [400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10, 400 * 120 + 120 + 120 * 2 + 2]
         assert not [row for row in progress.history if row.model == "global"]
         # A client's two networks of one architecture begin apart, in their own layers too.
-        node = federation(mapping(name, **shared), data_dir).node(0, 0)
+        node = of.node(0, 0)
         ends = [node.initial(model)[-(84 * 10 + 10) :] for model in ("global", "local")]
         assert not torch.isclose(*ends).any()
         # Every client's own layers have been trained, apart from what it began with.
-        start = play(federation(mapping(name, **shared), data_dir), 1)
-        assert all(
-            not torch.equal(start.clients[k][f"{symbol}.own"], progress.clients[k][f"{symbol}.own"]) for k in (0, 1)
-        )
+        assert all(not torch.equal(first[k], progress.clients[k][f"{symbol}.own"]) for k in (0, 1))
 
 
 def test_one_client_and_one_round_is_plain_training(mapping: Make, data_dir: Path) -> None:

@@ -27,7 +27,9 @@ def at_the_edge(of: Federation) -> Federation:
     shard = of.shards[ONE_CLASS]
     labels = shard.train_images.labels[shard.train]
     of.shards[ONE_CLASS] = replace(shard, train=shard.train[labels == labels[0]])
-    of.shards[UNTESTED] = replace(of.shards[UNTESTED], test=of.shards[UNTESTED].test[:0])
+    shard = of.shards[UNTESTED]
+    few = shard.train[: of.run.budget.batch_size + 2]  # several batches, the last one smaller or of one image
+    of.shards[UNTESTED] = replace(shard, train=few, test=shard.test[:0])
     of.whole = dict(of.shards)
     of.n = of.count()
     return of

@@ -75,8 +75,8 @@ def test_folas_round_is_the_loop_written_out(
     a solve."""
     method = {"name": "fola", "prior": 3.0, "form": form, "evaluation": evaluation, "squares": kind, **OPTIONS}
     of = federation(mapping(method, local_epochs=2), data_dir)
-    state = play(of, 0).server
-    mu, omega = state["mu"], state["omega"]
+    progress = play(of, 0)
+    mu, omega = progress.server["mu"], progress.server["omega"]
     n = torch.tensor([float(len(of.shards[k].train)) for k in range(4)], dtype=torch.float64)
     for r in (1, 2):
         thetas, omegas = [], []
@@ -103,7 +103,7 @@ def test_folas_round_is_the_loop_written_out(
         pi = n / n.sum()
         omega = sum(p * o for p, o in zip(pi, omegas, strict=True))
         mu = sum(p * o * t for p, o, t in zip(pi, omegas, thetas, strict=True)) / (omega + 1e-5)
-        progress = play(of, r)
+        progress = play(of, 1, progress)
         torch.testing.assert_close(progress.server["omega"], omega, rtol=1e-10, atol=1e-14)
         torch.testing.assert_close(progress.server["mu"], mu, rtol=1e-8, atol=1e-12)
 

@@ -79,7 +79,7 @@ def updates(size: int) -> list[Update]:
 def test_the_last_layers_are_gaussian_and_the_others_averaged(rule: str, mapping: Make, data_dir: Path) -> None:
     """Of LeNet5 the weights of two layers, of equal clients."""
     method = {"name": "gaussian", "inference": "bbb", "layers": 2, "rule": rule, "weights": "equal"}
-    of = federation(mapping(method), data_dir)
+    of = federation(mapping(method, models={"global": "lenet5"}), data_dir)
     server = of.node(SERVER, 1)
     server.state = {"mu": server.initial()}
     sent = updates(len(server["mu"]))
@@ -140,4 +140,4 @@ def test_personal_barycentres_lie_between_own_and_received(mapping: Make, data_d
 )
 def test_what_cannot_be(method: dict[str, Any], told: str, mapping: Make, data_dir: Path) -> None:
     with pytest.raises(InputError, match=told):
-        federation(mapping({"name": "gaussian"} | method), data_dir)
+        federation(mapping({"name": "gaussian"} | method, models={"global": "lenet5"}), data_dir)

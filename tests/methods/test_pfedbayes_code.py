@@ -22,7 +22,8 @@ def test_the_weight_of_the_kl_of_w_is_lost_in_adam(
     """The code has zeta/R before the KL of w's step, too. Adam scales gradients by their own size, so that it acts where
     these are near its epsilon alone: on few entries of rho_w."""
     method = {"name": "pfedbayes", "loss": "code", "noise_scale": 0.001, "personal_steps": 5, "weights": "images"}
-    of = federation(mapping(method, models={"global": "pfedbayes_mlp"}, **BATCHES), data_dir)
+    small = {"models": {"global": "pfedbayes_mlp"}, "images": {"prepare": "none"}}
+    of = federation(mapping(method, **small, **BATCHES), data_dir)
     start, plain = begin(of).server, play(of, 2).server
 
     def weighted(*gaussians: Tensor) -> tuple[Tensor, Tensor]:

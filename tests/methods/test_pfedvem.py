@@ -51,7 +51,7 @@ def test_rho_maximises_the_expected_prior(mapping: Make, data_dir: Path) -> None
 
 def test_heads_begin_as_the_servers_with_the_first_sigma(mapping: Make, data_dir: Path) -> None:
     """Whose entries are standard normal; rho is that sigma in the first round."""
-    of = federation(mapping("pfedvem"), data_dir)
+    of = federation(mapping("pfedvem", models={"global": "lenet5"}), data_dir)
     server = of.method.init_server(of.node(SERVER, 0))
     assert server["mu"].numel() == 84 * 10 + 10
     assert server["mu"].std().item() == pytest.approx(1, abs=0.1)
@@ -106,7 +106,7 @@ def test_the_head_takes_steps_on_all_images(model: str, mapping: Make, data_dir:
 
 
 def test_the_base_step_leaves_the_head_alone(mapping: Make, data_dir: Path) -> None:
-    of = federation(mapping("pfedvem"), data_dir)
+    of = federation(mapping("pfedvem", models={"global": "lenet5"}), data_dir)
     d = 850
     c = begun(of, torch.randn(d).double(), torch.ones(d).double(), torch.zeros(d).double())
     before = {name: tensor.clone() for name, tensor in c.state.items()}
@@ -134,7 +134,10 @@ def test_the_base_moves_by_the_mean_over_draws_of_the_head(model: str, mapping: 
         loss = loss + F.cross_entropy(logits, labels[:8]) / 3
     loss.backward()
     c.generator.manual_seed(5)
+    before, network = of.passes.multiply_adds, of.networks[0]["global"]
     of.method.step(c.learner(), Batch(images[:8], labels[:8]))
+    passes = (of.passes.multiply_adds - before) / (8 * network.training_operations)
+    assert passes == (3 if model == "smooth" else 1)
     torch.testing.assert_close(c["base"], base.detach() - 1e-3 * base.grad, rtol=1e-11, atol=1e-13)
 
 

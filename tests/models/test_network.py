@@ -14,7 +14,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.engine.device import configure
 from bayesfed.models import NETWORKS, build
 from bayesfed.models import network as network_module
-from bayesfed.models.network import FEW, Chain, Conv, Linear, Network, gradient, smallest_size, with_squares
+from bayesfed.models.network import Chain, Conv, Linear, Network, gradient, smallest_size, with_squares
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def as_module(name: str, classes: int, channels: int, size: int) -> nn.Sequentia
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize(
     ("classes", "channels", "size", "count"),
-    [(100, 1, 32, 3), (7, 3, 40, FEW + 1)],
+    [(100, 1, 32, 3), (7, 3, 40, 5)],
 )
 def test_computes_what_torch_modules_compute(
     name: str,
@@ -80,6 +80,7 @@ def test_computes_what_torch_modules_compute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(network_module, "layout_for", lambda device, dtype: on_gpu)
+    monkeypatch.setattr(network_module, "FEW", 4)  # 3 images are few, 5 are not
     torch.manual_seed(0)
     module = as_module(name, classes, channels, size).double()
     theta = torch.cat([p.detach().flatten() for p in module.parameters()]).requires_grad_()
@@ -203,6 +204,21 @@ def test_second_derivative_after_theta_has_moved_is_refused() -> None:
     theta.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(logits.sum(), leaf, create_graph=True)
+
+
+def test_one_layer_may_be_there_twice() -> None:
+    """As `[Linear(8)] * 2` makes it: by its place it is another layer."""
+    wide = Linear(8)
+    network = Network("twice", Chain((wide, wide, Linear(3))), (8,))
+    assert network.operations == 8 * 8 + 8 * 8 + 8 * 3
+    assert network.training_operations == 3 * network.operations - 8 * 8
+    theta = torch.linspace(-1, 1, network.parameters).requires_grad_()
+    logits = network(theta, torch.ones(4, 8))
+    g = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    expected = torch.autograd.grad(logits, theta, g, retain_graph=True)[0]
+    at_inputs = g @ theta.detach()[-27:-3].view(3, 8)
+    found = network_module.gradient_below(logits, theta, at_inputs)
+    torch.testing.assert_close(found, expected[:-27])
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -699,12 +699,17 @@ def test_a_plan_made_by_hand_gets_its_config(config: dict[str, Any]) -> None:
 
 def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[str, Any]) -> None:
     first, second = (Path(run["runfile"]) for run in cached(config)["runs"][:2])
-    was = first.read_text()
+    was, into = first.read_text(), plan.folder("tiny")
+    assert plan.current(config, into)
     first.write_text(was.replace("rounds: 2", "rounds: 3"))
-    second.unlink()
-    plan.load(config)
+    assert plan.current(config, into) is None
+    cached(config)
     assert first.read_text() == was
+    second.unlink()
+    assert plan.current(config, into) is None
+    cached(config)
     assert second.exists()
+    assert plan.load(config) == plan.current(config, into)
 
 
 def test_a_plan_is_written_when_its_content_changes(config: dict[str, Any]) -> None:

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 from helpers.clone import PROJECT, Clone, copy
 
+from bayesfed import cli
+from bayesfed.core import plugins
+from bayesfed.report import compare
 
-def test_a_method_of_ones_own_beside_stored_records(tmp_path: Path) -> None:
+
+@pytest.fixture
+def with_plugins() -> Iterator[None]:
+    """Calls in this process may take plugins; behind the test none are in use."""
+    yield
+    plugins.use(None)
+
+
+@pytest.mark.usefixtures("with_plugins")
+def test_a_method_of_ones_own_beside_stored_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """FedAvg's records are there; own_feddyn alone is trained, its record is packed, and a second call trains nothing.
 
     The records of one's own can be moved beside the others.
@@ -24,6 +40,7 @@ def test_a_method_of_ones_own_beside_stored_records(tmp_path: Path) -> None:
     paper |= {"given": [], "experiments": {"digits-mild": {"seeds": 1, "axes": axes}}}
     path.write_text(yaml.safe_dump(paper, sort_keys=False))
     clone.edit("config/comparison.yaml", "seeds: [100]", "# no searches")
+    clone.make_plan("config/comparison.yaml")
     clone.snakemake("runs", config="config/comparison.yaml")
     stored = clone.summaries("comparison")
     assert len(stored) == 1
@@ -40,8 +57,13 @@ def test_a_method_of_ones_own_beside_stored_records(tmp_path: Path) -> None:
     assert float(rows["global", "own_feddyn"]["accuracy"]) > 0
     assert "own_feddyn − FedAvg" in output
 
-    assert "to train" not in clone.run("bayesfed", *command)
+    # Neither call starts a process, so that both can be made in this one.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "train", lambda *_: pytest.fail("a run is trained"))
+    assert cli.main(command) == 0
+    told = capsys.readouterr()
+    assert "to train" not in told.out + told.err
     assert clone.summaries("comparison") == stored
-    verified = clone.run("bayesfed", "verify", str(record.parent), "--rounds", "1")
-    assert "are the recorded ones" in verified
+    assert cli.main(["verify", str(record.parent), "--rounds", "1"]) == 0
+    assert "are the recorded ones" in capsys.readouterr().out
     assert "digits-mild" in (tmp_path / "reports/compare.html").read_text()

@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from bayesfed.runs import compatibility, run_file
 GENERATED = ("data", "results", "reports", "runs")  # what a command names in these need not be there yet
 FOLDERS = ("docs", "config", "data", "examples", "reports")
 PAGES = sorted([*PROJECT.glob("*.md"), *(page for folder in FOLDERS for page in (PROJECT / folder).rglob("*.md"))])
+README = PROJECT / "README.md"
 FENCE = re.compile(r"( *)(`{3,}|~{3,})(.*)")
 MARK = re.compile(r"\s*<!-- not run: \S.* -->\s*")
 OTHERS = ("cd", "export", "git", "pip", "pre-commit", "pytest", "source", "uv")  # programs that are not ours to check
@@ -145,13 +146,36 @@ def test_what_could_not_be_meant_fails(block: str, tmp_path: Path, monkeypatch: 
 def run(page: str, folder: Path) -> None:
     """Run, or check, the code blocks of a page."""
     names: dict[str, Any] = {"__name__": "page"}  # what a reader has who has pasted all blocks before
-    for block in blocks(page):
+    for block in blocks_to_run(page):
         os.chdir(folder)
         try:
             LANGUAGES[block.language](block, folder, names)
         except (Exception, SystemExit) as error:
             error.add_note(f"the code block in line {block.line}")
             raise
+
+
+def blocks_to_run(page: str) -> Iterator[Block]:
+    """The blocks of a page, without the lines that README's own test runs, where that page makes the same of its copy.
+
+    It does where the page's commands, but for lists, are README's first ones in their order.
+    """
+    front = README.read_text(encoding="utf-8")
+    done, asked = shell_commands(front), shell_commands(page)
+    writing, wanted = ([one for one in every if one[1][:1] != ["list"]] for every in (done, asked))
+    same = page != front and wanted == writing[: len(wanted)]
+    for block in blocks(page):
+        if same and block.language == "sh" and block.runs:
+            lines = block.text.replace("\\\n", " ").splitlines()
+            left = [line for line in lines if not all(one in done for one in commands(line))]
+            block = replace(block, text="\n".join(left))
+        yield block
+
+
+def shell_commands(page: str) -> list[tuple[str, list[str]]]:
+    """The commands of a page that run, in their order."""
+    run = (block.text for block in blocks(page) if block.language == "sh" and block.runs)
+    return [command for text in run for command in commands(text)]
 
 
 def python(block: Block, folder: Path, names: dict[str, Any]) -> None:
@@ -165,7 +189,7 @@ def python(block: Block, folder: Path, names: dict[str, Any]) -> None:
 
 def shell(block: Block, folder: Path, names: dict[str, Any]) -> None:
     """Run the commands in a copy of the project, which all blocks of a page share; or check each of them."""
-    if block.runs:
+    if block.runs and block.text:
         clone = Clone(folder / "bayesfed")
         copy(PROJECT / "examples", clone.folder / "examples")
         with contextlib.suppress(FileExistsError):
@@ -174,6 +198,7 @@ def shell(block: Block, folder: Path, names: dict[str, Any]) -> None:
         active = clone.environment | {"PATH": f"{BIN}{os.pathsep}{clone.environment['PATH']}"}
         done = finished(command, 900, cwd=clone.folder, env=active)
         assert done.returncode == 0, done.stdout + done.stderr
+    if block.runs:
         return
     os.chdir(PROJECT)
     for program, words in commands(block.text):

@@ -51,12 +51,11 @@ def own(tmp_path: Path) -> Clone:
 
 def test_own_plugins_are_dependencies(own: Clone) -> None:
     """A name in dvc.yaml is all: each change in the folder is seen, and undone it is none."""
-    told = own.run("dvc", "repro", "tables@own")
+    told = own.dvc("repro", "tables@own")
     assert "data/digits: DVC takes nothing from behind a link, and leaves it out" in told
     assert [path.name for path in (own.folder / "results/own/figures").iterdir()] == ["figures.csv"]
     stages = [f"{stage}@own" for stage in ("data", "train", "tables")]
-    assert "up to date" in own.run("dvc", "status", *stages)
-    assert "Running stage" not in own.run("dvc", "repro", "--dry", "tables@own")
+    assert "Running stage" not in own.dvc("repro", "--dry", "tables@own")
     plugins = own.folder.parent / "my plugins"
     changes: list[tuple[str, Callable[[Path], object]]] = [
         ("methods/mine.py", lambda path: path.write_text(f"{METHOD}# A comment.\n")),
@@ -66,12 +65,12 @@ def test_own_plugins_are_dependencies(own: Clone) -> None:
     for name, change in changes:
         before = (plugins / name).read_text() if (plugins / name).exists() else None
         change(plugins / name)
-        assert own.run("dvc", "status", *stages).count("results/own/plugins") == len(stages), name
+        assert own.dvc("status", *stages).count("results/own/plugins") == len(stages), name
         if before is None:
             (plugins / name).unlink()
         else:
             (plugins / name).write_text(before)
-    assert "up to date" in own.run("dvc", "status", *stages)
+    assert "up to date" in own.dvc("status", *stages)
 
 
 def test_what_is_behind_a_link_is_left_out_by_name(tmp_path: Path) -> None:

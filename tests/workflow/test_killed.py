@@ -61,6 +61,7 @@ def test_snakemake(finished: Clone, tmp_path: Path, kills: int) -> None:
     copy(finished.folder / "data", tmp_path / "data")
     (tmp_path / "config" / "killed.yaml").write_text(TWO_RUNS)
     config = "config/killed.yaml"
+    clone.make_plan(config)
     chance, expected = random.Random(1), {}
     for number in range(kills):
         delay = chance.uniform(0, 2) if number else 0
@@ -83,9 +84,9 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
     """`dvc repro` of finished results trains nothing, nor does it in another's clone after `dvc pull`; killed while it
     trains a lost run, it goes on."""
     fresh.track()
-    fresh.run("dvc", "pull")  # nothing has been made, and nothing is asked for
+    fresh.dvc("pull")  # nothing has been made, and nothing is asked for
     before = fresh.summaries()
-    fresh.run("dvc", "repro", "tables@test")
+    fresh.dvc("repro", "tables@test")
     assert fresh.summaries() == before
     pulled_elsewhere(fresh, tmp_path_factory.mktemp("elsewhere") / "clone")
 
@@ -100,7 +101,7 @@ def test_dvc(fresh: Clone, tmp_path_factory: pytest.TempPathFactory, kills: int)
         log.unlink(missing_ok=True)  # runs of a job have one together
         with fresh.start("dvc", "repro", "train@test") as process:
             kill_when(process, log, chance.uniform(0, 8) if number else 0)
-            fresh.run("dvc", "repro", "train@test")
+            fresh.dvc("repro", "train@test")
         after = fresh.summaries()
         assert after.keys() == before.keys()
         assert {path for path in before if before[path] != after[path]} == {lost / "summary.json"}
@@ -111,35 +112,34 @@ def pulled_elsewhere(trained: Clone, folder: Path) -> None:
     """Commit and push what was trained, as docs/guides/dvc.md says, and use it in a clone, with DVC alone and with
     Snakemake."""
     store = trained.folder / "store"
-    trained.run("dvc", "remote", "modify", "beside", "url", str(store))
+    trained.dvc("remote", "modify", "beside", "url", str(store))
     trained.git("add", ".")
     trained.git("commit", "--quiet", "--message", "Trained")
-    trained.run("dvc", "push")
+    trained.dvc("push")
     trained.git("clone", "--quiet", ".", str(folder))
     clone = Clone(folder)
     (folder / ".venv").symlink_to(BIN.parent)
     assert not (folder / "data" / "digits").exists()
-    clone.run("dvc", "pull")
+    clone.dvc("pull")
     stored = Path("results", "test", "checkpoints")
-    assert files_of(folder / stored) == files_of(trained.folder / stored)
+    for kept in (stored, Path("data", "digits"), Path("data", "digits-parity")):
+        assert files_of(folder / kept) == files_of(trained.folder / kept)
     before = clone.summaries()
     assert len(before) == len(trained.summaries())
-    assert "Running stage" not in clone.run("dvc", "repro", "tables@test")
-    assert "up to date" in clone.run("dvc", "status", "tables@test")
-    assert "hbfl.table1.CIFAR10, Non-IID.HBFL" in clone.run("dvc", "metrics", "show")
-    assert "index.html" in clone.run("dvc", "plots", "show")
+    assert "hbfl.table1.CIFAR10, Non-IID.HBFL" in clone.dvc("metrics", "show")
+    assert "index.html" in clone.dvc("plots", "show")
 
     clone.edit("config/test.yaml", "batch_size: 64", "batch_size: 32")
-    assert "batch_size" in clone.run("dvc", "params", "diff")
+    assert "batch_size" in clone.dvc("params", "diff")
     clone.git("checkout", "--quiet", "config/test.yaml")
     lost = next(iter(before)).parent
     shutil.rmtree(lost)
     shutil.rmtree(folder / stored)
     clone.git("checkout", "--quiet", "results")  # the records are git's
-    clone.run("dvc", "checkout")  # the checkpoints are DVC's
+    clone.dvc("checkout")  # the checkpoints are DVC's
     assert clone.summaries().keys() == before.keys()
     assert files_of(folder / stored) == files_of(trained.folder / stored)
-    assert "Running stage" not in clone.run("dvc", "repro", "tables@test")
+    assert "Running stage" not in clone.dvc("repro", "tables@test")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,11 @@ from pathlib import Path
 from helpers.clone import PROJECT, Clone, copy
 
 CONFIG = "examples/own_plugins/config.yaml"
-SMALL = "run: {rounds: 1, local_epochs: 1}\nexperiments: {shapes: {axes: {partition.alpha: [100]}}}\nseeds:"
+SMALL = """
+short_runs: {together: 2}
+run: {rounds: 1, local_epochs: 0, local_batches: 1}
+experiments: {shapes: {axes: {partition.alpha: [100]}}}
+seeds:"""
 
 
 def test_example(tmp_path: Path) -> None:
@@ -18,7 +22,7 @@ def test_example(tmp_path: Path) -> None:
     told."""
     clone = Clone(tmp_path)
     copy(PROJECT / "examples", tmp_path / "examples")
-    clone.edit(CONFIG, "seeds:", SMALL)
+    clone.edit(CONFIG, "\nseeds:", SMALL)
     clone.snakemake(config=CONFIG)
     results = tmp_path / "results" / "own-plugins"
     with (results / "tables" / "shapes" / "table1.csv").open(newline="") as file:
@@ -63,9 +67,10 @@ def test_folders_of_any_name(finished: Clone, tmp_path: Path) -> None:
     clone.snakemake("datasets", config="config/own-plugins.yaml")
     assert (clone.folder / "data" / "shapes" / "dataset.json").exists()
 
-    copy(finished.folder / "data", clone.folder / "data")
+    for part in ("data", "results/test/plan"):
+        copy(finished.folder / part, clone.folder / part)
     clone.track()
-    clone.run("dvc", "repro", "data@test")
+    clone.dvc("repro", "data@test")
     assert (clone.folder / "data" / "digits.dvc").exists()
     assert not list(tmp_path.rglob("pwned"))
 

@@ -65,7 +65,8 @@ def test_report_says_what_it_is(finished: Clone) -> None:
             drawn = (finished.folder / f"results/test/figures/hbfl/{name}.svg").exists()
             assert (item["title"] in text) == (drawn or report == "test.html")
     table = (finished.folder / "results" / "test" / "tables" / "hbfl" / "table1.csv").read_text()
-    assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128)" in table
+    assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128), " in table
+    assert "images prepare resize 18 (paper none)" in table
 
 
 def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:
@@ -143,11 +144,11 @@ def test_fresh_clone_makes_the_same_results_once(fresh: Clone) -> None:
     made += [results / "metrics.json", results / "curves.csv"]
     before, runs = {path: path.read_bytes() for path in made}, fresh.summaries()
     assert {rule for rule, _ in fresh.wanted()} == RESULT_RULES
-    fresh.snakemake()
+    fresh.snakemake("results")  # the reports of a clone are made in test_results_of_what_stands
     assert {path: path.read_bytes() for path in made} == before
     assert fresh.summaries() == runs
     assert not (fresh.folder / "data").exists()
-    assert NOTHING in fresh.snakemake("-n")
+    assert NOTHING in fresh.snakemake("-n", "results")
 
 
 def test_a_missing_record_trains_its_run_alone(fresh: Clone) -> None:
@@ -228,7 +229,7 @@ def test_a_node_makes_results_of_all_runs(fresh: Clone) -> None:
     away = fresh.folder / "results" / "test" / "runs" / fresh.plan()["jobs"][0][0] / "summary.json"
     node = ("--mode", "remote", "--target-jobs", "tables:", "--allowed-rules", "tables")
     away.rename(fresh.folder / "kept")
-    assert away.relative_to(fresh.folder).as_posix() in fresh.snakemake(*node, code=1)
+    assert away.relative_to(fresh.folder).as_posix() in fresh.snakemake(*node, "--latency-wait", "1", code=1)
     (fresh.folder / "kept").rename(away)
     fresh.snakemake(*node)
 
@@ -300,9 +301,9 @@ def test_results_of_what_stands(fresh: Clone) -> None:
     assert {rule for rule, _ in fresh.wanted("--config", "runs=finished")} == RESULT_RULES
 
 
-def test_without_a_finished_run_nothing_stands(tmp_path: Path) -> None:
-    clone = Clone(tmp_path)
-    output = clone.snakemake("--config", "runs=finished", code=1)
+def test_without_a_finished_run_nothing_stands(fresh: Clone) -> None:
+    shutil.rmtree(fresh.folder / "results" / "test" / "runs")
+    output = fresh.snakemake("--config", "runs=finished", code=1)
     assert "results/test/runs holds no finished run of this config; train first, without runs=finished" in output
 
 
@@ -315,8 +316,10 @@ def test_a_failing_rule_shows_its_reason(fresh: Clone) -> None:
     (results / "checkpoints" / f"{run}.safetensors").unlink()
     data = fresh.folder / "data" / run.parts[0] / "train.npz"
     data.write_bytes(data.read_bytes()[:-100])
-    for quiet in ((), ("--quiet", "all")):
-        output = fresh.snakemake("runs", *quiet, code=1)
+    name = next(one["partition"] for one in fresh.plan()["runs"] if one["folder"] == run.as_posix())
+    quiet = fresh.snakemake("runs", "--quiet", "all", code=1)
+    (fresh.folder / "data" / name).unlink()
+    for output in (quiet, fresh.snakemake(f"data/{name}", code=1)):  # no torch is loaded for it
         reason = f"data/{run.parts[0]}/train.npz is truncated or changed .* run `bayesfed fetch {run.parts[0]}`"
         assert len(re.findall(reason, output)) == 1
 
