@@ -183,7 +183,10 @@ def test_a_readers_labels_have_no_gaps_either(make: Make, capsys: pytest.Capture
         ({"fingerprints": {"train": "0", "test": "0"}}, "train.npz: the train images and labels have the fingerprint"),
         ({"fingerprints": "0"}, "dataset.yaml.fingerprints: expected `train` and `test`"),
         ({"test": 0.4}, "dataset.yaml.test: without bunch nothing reads it; leave it out"),
-        ({"files": [{"name": "a", "urls": []}]}, "dataset.yaml.files: without reader.py nothing reads it; leave it out"),
+        (
+            {"files": [{"name": "a", "urls": []}]},
+            "dataset.yaml.files: without reader.py nothing reads it; leave it out",
+        ),
     ],
 )
 def test_wrong_descriptions_are_refused(
