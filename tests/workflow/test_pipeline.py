@@ -66,7 +66,7 @@ def test_report_says_what_it_is(finished: Clone) -> None:
             assert (item["title"] in text) == (drawn or report == "test.html")
     table = (finished.folder / "results" / "test" / "tables" / "hbfl" / "table1.csv").read_text()
     assert "digits for CIFAR10, rounds 1 (paper 100), local epochs 1 (paper 5), batch size 64 (paper 128), " in table
-    assert "images prepare resize 18 (paper none)" in table
+    assert "images prepare resize 18 (paper dataset)" in table
 
 
 def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:

@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from bayesfed.core.errors import InputError, UnfitImages, out_of_memory, words
 from bayesfed.models.drawing import Culprit, Drawing
 from bayesfed.models.last_layer import linear_layers, uncast
 from bayesfed.models.network import channels_first, layout_for
-
-if TYPE_CHECKING:
-    from torch.utils.flop_counter import FlopCounterMode
 
 Build = Callable[..., nn.Module]  # of (classes, channels, size), or of (classes, shape)
 
@@ -48,13 +45,6 @@ BUILDING = threading.Lock()  # held while torch's global generator has a seed of
 MODES = ((False, "evaluation"), (True, "training"))
 LARGEST = 128  # images of a batch that is tried: what larger ones do differently, nothing tells
 MOVED = 0.05  # standard deviation of what parameters are moved by, so that no chance makes outputs probabilities
-
-
-def flop_counter() -> FlopCounterMode:
-    """Return what counts multiplications and additions inside; loaded when it is needed, since it takes a while."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    return FlopCounterMode(display=False)
 
 
 class ModuleNetwork:
@@ -76,6 +66,8 @@ class ModuleNetwork:
         Raises InputError where it cannot be built, does not take such examples, does not give that many logits, or does
         what cannot be repeated.
         """
+        from torch.utils.flop_counter import FlopCounterMode  # slow to load
+
         self.name, self.shape, self.classes = name, shape, classes
         self.build = build
         self._build: Callable[[], nn.Module] = lambda: call(build, classes, shape)
@@ -105,7 +97,7 @@ class ModuleNetwork:
                     f"built again under the same seed of torch, '{other_weights[0]}' has other weights; initialise by "
                     "torch.nn.init, or torch.randn and its like"
                 )
-            with flop_counter() as counter, linear_layers(module) as called, torch.no_grad():
+            with FlopCounterMode(display=False) as counter, linear_layers(module) as called, torch.no_grad():
                 logits = module(images)
             self._check(logits, len(images))
             self.operations = counter.get_total_flops() // 2 // len(images)
@@ -126,10 +118,12 @@ class ModuleNetwork:
     @functools.cached_property
     def training_operations(self) -> int:
         """The multiply-adds for one image, with the way back to the parameters."""
+        from torch.utils.flop_counter import FlopCounterMode
+
         images = torch.zeros(2, *self.shape)
         with BUILDING, torch.random.fork_rng(devices=[]):
             module = self._built(0)
-            with flop_counter() as counter, torch.enable_grad():
+            with FlopCounterMode(display=False) as counter, torch.enable_grad():
                 module(images).sum().backward()
         return int(counter.get_total_flops()) // 2 // len(images)
 

@@ -142,6 +142,9 @@ def differences(run: Run, of_paper: Run) -> list[str]:
     from bayesfed.models.pretrained import SCRATCH
 
     ours, theirs = flat(run.to_dict()), flat(of_paper.to_dict())
+    for one in (ours, theirs):  # a preparation is one value, with its side or without
+        for key in [key for key in one if key.startswith("images.prepare.")]:
+            one["images.prepare"] = f"{key.removeprefix('images.prepare.')} {one.pop(key)}"
     found = []
     for key in dict.fromkeys([*ours, *theirs]):
         if key not in ("dataset", "on_round") and ours.get(key) != theirs.get(key):
