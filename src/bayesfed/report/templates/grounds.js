@@ -116,9 +116,11 @@ function scatter(side, ground, across, upright) {
   for (const [method, a, b] of points) {
     const [cx, cy, width] = [px(a), py(b), 6.2 * method.length + 2], told = `${method}: ${x.title} ${a.toFixed(x.decimals)}, ${y.title} ${b.toFixed(y.decimals)}`;
     const link = drawn("a", { class: data.asked.includes(method) ? "asked" : "", tabindex: "0", role: "button", "aria-label": told }, drawn("title", {}, told), drawn("circle", { cx, cy, r: 4.5 }));
-    const places = [[cx + 7, cy - 6], [cx - 7 - width, cy - 6], [cx - width / 2, cy - 18], [cx - width / 2, cy + 6]];
-    const place = places.map(([u, v]) => [u, v, u + width, v + 12]).find(free);
-    if (place) { taken.push(place); link.append(drawn("text", { x: place[0], y: place[1] + 10, class: "label" }, method)); }
+    const places = [[cx + 7, cy - 6, "start"], [cx - 7, cy - 6, "end"], [cx, cy - 18, "middle"], [cx, cy + 6, "middle"]];
+    const share = { start: 0, middle: 0.5, end: 1 }; // of a label is left of where it is anchored
+    const box = ([u, v, anchor]) => [u - share[anchor] * width, v, u + (1 - share[anchor]) * width, v + 12];
+    const place = places.find((one) => free(box(one)));
+    if (place) { taken.push(box(place)); link.append(drawn("text", { x: place[0], y: place[1] + 10, "text-anchor": place[2], class: "label" }, method)); }
     link.addEventListener("click", () => tell(method));
     link.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); tell(method); } });
     whole.append(link);
