@@ -19,6 +19,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.methods.node import State
 
 IN_MEMORY = 2**28  # bytes
+REMEDY = "restore it, or delete the checkpoint to train from the start"
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,6 @@ class ClientStates(Mapping[int, State]):
                 if not (folder / name).exists():
                     files.write_bytes(folder / name, (self.folder / name).read_bytes())
         return replace(self, folder=folder)
-
-
-REMEDY = "restore it, or delete the checkpoint to train from the start"
 
 
 def write(folder: Path, state: State) -> str:
