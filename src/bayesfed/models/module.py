@@ -28,6 +28,7 @@ from torch.func import functional_call
 
 from bayesfed.core import reachable
 from bayesfed.core.errors import InputError, UnfitImages, out_of_memory, words
+from bayesfed.models.counting import CountedProducts
 from bayesfed.models.drawing import Culprit, Drawing
 from bayesfed.models.last_layer import linear_layers, uncast
 from bayesfed.models.network import channels_first, layout_for
@@ -66,8 +67,6 @@ class ModuleNetwork:
         Raises InputError where it cannot be built, does not take such examples, does not give that many logits, or does
         what cannot be repeated.
         """
-        from torch.utils.flop_counter import FlopCounterMode  # slow to load
-
         self.name, self.shape, self.classes = name, shape, classes
         self.build = build
         self._build: Callable[[], nn.Module] = lambda: call(build, classes, shape)
@@ -97,10 +96,10 @@ class ModuleNetwork:
                     f"built again under the same seed of torch, '{other_weights[0]}' has other weights; initialise by "
                     "torch.nn.init, or torch.randn and its like"
                 )
-            with FlopCounterMode(display=False) as counter, linear_layers(module) as called, torch.no_grad():
+            with CountedProducts() as counted, linear_layers(module) as called, torch.no_grad():
                 logits = module(images)
             self._check(logits, len(images))
-            self.operations = counter.get_total_flops() // 2 // len(images)
+            self.operations = counted.multiply_adds // len(images)
             self.statistics = changing(module, images)
             self.constants = module.state_dict().keys() - self.named_shapes.keys() - self.statistics.keys()
             self._last_linear = called[-1] if called else None
@@ -118,14 +117,12 @@ class ModuleNetwork:
     @functools.cached_property
     def training_operations(self) -> int:
         """The multiply-adds for one image, with the way back to the parameters."""
-        from torch.utils.flop_counter import FlopCounterMode
-
         images = torch.zeros(2, *self.shape)
         with BUILDING, torch.random.fork_rng(devices=[]):
             module = self._built(0)
-            with FlopCounterMode(display=False) as counter, torch.enable_grad():
+            with CountedProducts() as counted, torch.enable_grad():
                 module(images).sum().backward()
-        return int(counter.get_total_flops()) // 2 // len(images)
+        return int(counted.multiply_adds) // len(images)
 
     def _check(self, logits: Tensor, count: int) -> None:
         """Raise InputError for what are no logits (count, classes) in fp32 of so many images."""
