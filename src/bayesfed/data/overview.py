@@ -80,38 +80,35 @@ def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outpu
     for their shares by class are those of the training images.
     """
     import matplotlib
-    import seaborn as sns
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     clients, classes = train.shape
     numbers = max(clients, classes) <= WRITTEN_OUT
+    colours = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0.25, 1, 256)))
     # A figure of its own, not pyplot's: no display, no global state. The salt makes equal SVGs equal bytes.
     # And a dollar in a title is a dollar.
     style: dict[Any, Any] = {"svg.hashsalt": "bayesfed", "font.size": 9, "text.parse_math": False}
-    with sns.axes_style("white"), matplotlib.rc_context(style):
+    with matplotlib.rc_context(style):
         figure = Figure(figsize=(9.5, min(1.5 + 0.3 * clients, 12)), layout=ConstrainedLayoutEngine(w_pad=0.1))
         heat, totals = figure.subplots(1, 2, width_ratios=(5, 1.3))
-        sns.heatmap(
-            train,
-            ax=heat,
-            mask=train == 0,  # a class that a client lacks stays white
-            cmap="crest",
-            vmin=0,
-            annot=numbers,
-            fmt="d",
-            annot_kws={"size": 8},
-            linewidths=0.5 if numbers else 0,
-            linecolor="0.9",
-            xticklabels=1 if numbers else "auto",
-            yticklabels=1 if numbers else "auto",
-            cbar_kws={"label": "training images of the class", "pad": 0.01, "fraction": 0.03, "aspect": 40},
-        )
-        heat.tick_params(rotation=0, length=0)
+        held = np.ma.masked_equal(train, 0)  # a class that a client lacks stays white
+        mesh = heat.pcolormesh(held, cmap=colours, vmin=0, edgecolors="0.9", linewidth=0.5 if numbers else 0)
+        figure.colorbar(mesh, ax=heat, label="training images of the class", pad=0.01, fraction=0.03, aspect=40)
+        heat.invert_yaxis()
+        heat.tick_params(length=0)
         heat.set(xlabel="class", ylabel="client")
-        heat.spines[:].set(visible=True, color="0.8")
+        heat.spines[:].set(color="0.8")
+        for axis, count in (heat.xaxis, classes), (heat.yaxis, clients):
+            shown = range(0, count, -(-count // WRITTEN_OUT))
+            axis.set_ticks([place + 0.5 for place in shown], [str(place) for place in shown])
+        for (client, label), images in np.ndenumerate(train) if numbers else ():
+            if images:
+                colour = "white" if images > held.max() / 2 else "black"
+                heat.text(label + 0.5, client + 0.5, str(images), size=8, color=colour, ha="center", va="center")
         places = np.arange(clients) + 0.5  # the middles of the heatmap's rows
-        totals.barh(places, train.sum(axis=1), color=sns.color_palette("crest", 3)[1], height=0.7)
+        totals.barh(places, train.sum(axis=1), color=colours(0.5), height=0.7)
         totals.set(ylim=heat.get_ylim(), yticks=[], xlabel="all training images")
         if clients <= WRITTEN_OUT:
             totals.set(xticks=[], xlabel="all training\n(test) images")
@@ -125,7 +122,8 @@ def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outpu
                     va="center",
                     size=8,
                 )
-        sns.despine(ax=totals, bottom=clients <= WRITTEN_OUT)
+        totals.spines[["top", "right"]].set_visible(False)
+        totals.spines["bottom"].set_visible(clients > WRITTEN_OUT)
         figure.suptitle(title, fontsize=10)
         for path in outputs:
             kind = path.suffix[1:]

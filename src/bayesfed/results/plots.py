@@ -303,7 +303,7 @@ def save(made: Figure, path: Path) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         if engine := made.get_layout_engine():  # arranged once, not twice for each file
             engine.execute(made)
-            made.set_layout_engine("none")
+            made.set_layout_engine(None)  # not "none", with which each file would be drawn twice
         for suffix in SUFFIXES:
             target = path.with_name(path.name + suffix)
             with replacing(target) as scratch:
