@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 
 class CountedProducts(TorchDispatchMode):
@@ -15,8 +14,10 @@ class CountedProducts(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # loads Triton
+
         super().__init__()  # type: ignore[no-untyped-call]
-        self.multiply_adds = 0
+        self.formulas, self.multiply_adds = flop_registry, 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -24,6 +25,6 @@ class CountedProducts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if formula := flop_registry.get(func.overloadpacket):
+        if formula := self.formulas.get(func.overloadpacket):
             self.multiply_adds += formula(*args, **(kwargs or {}), out_val=result) // 2
         return result
