@@ -88,6 +88,7 @@ def test_features_are_standardised_by_the_training_split(make: Make) -> None:
     native = np.load("data/mine/test.npz")["features"]
     mean, std = values.mean(0, np.float64), values.std(0, dtype=np.float64)
     np.testing.assert_allclose(data.test_images[:, 0], (native[:, 0] - mean[0]) / std[0], rtol=1e-4)
+    assert not data.test_images[:, 2].any()  # constant in training, whatever it is in the test split
     plain = store.load("mine", Path("data"), run_file.resolve(mapping(images={"prepare": "none"})).images)
     np.testing.assert_array_equal(plain.test_images, native)
 
@@ -150,9 +151,9 @@ def test_what_is_for_images_is_refused_of_features(make: Make, changes: dict[str
     assert "\n" not in str(caught.value)
 
 
-def test_images_are_not_standardised_feature_by_feature() -> None:
+def test_images_are_not_standardised_feature_by_feature(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'standardise' is for features; images are normalised by channel anyway"):
-        bayesfed.train(mapping(dataset="digits", plugins=None, images={"prepare": "standardise"}), "out")
+        bayesfed.train(mapping(dataset="digits", plugins=None, images={"prepare": "standardise"}), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lenet5", "shaped"])
@@ -208,6 +209,10 @@ def test_tables_in_csv_files(make: Make) -> None:
         (4, "1,0,2", "train.csv, line 5: 3 values for 4 columns"),
         (0, "age,label,age,client", "train.csv: the column 'age' occurs twice; rename one"),
         (0, "age,diagnosis,dose,client", "train.csv: there is no column 'label'; valid: age, client, diagnosis, dose"),
+        (0, ",label,dose,client", "train.csv: column 1 has no name; name it or leave it out, as pandas' to_csv(index=False) does"),
+        (0, "dose,label,age,client", "test.csv: 'age' where train.csv has 'dose'; give both the same columns in the same order"),
+        (0, "age,label,client,client 2", "test.csv: 'dose' where train.csv has 'client 2'"),
+        (4, "1,0,2, ", "train.csv, line 5: 'client' is missing; fill it in, or leave the line out"),
     ],
 )  # fmt: skip
 def test_wrong_tables_are_refused(make: Make, line: int, text: str, message: str) -> None:
@@ -218,6 +223,14 @@ def test_wrong_tables_are_refused(make: Make, line: int, text: str, message: str
     with pytest.raises(InputError) as caught:
         source("mine")
     assert message in str(caught.value)
+
+
+def test_a_table_with_a_column_more_is_refused(make: Make) -> None:
+    folder = make()
+    (folder / "train.csv").write_text("\n".join(table(90, 0)))
+    (folder / "test.csv").write_text("\n".join(f"{line},{n or 'more'}" for n, line in enumerate(table(60, 1))))
+    with pytest.raises(InputError, match=r"test\.csv: 'more' where train.csv has no further column"):
+        source("mine")
 
 
 def test_tables_that_scikit_learn_bundles(make: Make) -> None:

@@ -151,6 +151,28 @@ def test_labels_without_training_images_are_named(make: Make, train: list[int], 
     assert source("mine").classes == 201
 
 
+def test_the_largest_label_leaves_gaps_too(make: Make) -> None:
+    labels = {"labels": np.resize([0, 255], 60).astype(np.uint8)}
+    make(28, 28, train=labels)
+    with pytest.raises(InputError, match=r"from 0 to 255; .* 7 to 254 are missing"):
+        source("mine")
+
+
+def test_the_classes_of_a_reader_are_the_datas_own_again_where_the_description_gives_none(make: Make) -> None:
+    folder = make(classes=13)
+    (folder / "reader.py").write_text(READER)
+    (folder / "raw.bin").write_bytes(raw())
+    fetch.fetch("mine", Path("data"))
+    assert source("mine").classes == 13
+    for given, classes in ((9, 9), (None, 7)):
+        make(**({"classes": given} if given else {}))
+        fetch.fetch("mine", Path("data"))
+        assert source("mine").classes == classes
+    make(classes=6)
+    with pytest.raises(InputError, match="classes: 6, but there is a label 6"):
+        source("mine")
+
+
 def test_a_readers_labels_have_no_gaps_either(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make()
     (folder / "reader.py").write_text(READER.replace("raw[:, 0]", "raw[:, 0] * 2"))

@@ -203,6 +203,12 @@ def test_leaf_has_no_files_to_download(data: Path) -> None:
         (json.dumps({"user_data": {"a": {"x": [[2.0] * 784], "y": [11]}}}), "levels from 0 to 1"),
         (json.dumps({"user_data": {"a": {"x": [[1.0] * 784], "y": [62]}}}), "labels from 0 to 61"),
         (json.dumps({"user_data": {"a": {"x": [[1.0] * 784], "y": [11, 12]}}}), "as many labels"),
+        (
+            json.dumps(
+                {"user_data": {"a": {"x": [[1.0] * 784], "y": [11, 12]}, "b": {"x": [[1.0] * 784] * 2, "y": [11]}}}
+            ),
+            "as many labels",
+        ),
         (None, "no json files in .*femnist/test"),
     ],
 )

@@ -181,6 +181,19 @@ def test_foreign_images_are_seen_as_the_runs_own(coloured: str, data_dir: Path) 
     assert (threefold[:, 0] == store.load("few", data_dir).test_images[:, 0]).all()
 
 
+@pytest.mark.parametrize("prepare", [{"pad": 10}, {"enlarge": 16}])
+def test_foreign_images_that_the_runs_preparation_is_not_for_are_resized(
+    coloured: str, data_dir: Path, prepare: dict[str, int]
+) -> None:
+    """Images of 12x12, too large to pad to 10x10, and with other levels than digits have."""
+    seen = Seen(prepare=prepare)
+    found = store.load_foreign(coloured, data_dir, seen, seen.of(source("few")))
+    own = store.load_foreign(
+        coloured, data_dir, AS_IT_IS, Seen(prepare={"resize": next(iter(prepare.values()))}).of(source("few"))
+    )
+    assert np.array_equal(found, own)
+
+
 def test_foreign_data_change_the_key_where_they_are_asked_for(mapping: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run_file.resolve(mapping(dataset="digits"))
     assert run_file.resolve(mapping(dataset="digits", tasks={"foreign": [], "mistakes": False})).key == plain.key

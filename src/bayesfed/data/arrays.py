@@ -128,7 +128,10 @@ def numbered(splits: Mapping[str, Split]) -> tuple[NDArray[Any], dict[str, NDArr
     nobodys = {split: np.full(len(one.labels), NOBODY, np.int32) for split, one in splits.items()}
     if not held:
         return np.array([], str), nobodys
-    names, numbers = np.unique(np.concatenate(list(held.values())), return_inverse=True)
+    every = np.concatenate(list(held.values()))
+    if every.dtype.kind == "f":  # NumPy's common type of signed and unsigned numbers, which rounds
+        every = np.concatenate([one.astype(object) for one in held.values()])
+    names, numbers = np.unique(every, return_inverse=True)
     cut = np.cumsum([len(one) for one in held.values()])[:-1]
     return names, nobodys | dict(zip(held, np.split(numbers.astype(np.int32), cut), strict=True))
 

@@ -68,6 +68,7 @@ def fetch(name: str, data: Path | str = plugins.DATA, mirror: Path | str | None 
         for split, records in by_split.items():
             _write_split(wanted, split, records, scratch)
         record = _record(wanted, scratch) | {"fingerprints": dict(measured)} | noted
+        record["labels"] = 1 + max(int(records[:, wanted.label_bytes - 1].max()) for records in by_split.values())
         if names:
             record["clients"] = names
             _tell_clients(wanted, names, scratch)

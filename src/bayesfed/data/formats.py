@@ -140,7 +140,13 @@ def leaf_file(wanted: Source, path: Path) -> tuple[Records, Records, np.ndarray]
         labels = [np.array(user["y"], int) for user in held.values()]
         pixels, y = np.concatenate(images) * 255, np.concatenate(labels)
         users = np.repeat(list(held), [len(one) for one in labels])
-        good = len(pixels) == len(y) and y.min() >= 0 and y.max() < 62 and pixels.min() >= 0 and pixels.max() <= 255
+        good = (
+            list(map(len, images)) == list(map(len, labels))
+            and y.min() >= 0
+            and y.max() < 62
+            and pixels.min() >= 0
+            and pixels.max() <= 255
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is none of LEAF's files ({error}): make it again") from None
     if not good:

@@ -160,8 +160,10 @@ def read_splits(source: Source) -> dict[str, Split]:
     assert source.folder is not None
     if source.format == "bunch":
         return tables.read_bunch(source.parts["train"][0], source.test_share, str(source.folder / DESCRIPTION))
-    read = tables.read_npz if source.format == "arrays" else tables.read_csv
-    return {split: read(source.folder / source.parts[split][0]) for split in SPLITS}
+    paths = {split: source.folder / source.parts[split][0] for split in SPLITS}
+    if source.format == "csv":
+        return tables.read_csvs(paths)
+    return {split: tables.read_npz(path) for split, path in paths.items()}
 
 
 def read_file(value: object, where: str) -> File:
@@ -266,7 +268,7 @@ def facts_of(splits: Mapping[str, Split], source: Source) -> Facts:
 
 def missing_labels(train: NDArray[np.uint8], test: NDArray[np.uint8]) -> str:
     """Name the labels up to the largest that no training image has; "" if there is none."""
-    missing = np.setdiff1d(np.arange(1 + max(train.max(), test.max())), train)
+    missing = np.setdiff1d(np.arange(1 + max(int(train.max()), int(test.max()))), train)
     in_test = np.isin(missing, test)
     said = [
         f"{spans(labels)} {'is' if len(labels) == 1 else 'are'} {where}"
@@ -287,7 +289,11 @@ def recorded(folder: Path) -> Facts | None:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         shape, features = tuple(record["shape"]), record.get("dtype", "uint8") != "uint8"
-        classes, counts, fingerprints = record["classes"], record["images"], record["fingerprints"]
+        classes, counts, fingerprints = (
+            record.get("labels", record["classes"]),
+            record["images"],
+            record["fingerprints"],
+        )
         names = tuple(record.get("clients", ()))
         return Facts(shape, features, classes, counts, fingerprints, reader=reader.noted(record), clients=names)
     except (OSError, ValueError, KeyError, TypeError):

@@ -64,8 +64,8 @@ def resize(images: Images, side: int) -> Images:
 def standardise(features: Features, training: Features) -> Features:
     """Bring each feature to mean 0 and standard deviation 1 over the training split; one that is constant there to 0."""
     mean, std = training.mean(0, dtype=np.float64), training.std(0, dtype=np.float64)
-    scaled: Features = ((features - mean) / np.where(std > 0, std, 1)).astype(np.float32)
-    return scaled
+    scaled = (features - mean) * (std > 0) / np.where(std > 0, std, 1)
+    return scaled.astype(np.float32)  # type: ignore[no-any-return]
 
 
 PREPARATIONS: dict[str, Callable[..., NDArray[Any]]] = {
@@ -76,6 +76,7 @@ PREPARATIONS: dict[str, Callable[..., NDArray[Any]]] = {
     "standardise": standardise,
 }
 OF_FEATURES = ("none", "standardise")
+OF_SOME_IMAGES = ("pad", "enlarge")  # which others are too large for, or have other levels
 
 registry = plugins.Modules(
     "preparations",

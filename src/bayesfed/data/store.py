@@ -76,8 +76,8 @@ def native(
 def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> NDArray[np.uint8]:
     """Load the test images of another dataset as those of `own` are seen, uint8 [N, C, own.side, own.side].
 
-    Prepared as the run says, or, where that gives another side, as their dataset does and then resized; brought to the
-    channels of the run's own. Raises InputError as `load` does.
+    Prepared as the run says, or, where that cannot be or gives another side, as their dataset does and then resized;
+    brought to the channels of the run's own. Raises InputError as `load` does.
     """
     wanted = prepare.Seen(prepare=seen.prepare).of(source(name))
     if wanted.side != own.side:
@@ -85,7 +85,14 @@ def load_foreign(name: str, data_dir: Path, seen: prepare.Seen, own: Source) -> 
     check_channels(wanted, own)
     fetch_or_check(wanted, data_dir)
     with np.load(data_dir / name / "test.npz", allow_pickle=False) as arrays:
-        images = prepare.prepared(arrays["images"], wanted)
+        native = arrays["images"]
+    try:
+        images = prepare.prepared(native, wanted)
+    except InputError:
+        if wanted.prepare not in prepare.OF_SOME_IMAGES:
+            raise
+        wanted = source(name)
+        images = prepare.prepared(native, wanted)
     images = images if wanted.side == own.side else prepare.resize(images, own.side)
     return prepare.in_channels(images, own.seen_channels)
 

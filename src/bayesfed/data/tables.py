@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,25 @@ def read_npz(path: Path) -> Split:
         raise InputError(f"{path}: not readable as npz: {' '.join(str(error).split())}") from None
 
 
-def read_csv(path: Path) -> Split:
-    """Read and check a table: a column `label`, perhaps a column `client`, and features, in the order of the columns."""
+def read_csvs(paths: Mapping[str, Path]) -> dict[str, Split]:
+    """Read and check a table for each split: a column `label`, perhaps a column `client`, and features, in the order of the
+    columns, which is the same in all tables.
+    """
+    read = {split: columns_of(path) for split, path in paths.items()}
+    (first, train), *others = [
+        (paths[split], [name for name in columns if name not in (LABEL, CLIENT)]) for split, columns in read.items()
+    ]
+    for path, names in others:
+        if apart := next((pair for pair in itertools.zip_longest(names, train) if pair[0] != pair[1]), None):
+            here, there = (f"'{name}'" if name is not None else "no further column" for name in apart)
+            raise InputError(
+                f"{path}: {here} where {first.name} has {there}; give both the same columns in the same order"
+            )
+    return {split: split_of(columns, paths[split]) for split, columns in read.items()}
+
+
+def columns_of(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a table by their names, as texts."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             head, *rows = csv.reader(file)
@@ -58,6 +76,10 @@ def read_csv(path: Path) -> Split:
         raise InputError(f"{path}: there is no such file") from None
     except (ValueError, csv.Error):
         raise InputError(f"{path}: not readable as CSV; expected a line of names, then one line an example") from None
+    if "" in (head := [name.strip() for name in head]):
+        raise InputError(
+            f"{path}: column {head.index('') + 1} has no name; name it or leave it out, as pandas' to_csv(index=False) does"
+        )
     if twice := [name for name in head if head.count(name) > 1]:
         raise InputError(f"{path}: the column '{twice[0]}' occurs twice; rename one")
     if LABEL not in head:
@@ -65,10 +87,16 @@ def read_csv(path: Path) -> Split:
     for line, row in enumerate(rows, 2):
         if len(row) != len(head):
             raise InputError(f"{path}, line {line}: {len(row)} values for {len(head)} columns")
-    columns = dict(zip(head, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(head, ())
-    clients = np.array(columns[CLIENT]) if CLIENT in columns else None
-    named = [name for name in head if name not in (LABEL, CLIENT)]
-    features = [numbers(columns[name], name, path, float) for name in named]
+    return dict(zip(head, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(head, ())
+
+
+def split_of(columns: Mapping[str, Sequence[str]], path: Path) -> Split:
+    """Return the examples in the columns of a table, checked."""
+    clients = np.array([name.strip() for name in columns[CLIENT]]) if CLIENT in columns else None
+    if clients is not None and "" in clients:
+        line = clients.tolist().index("") + 2
+        raise InputError(f"{path}, line {line}: '{CLIENT}' is missing; fill it in, or leave the line out")
+    features = [numbers(column, name, path, float) for name, column in columns.items() if name not in (LABEL, CLIENT)]
     labels = numbers(columns[LABEL], LABEL, path, int)
     return checked_features(np.array(features).T, labels, clients, where=str(path))
 

@@ -86,7 +86,7 @@ def whole_epoch(count: int, size: int, batchwise: bool) -> int:
     """Return how many of `count` images an epoch goes through.
 
     All, except a last mini-batch of a single image where a network of the node normalises over its mini-batch and is
-    trained (`batchwise`): that image, another one in each epoch, is left out.
+    trained (`batchwise`): that image is left out, another one in each epoch unless the order is fixed.
     """
     return count - (batchwise and count % size == 1)
 
