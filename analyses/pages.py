@@ -226,10 +226,11 @@ def comparison() -> str:
     return (
         "# All methods on one ground\n\nThe same data, partitions, seeds and rule of choice for each method: "
         "[grounds](../guides/compare.md#grounds), [searches](../guides/compare.md#the-same-care-for-each-method). "
-        "A method is missing until it has runs. FedAvg temperature and ABAVG use 2 000 labelled images of the server, FedBE and "
+        "A method is missing until it has runs. Configurations of methods for personal models are chosen by the clients' validation "
+        "NLL, all others by the server's. FedAvg temperature and ABAVG use 2 000 labelled images of the server, FedBE and "
         "FedPPD+Distill 2 000 unlabelled ones; their clients train without them. "
         "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command.\n\n"
-        f"{said}\n![Accuracy against megabytes, ECE against accuracy, OOD detection against ECE]"
+        f"{said}\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
         "## Columns\n\n"
         + table(["column", "meaning"], [[one.title, one.words] for one in COLUMNS])

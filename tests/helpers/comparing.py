@@ -75,6 +75,7 @@ def cell(experiment: str, method: str, seed: int, **more: Any) -> dict[str, Any]
         "seed": seed,
         "personal": False,
         "axes": {},
+        "stragglers": "0",
         "foreign": {"fashion-mnist": "fashion-mnist"},
         "folder": f"{experiment}/{method}/{seed}",
         **more,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -70,6 +71,10 @@ def test_the_report_of_a_comparison_is_its_page(plan: Path, tmp_path: Path) -> N
     assert data["target"]["global"][0].endswith("(95% of FedAvg)")
     runs = data["runs"]["harsh"]["FedAvg"]
     assert [run["row"][0] for run in runs] == ["0", "1", "2"]
+    of_seeds = [fmean(float(run["row"][side]) for run in runs) for side in (1, 2)]
+    assert of_seeds == pytest.approx(
+        [data["cells"][side][0]["FedAvg"]["accuracy"][2] for side in ("global", "personal")], abs=0.01
+    )
     assert runs[0]["command"] == f"bayesfed verify {plan.parents[1]}/runs/harsh/FedAvg/0 --rounds 1"
     assert data["searches"]["FedAvg"] == [["mnist", [["lr 0.1", "0.1000", ""], ["lr 0.2", "open", ""]]]]
     assert len(data["runs"]["harsh"]["Mine <b>"]) == 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.comparing import CLIENTS, ROUNDS, cell, finish, grounds, history
+from helpers.comparing import CLIENTS, PROVENANCE, ROUNDS, cell, finish, grounds, history
 
 from bayesfed.results import grounds as of
 from bayesfed.results.grounds import COLUMNS, Ground
@@ -82,6 +82,12 @@ def test_bytes_are_counted_to_a_share_of_the_baseline(tmp_path: Path) -> None:
 def test_time_is_compared_on_the_same_hardware_alone(tmp_path: Path) -> None:
     ground = ground_of(tmp_path, FedAvg={"level": 0.8}, Mine={"level": 0.9, "provenance": {"hardware": "another"}})
     assert value(ground, "time") == "on other hardware"
+    at = {"device": "cpu", "hardware": "another", "threads": 2}
+    resumed = {"provenance": {"sessions": [{"by": at}, {"by": PROVENANCE}]}}
+    assert (
+        value(ground_of(tmp_path / "c", FedAvg={"level": 0.8}, Mine={"level": 0.9} | resumed), "time")
+        == "on other hardware"
+    )
     ground = ground_of(tmp_path / "b", FedAvg={"level": 0.8}, Mine={"level": 0.9, "provenance": {"threads": 2}})
     assert value(ground, "time") == "by another number of threads"
 
@@ -145,6 +151,18 @@ def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> Non
     assert found[0].methods("global") == ground.methods("global") == ["FedAvg"]
     assert [column.name for column in of.shown_columns(found, "global")][-1] == "computation"
     assert found[0].clients == CLIENTS
+
+
+def test_what_else_an_experiment_varies_is_a_ground_of_its_own() -> None:
+    rates = [cell("mine", "FedAvg", 0, axes={"method.lr": rate, "rounds": 5}, folder=str(rate)) for rate in (0.1, 0.2)]
+    late = cell("mine", "FedAvg", 0, stragglers="0.5", folder="late")
+    found = of.load([*rates, late], {"0.1": 1, "0.2": 1, "late": 1}, "FedAvg", lambda folder: RunRecord(Path(folder)))
+    assert [ground.name for ground in found] == [
+        "mine, lr 0.1, rounds 5",
+        "mine, lr 0.2, rounds 5",
+        "mine, stragglers 0.5",
+    ]
+    assert [ground.trials["FedAvg"]["0"].run.folder.name for ground in found] == ["0.1", "0.2", "late"]
 
 
 def test_twins_follow_their_methods() -> None:

@@ -39,6 +39,14 @@ def test_a_difference_is_of_the_same_seeds(comparison: Comparison) -> None:
     assert comparison.compared["nll"][0].difference("FedAvg", "FedAvg") is None
 
 
+def test_a_method_with_fewer_seeds_is_not_the_best(tmp_path: Path) -> None:
+    found = Comparison(grounds(tmp_path, {"one": {"FedAvg": [0.8, 0.81], "A": [0.7, 0.71], "Once": [0.9]}}), "global")
+    one = found.compared["accuracy"][0]
+    assert one.best == "FedAvg"
+    assert one.ranks == {"FedAvg": 1, "A": 2}
+    assert max(one.means, key=one.means.__getitem__) == "Once"
+
+
 def test_an_interval_holds_what_seeds_leave_open() -> None:
     (apart,) = intervals(np.array([[0.1, -0.1, 0.2, 0.0, -0.1]]))
     assert (apart.low or 0) < 0 < apart.mean < (apart.high or 0)

@@ -35,6 +35,15 @@ def test_the_smallest_validation_nll_of_the_predictive_is_chosen() -> None:
     student = [{"validation": {"global": {"teacher": {"nll": 0.1}, "global": {"nll": nll}}}} for nll in (0.3, 0.2)]
     assert found(*student).scores == [0.3, 0.2]
     assert found(summary(math.nan), {}, summary(None), summary(5.0)).best == 3
+    models = {"meme": {"nll": 0.1}, "meme_sampled": {"nll": 0.5}, "local": {"nll": 0.3}}
+    own = [{"validation": {"clients": models | {"local": {"nll": nll}}}} for nll in (0.3, 0.7)]
+    assert found(*own, personal=True).scores == [0.3, 0.5]
+
+
+def test_a_search_that_diverged_gives_no_choice() -> None:
+    one = found({}, {})
+    assert not one.settled
+    assert comparison.rules([one], ["FedAvg"]) == ""
 
 
 def test_an_open_run_leaves_a_search_open() -> None:

@@ -49,6 +49,18 @@ def test_methods_on_other_seeds_are_told_seed_by_seed(lab, stored, tmp_path):
     ]
 
 
+def test_a_seed_that_diverged_is_told_among_the_others(lab, stored, tmp_path):
+    broke = {"round": 1, "client": "1", "tensor": "mu"}
+    for method in ("FML", "HBFL"):
+        for seed in (0, 1):
+            folder = lab.cell("heterogeneous", method, seed=seed)
+            stored(folder, [0.5], [[0.5]] * 10, diverged=broke if (method, seed) == ("HBFL", 1) else None)
+    lab.spec["summary"] = ["table1"]
+    (path,) = summary_page.write(lab.found, tmp_path)
+    told = path.read_text().partition("seed by seed:\n\n")[2].splitlines()
+    assert told[2:4] == ["| FML | 50.00 / 50.00 | 50.00 / 50.00 |", "| HBFL | 50.00 / 50.00 | diverged |"]
+
+
 def test_each_kind_of_machine_is_named_once(lab, stored, told, tmp_path):
     runs = ("100", 0, "AMD", 2, "bf16"), ("100", 1, "AMD", 1, "bf16"), ("0.05", 0, "Intel", 1, "fp32")
     for alpha, seed, hardware, threads, precision in runs:

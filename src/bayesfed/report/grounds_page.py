@@ -9,9 +9,8 @@ from typing import Any
 from bayesfed import __version__
 from bayesfed.report.templating import templates
 from bayesfed.results import grounds_files, hardware, paired, searches, statements
-from bayesfed.results.grounds import COLUMNS, PLAIN, QUALITY, SHARE, SIDES, Ground, Trial, shown_columns
+from bayesfed.results.grounds import ACCURACY, COLUMNS, PLAIN, QUALITY, SHARE, SIDES, Ground, Trial, has, shown_columns
 from bayesfed.results.paired import Comparison
-from bayesfed.results.run_records import number
 from bayesfed.results.searches import Searched
 from bayesfed.results.study import Study
 
@@ -70,7 +69,7 @@ def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Se
         "ranks": {side.side: ranks(side) for side in sides},
         "pairs": grounds_files.PAIRS,
         "key": grounds_files.MARKS,
-        "runs": {one.name: {method: runs(trials) for method, trials in one.trials.items()} for one in grounds},
+        "runs": {one.name: {method: runs(one, method) for method in one.trials} for one in grounds},
         "searches": {method: tried(method, searched) for method in methods},
     }  # fmt: skip
 
@@ -118,16 +117,16 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def runs(trials: Mapping[str, Trial]) -> list[Json]:
+def runs(ground: Ground, method: str) -> list[Json]:
     """List the finished runs of a method on a ground."""
-    return [run(one) for one in trials.values() if one.summary]
+    return [run(ground, one) for one in ground.trials[method].values() if one.summary]
 
 
-def run(trial: Trial) -> Json:
+def run(ground: Ground, trial: Trial) -> Json:
     """Return a run: its row, its run file, and the command that checks it."""
     summary, folder = trial.summary, trial.run.folder.as_posix()
-    found = [summary.get("global") or {}, (summary.get("clients") or {}).get("mean") or {}]
-    accuracies = ["" if (value := number(one.get("accuracy_last5"))) is None else f"{100 * value:.2f}" for one in found]
+    found = [ground.value(ACCURACY, side, trial) if has(trial, side) else "" for side in SIDES]
+    accuracies = [one if isinstance(one, str) else f"{one:.{ACCURACY.decimals}f}" for one in found]
     row = [trial.seed, *accuracies, f"{summary['train_seconds']:.0f}", hardware.place(trial.run.provenance)]
     return {"row": row, "file": trial.run.run_file, "command": f"bayesfed verify {shlex.quote(folder)} --rounds 1"}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bayesfed.results import whole_run
+from bayesfed.results import hardware, whole_run
 from bayesfed.results.formatting import text, unique
 from bayesfed.results.records import DIVERGED
 from bayesfed.results.run_records import Curve, RunRecord, mean_of, number
@@ -108,7 +108,9 @@ class Ground:
 
     @cached_property
     def mean_models(self) -> Mapping[str, str]:
-        """The clients' model by which a method counts: of several the best by mean validation accuracy over the seeds."""
+        """The clients' model by which a method counts: of several the best by mean validation accuracy over the seeds, the
+        first without validation.
+        """
         found = {}
         for method, trials in self.trials.items():
             finished = [trial for trial in trials.values() if trial.summary]
@@ -147,9 +149,10 @@ class Ground:
         if other is None or not other.summary:
             return NO_BASELINE
         made = trial.run.provenance, other.run.provenance
-        if any(made[0].get(name) != made[1].get(name) for name in ("device", "hardware", "precision")):
+        on, beside = (hardware.machines(one) for one in made)
+        if on.keys() != beside.keys() or any(made[0][name] != made[1][name] for name in ("device", "precision")):
             return OTHER_HARDWARE
-        return other if made[0].get("threads") == made[1].get("threads") else OTHER_THREADS
+        return other if all(set(on[name]) == set(beside[name]) for name in on) else OTHER_THREADS
 
 
 def has(trial: Trial, side: str) -> bool:
@@ -220,7 +223,7 @@ def megabytes_to(ground: Ground, side: str, trial: Trial) -> Found:
 def seconds(ground: Ground, side: str, trial: Trial) -> Found:
     """Find the seconds of a run in those of the baseline's of the same seed on the same hardware.
 
-    On a CPU those that its cores spent, which do not depend on what else the machine does; on a GPU those that passed.
+    On a CPU those that its cores spent, which depend less on what else the machine does; on a GPU those that passed.
     """
     other = ground.beside(trial)
     if isinstance(other, str):
@@ -260,7 +263,7 @@ COLUMNS = (
     Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
     Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
     Column("time", "Time", "time of all rounds, tests included, baseline = 1, same seed and hardware: on a CPU what its cores spent, on a GPU what passed", seconds, decimals=2),
-    Column("computation", "Compute", "multiply-adds of training, baseline = 1", computation, decimals=2),
+    Column("computation", "Compute", "multiply-adds of training, baseline = 1; not counted are second derivatives, squares of single images' gradients, pFedVEM's further heads and Gaussian processes", computation, decimals=2),
     Column("passes", "Passes", "passes through networks for one prediction", passes, decimals=0),
 )  # fmt: skip
 QUALITY = COLUMNS[:8]
@@ -271,23 +274,29 @@ def load(
     cells: Iterable[Mapping[str, Any]], costs: Mapping[str, int], baseline: str, run_of: Callable[[str], RunRecord]
 ) -> list[Ground]:
     """Collect the grounds of a plan's cells, without searches. costs: of each run's folder; run_of: the record of one."""
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for cell in cells:
         if not cell["experiment"].startswith(SEARCH):
-            dataset = text(cell["dataset"])
-            data = dataset if cell["used"] == cell["dataset"] else f"{text(cell['used'])} in place of {dataset}"
-            place = (cell["experiment"], data, cell["alpha"] or "", text(cell["model"]))
-            found.setdefault(place, []).append(cell)
+            found.setdefault(place_of(cell), []).append(cell)
     grounds = []
-    for (experiment, dataset, alpha, model), of_ground in found.items():
+    for (name, dataset, alpha, model), of_ground in found.items():
         trials: dict[str, dict[str, Trial]] = {}
         for cell in of_ground:
             folder, seed, foreign = cell["folder"], text(cell["seed"]), tuple(cell.get("foreign", {}).values())
             trial = Trial(cell["method"], seed, run_of(folder), foreign, costs[folder])
             trials.setdefault(cell["method"], {})[seed] = trial
         first = of_ground[0]
-        grounds.append(Ground(experiment, dataset, alpha, model, first["clients"], first["rounds"], baseline, trials))
+        grounds.append(Ground(name, dataset, alpha, model, first["clients"], first["rounds"], baseline, trials))
     return grounds
+
+
+def place_of(cell: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Return the name, data, alpha and network of a cell's ground; the name has all other axes that the experiment has."""
+    dataset = text(cell["dataset"])
+    data = dataset if cell["used"] == cell["dataset"] else f"{text(cell['used'])} in place of {dataset}"
+    others = [f"{axis.rpartition('.')[2]} {text(value)}" for axis, value in cell["axes"].items()]
+    others += [f"stragglers {cell['stragglers']}"] if cell["stragglers"] != "0" else []
+    return ", ".join([cell["experiment"], *others]), data, cell["alpha"] or "", text(cell["model"])
 
 
 def has_grounds(paper: Mapping[str, Any]) -> bool:

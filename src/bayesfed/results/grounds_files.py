@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 BEST, NEAR = "★", "≈"
 MARKS = (
-    f"{BEST}: best mean. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
+    f"{BEST}: best mean, of the methods with the most seeds. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
     "paired by seed, and no seed fails; that is missing evidence, not equality. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value."
 )
-PAIRS = (("megabytes", "accuracy"), ("accuracy", "ece"), ("ece", "ood"))
+PAIRS = (("megabytes", "accuracy"), ("predictive", "ece"), ("ece", "ood"))
 """Columns of each scatter plot: across and upright."""
-TICKS = {"accuracy": (10, 30, 50, 70, 80, 90, 95, 97, 98, 99, 99.5), "ece": (0.1, 0.3, 1, 3, 10, 30)}
+ACCURACIES = (10, 30, 50, 70, 80, 90, 95, 97, 98, 99, 99.5)
+TICKS = {"accuracy": ACCURACIES, "predictive": ACCURACIES, "ece": (0.1, 0.3, 1, 3, 10, 30)}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def cell(compared: Compared, method: str) -> Cell:
     places, mean = compared.column.decimals, compared.means[method]
     sd = f" ± {statistics.stdev(found.values()):.{places}f}" if len(found) > 1 and compared.column in QUALITY else ""
     telling = compared.column in QUALITY and len(set(compared.means.values())) > 1
-    best = compared.means[method] == compared.means[compared.best]
+    best = compared.whole.get(method) == compared.means[compared.best]
     mark = (BEST if best else NEAR if compared.is_near(method) else "") if telling else ""
     finished = sum(bool(trial.summary) for trial in compared.ground.trials[method].values())
     some = f" ({len(found)} of {finished})" if len(found) < finished else ""
@@ -179,7 +180,7 @@ def spread(axes: Axes, way: str, column: str) -> None:
     the error or of the ECE, with ticks at round values.
     """
     set_scale, limits = getattr(axes, f"set_{way}scale"), getattr(axes, f"get_{way}lim")
-    if column == "accuracy":
+    if column in ("accuracy", "predictive"):
         set_scale("function", functions=(lambda value: -np.log(101 - value), lambda place: 101 - np.exp(-place)))
     elif column == "ece":
         set_scale("log")

@@ -91,10 +91,16 @@ class Compared:
         return dict(zip(known, false_discovery_control(list(known.values())).tolist(), strict=True)) if known else {}
 
     @cached_property
+    def whole(self) -> dict[str, float]:
+        """The means of the methods with the most seeds: that of fewer is not one over the same seeds."""
+        most = max(map(len, self.values.values()), default=0)
+        return {method: mean for method, mean in self.means.items() if len(self.values[method]) == most}
+
+    @cached_property
     def best(self) -> str:
-        """The method with the best mean; "" without any."""
+        """The method with the best mean, of those with the most seeds; "" without any."""
         choose: Callable[..., str] = max if self.column.rising else min
-        return choose(self.means, key=self.means.__getitem__, default="")
+        return choose(self.whole, key=self.whole.__getitem__, default="")
 
     def is_near(self, method: str) -> bool:
         """Return True if the interval of a method's difference to the best has zero in it, and none of its seeds fails: a
@@ -107,11 +113,11 @@ class Compared:
 
     @cached_property
     def ranks(self) -> dict[str, float]:
-        """Method -> rank by its mean, from 1; equal means share theirs."""
+        """Method -> rank by its mean, from 1, of those with the most seeds; equal means share theirs."""
         from scipy.stats import rankdata
 
-        means = np.array(list(self.means.values()))
-        return dict(zip(self.means, rankdata(-means if self.column.rising else means).tolist(), strict=True))
+        means = np.array(list(self.whole.values()))
+        return dict(zip(self.whole, rankdata(-means if self.column.rising else means).tolist(), strict=True))
 
 
 def intervals(apart: np.ndarray) -> list[Difference]:

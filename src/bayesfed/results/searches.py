@@ -21,9 +21,10 @@ def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
     average over weight samples stands for its model, if the method does not name another predictor.
     """
     block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
-    named = [values["nll"] for name, values in block.items() if name == summary.get("predictive")]
-    sampled = [values["nll"] for name, values in block.items() if name.endswith("_sampled")]
-    found = named or sampled or [values["nll"] for name, values in block.items() if personal or name == "global"]
+    models = [name for name in block if (personal and not name.endswith("_sampled")) or name == "global"]
+    shown = [f"{name}_sampled" if f"{name}_sampled" in block else name for name in models]
+    named = [name for name in block if name == summary.get("predictive")]
+    found = [block[name]["nll"] for name in named or shown]
     return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
 
 
@@ -54,8 +55,8 @@ class Searched:
 
     @property
     def settled(self) -> bool:
-        """True if it is finished, and the chosen rate has one tried on either side."""
-        return self.finished and self.wider is None
+        """True if it is finished, a score is finite, and the chosen rate has one tried on either side."""
+        return self.finished and math.isfinite(min(self.scores)) and self.wider is None
 
     @property
     def wider(self) -> dict[str, Any] | None:

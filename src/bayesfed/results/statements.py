@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bayesfed.results.grounds import FALL, PLAIN, SIDES
 from bayesfed.results.paired import Comparison
@@ -47,29 +47,33 @@ def leads(comparison: Comparison) -> list[str]:
 
     Where half of the methods are not distinguishable from the best, none leads.
     """
-    found: dict[tuple[str, str], list[str]] = {}
-    open_ = []
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    open_, names = [], [ground.name for ground in comparison.grounds]
     for column, words in LEADS.items():
         if led := leader(comparison, column):
-            best, where, near = led
+            best, won, near = led
             of_near = [f"{method} {value}" for method, value in near.items()]
             if 2 * len(near) >= len(comparison.methods):
-                open_.append(f"in {IN[column]} ({best} has the best mean, {len(near)} others are not distinguishable)")
+                where = places(won, names)
+                open_.append(
+                    f"in {IN[column]} (on {where} {best} has the best mean, {len(near)} others are not distinguishable)"
+                )
                 continue
             others = listed(of_near) if len(near) <= FEW else f"{len(near)} others"
             close = f" ({others} not distinguishable)" if near else ""
-            found.setdefault((best, where), []).append(f"{words}{close}")
+            found.setdefault((best, tuple(won)), []).append(f"{words}{close}")
     led_by = [
-        f"{best} is {listed(words)} on {where}{price(comparison, best)}." for (best, where), words in found.items()
+        f"{best} is {listed(words)} on {places(won, names)}{price(comparison, best, won)}."
+        for (best, won), words in found.items()
     ]
     return [*led_by, *([f"No method leads {listed(open_)}."] if open_ else [])]
 
 
-def leader(comparison: Comparison, column: str) -> tuple[str, str, dict[str, str]] | None:
-    """Find the method that is best in a column on most grounds, where that is, and the methods near it on all of these with
-    their means on the first.
+def leader(comparison: Comparison, column: str) -> tuple[str, list[str], dict[str, str]] | None:
+    """Find the method that is best in a column on most grounds, the names of these, and the methods near it on all of them
+    with their means on the first.
 
-    Few grounds are named, more are counted. Of several methods it is the one that is near the best most often. None where
+    Of several methods it is the one that is near the best most often. None where
     no two methods have values.
     """
     shown = [one for one in comparison.compared[column] if len(one.means) > 1]
@@ -79,16 +83,16 @@ def leader(comparison: Comparison, column: str) -> tuple[str, str, dict[str, str
     near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in comparison.methods}
     found = max(best, key=lambda method: (best[method], near[method]))
     won = [one for one in shown if one.best == found]
-    where = places([one.ground.name for one in won], [one.ground.name for one in shown])
     close = [m for m in comparison.methods if m != found and all(one.is_near(m) for one in won)]
-    return found, where, {m: f"{won[0].means[m]:.{won[0].column.decimals}f}" for m in close}
+    return found, [one.ground.name for one in won], {m: f"{won[0].means[m]:.{won[0].column.decimals}f}" for m in close}
 
 
-def price(comparison: Comparison, method: str) -> str:
-    """Compare what a method sends, computes and takes beside the baseline, where that is not the same."""
+def price(comparison: Comparison, method: str, on: Collection[str]) -> str:
+    """Compare what a method sends, computes and takes beside the baseline on some grounds, where that is not the same."""
     baseline, told, known = comparison.grounds[0].baseline, [], False
     for name, words in PRICES.items():
-        both = [one.means for one in comparison.compared[name] if {method, baseline} <= one.means.keys()]
+        there = [one.means for one in comparison.compared[name] if one.ground.name in on]
+        both = [means for means in there if {method, baseline} <= means.keys()]
         ratios = [means[method] / means[baseline] for means in both if means[baseline]]
         if ratios and method != baseline:
             known, ratio = True, statistics.fmean(ratios)

@@ -12,7 +12,7 @@ from bayesfed.results import cells, formatting, hardware, markdown, published_pa
 from bayesfed.results.cells import Cell
 from bayesfed.results.derived import Derived
 from bayesfed.results.formatting import unique
-from bayesfed.results.records import Record
+from bayesfed.results.records import DIVERGED, Record
 from bayesfed.results.study import Study
 
 APART = "†"
@@ -101,10 +101,10 @@ def seed_by_seed(study: Study, rows: Iterable[tuple[Mapping[str, str], Sequence[
             groups[beside(study, keys, cell), cell.metric][study.label(cell.keys.get("method", ""))] = found
     columns: dict[str, dict[str, str]] = {}
     for (name, _), of_methods in groups.items():
-        run = {method: [seed for seed, shown in found.items() if shown] for method, found in of_methods.items()}
+        run = {m: [seed for seed, shown in of.items() if shown not in ("", DIVERGED)] for m, of in of_methods.items()}
         if len({tuple(seeds) for seeds in run.values() if seeds}) > 1:
             for seed in unique(itertools.chain(*of_methods.values())):
-                shown = {method: of_methods[method][seed] for method, seeds in run.items() if seed in seeds}
+                shown = {method: found[seed] for method, found in of_methods.items() if found.get(seed)}
                 columns |= {f"{name}, seed {seed}": shown} if shown else {}
     if not columns:
         return ""
