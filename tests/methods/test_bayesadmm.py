@@ -205,6 +205,18 @@ def test_scales_of_normalisation_keep_the_priors_precision(server: str, mapping:
     assert (S[~scaling] - 0.5).abs().median() > 1e-3
 
 
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("options", [{}, {"step": 0.5, "damping": 1.0}])
+def test_the_server_takes_the_mean_of_scales_of_normalisation(
+    options: dict[str, float], mapping: Make, data_dir: Path
+) -> None:
+    method, budget = {"name": "bayesadmm", "lr": 1e-9} | options, {"participation": 0.5}
+    of = federation(mapping(method, models={"global": "normalised"}, **budget), data_dir)
+    scaling, progress = of.node(0, 1).scaling, play(of, 3)
+    assert scaling is not None
+    torch.testing.assert_close(progress.server["m"][scaling], of.node(-1, 0).initial()[scaling], rtol=1e-6, atol=1e-6)
+
+
 def test_precisions_have_a_floor_that_is_logged() -> None:
     found = quadratics([[-3.0, 1.0], [-3.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]], step=1.0, alpha=1.0)
     found.play()

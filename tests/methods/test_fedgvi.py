@@ -132,9 +132,13 @@ def test_the_gradient_of_the_robust_loss_is_autograds(delta: float) -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_scales_of_normalisation_are_averaged(mapping: Make, data_dir: Path) -> None:
-    """From the network's start, and without a precision of their own."""
-    of = federation(mapping("fedgvi", models={"global": "normalised"}), data_dir)
+@pytest.mark.parametrize("budget", [{}, {"participation": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"damping": 1.0}])
+def test_scales_of_normalisation_are_averaged(
+    options: dict[str, Any], budget: dict[str, Any], mapping: Make, data_dir: Path
+) -> None:
+    """From the network's start, whoever takes part, and without a precision of their own."""
+    of = federation(mapping({"name": "fedgvi"} | options, models={"global": "normalised"}, **budget), data_dir)
     scaling, progress = of.node(0, 1).scaling, play(of, 2)
     assert scaling is not None
     assert (progress.server["S"][scaling] == 1).all()

@@ -93,6 +93,18 @@ def test_the_last_layers_are_gaussian_and_the_others_averaged(rule: str, mapping
 
 
 @pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(("layers", "weights"), [(1, [3]), (2, [0, 3])])
+def test_the_last_layers_of_a_module_are_those_with_weights(
+    layers: int, weights: list[int], mapping: Make, data_dir: Path
+) -> None:
+    """A convolution without bias, a normalisation, which counts as no layer, and a layer with bias."""
+    method = {"name": "gaussian", "inference": "bbb", "layers": layers}
+    node = federation(mapping(method, models={"global": "normalised"}), data_dir).node(0, 1)
+    drawn = make("gaussian", inference="bbb", layers=layers).drawn(node)
+    assert [i for i, part in enumerate(node.split(drawn)) if part.any()] == weights
+
+
+@pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("inference", ["ivon", "bbb"])
 def test_scales_of_normalisation_have_no_distribution(inference: str, mapping: Make, data_dir: Path) -> None:
     """They are trained and averaged, whatever the precisions are."""

@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.playing import federation, play
+from helpers.quadratics import make
 from torch import Tensor
 
 from bayesfed.core.errors import InputError
 from bayesfed.engine.federation import SERVER
-from bayesfed.methods.method import Update
+from bayesfed.methods.method import Ground, Update
 from bayesfed.methods.node import Batch, Node, Phase
 
 Make = Callable[..., dict[str, Any]]
@@ -199,5 +200,11 @@ def test_absent_clients_keep_their_heads(mapping: Make, data_dir: Path) -> None:
 
 
 def test_a_network_needs_a_base(mapping: Make, data_dir: Path) -> None:
+    for sizes, message in (
+        ((40, 8, 80, 10), ""),
+        ((8, 40, 8, 80), "models.global: pFedVEM's head is the last layer's weight and bias"),
+    ):
+        ground = Ground(sizes, 5, 10, 2, 1, 0, 1.0, 0, batchwise=False, random=False)
+        assert make("pfedvem").unfit(ground).startswith(message)
     with pytest.raises(InputError, match=r"models\.global: pFedVEM has a base below the last layer"):
         federation(mapping("pfedvem", models={"global": "softmax"}), data_dir)

@@ -18,7 +18,8 @@ Where V_k is above rho S, a client's objective is convex by the loss alone, and 
 client has more than the share rho of all precision.
 
 `server: mean` is the ablation without duals: every client has the prior N(0, 1/S_0) and rho = 1, goes on from the server's
-Gaussian, and the server takes the means, weighted by q. Scales and shifts of normalisation have no h: their S_k is S.
+Gaussian, and the server takes the means, weighted by q. Scales and shifts of normalisation have no h and no duals: their S_k
+is S, and the server takes their mean.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class BayesADMM(Method):
         alpha: float | None = option(None, low=0, high=1)
         server: Literal["admm", "mean"] = "admm"
         lr: float = option(0.005, above=0)
-        momentum: float = option(0.9, low=0, high=1)
+        momentum: float = option(0.9, low=0, below=1)
         h_start: float = option(0.1, above=0)
         beta2: float = option(0.99998, above=0, high=1)
 
@@ -120,7 +121,8 @@ class BayesADMM(Method):
         sent = {"S": S_k, "Sm": S_k * c["m"], "above": c["V"].gt(self.rho * c["S"]).double().mean()}
         if self.admm:
             rate = self.options.damping * self.rho
-            sent |= {"dv": rate * (sent["Sm"] - c["S"] * c["m_0"]), "dV": rate * (S_k - c["S"])}
+            dv = c.weights(rate * (sent["Sm"] - c["S"] * c["m_0"]), 0)
+            sent |= {"dv": dv, "dV": rate * (S_k - c["S"])}
         sent = {name: value.to(c["m"].dtype) for name, value in sent.items()}
         if self.admm:
             c["v"].add_(sent["dv"])
@@ -137,7 +139,7 @@ class BayesADMM(Method):
         S, Sm = (weighted_mean(q, stacked(updates, name)) for name in ("S", "Sm"))
         S, least = (1 - alpha) * S + alpha * (self.options.prior + server["V"]), FLOOR * self.options.prior
         server["S"] = S.clamp(min=least)
-        server["m"] = (((1 - alpha) * Sm + alpha * server["v"]) / server["S"]).to(dtype)
+        server["m"] = (server.weights((1 - alpha) * Sm + alpha * server["v"], Sm) / server["S"]).to(dtype)
         above = stacked(updates, "above").max()
         floored = S.lt(least).double().mean()
         return {"precision_mean": server["S"].mean(), "precision_floored": floored, "duals_above": above}

@@ -108,14 +108,16 @@ class FedGVI(Method):
     def finish(self, c: Node) -> State:
         damping = self.options.damping or 1 / c.clients
         S_k = c.weights((-c["s"]).double().exp(), c["S"])
-        changes = {"S": damping * (S_k - c["S"]), "Sm": damping * (S_k * c["m"] - c["Sm"])}
+        change = S_k * c["m"] - c["Sm"]
+        changes = {"S": damping * (S_k - c["S"]), "Sm": c.weights(damping * change, change)}
         sent = {name: change.to(c["m"].dtype) for name, change in changes.items()}
         for name, change in sent.items():
-            c[f"site.{name}"].add_(change)
+            c[f"site.{name}"].add_(c.weights(change, 0))
         return sent
 
     def aggregate(self, server: Node, updates: Sequence[Update]) -> dict[str, Tensor]:
-        S, Sm = (server[name] + stacked(updates, name).double().sum(0) for name in ("S", "Sm"))
+        changes = {name: stacked(updates, name).double() for name in ("S", "Sm")}
+        S, Sm = (server[name] + server.weights(each.sum(0), each.mean(0)) for name, each in changes.items())
         server["S"], server["Sm"] = S.clamp(min=LEAST), Sm
         server["m"] = (Sm / server["S"]).to(server["m"].dtype)
         return {"precision_mean": server["S"].mean(), "precision_floored": S.lt(LEAST).double().mean()}

@@ -50,7 +50,7 @@ class FedIvon(Method):
         prior: Literal["fixed", "server"] = "fixed"
         curvature: Literal["server", "fresh"] = "server"
         lr: float = option(0.1, above=0)
-        momentum: float = option(0.9, low=0, high=1)
+        momentum: float = option(0.9, low=0, below=1)
         weight_decay: float = option(1e-4, above=0)
         h_start: float = option(1.0, above=0)
         beta2: float = option(0.99999, above=0, high=1)

@@ -63,7 +63,7 @@ class Gaussian(Method):
         layers: int = option(0, low=0)
         personal: tuple[float, ...] = option((), low=0)
         lr: float = option(0.1, above=0)
-        momentum: float = option(0.9, low=0, high=1)
+        momentum: float = option(0.9, low=0, below=1)
         weight_decay: float = option(2e-4, above=0)
         beta2: float = option(0.99999, above=0, high=1)
         h_start: float = option(1.0, above=0)
@@ -89,12 +89,11 @@ class Gaussian(Method):
         return ""
 
     def drawn(self, node: Node) -> Tensor:
-        """Return which parameters (P,) have a distribution: of the last layers, pairs of weight and bias, the weights."""
+        """Return which parameters (P,) have a distribution: of the last layers, or of all, the weights."""
         theta, layers = node.initial(), self.options.layers
         if layers:
-            parts = node.split(theta)
-            last = len(parts) - 2 * layers
-            theta = torch.cat([part.clone().fill_(i >= last and not i % 2) for i, part in enumerate(parts)])
+            last = [i for i, shape in enumerate(node.shapes[GLOBAL]) if len(shape) > 1][-layers:]
+            theta = torch.cat([part.clone().fill_(i in last) for i, part in enumerate(node.split(theta))])
         else:
             theta.fill_(1)
         return node.weights(theta, 0).bool()

@@ -69,6 +69,8 @@ class PFedVEM(Method):
     def unfit(self, ground: Ground) -> str:
         if len(ground.sizes) < 4:
             return "models.global: pFedVEM has a base below the last layer, and the network has one layer; take a deeper one"
+        if ground.sizes[-1] != ground.classes:
+            return "models.global: pFedVEM's head is the last layer's weight and bias, and the network has no such bias; give it one"
         return ""
 
     def parts(self, node: Node) -> tuple[Tensor, Tensor]:
