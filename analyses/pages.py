@@ -304,6 +304,7 @@ WHOLE: dict[Path, Callable[[], str]] = {
     DOCS / "results/tables/benchmarks-cpu.md": lambda: "# Benchmarks on CPUs\n\n" + benchmark_pages.tables_of_speed(),
     DOCS / "results/tables/benchmarks-gpu.md": lambda: "# Benchmarks on a GPU\n\n" + benchmark_pages.gpu_found(),
     DOCS / "reference/methods.md": reference.methods_page,
+    DOCS / "reference/contract.md": reference.contract_page,
     DOCS / "reference/cli.md": reference.cli_page,
     DOCS / "reference/paper-file.md": reference.paper_page,
 }

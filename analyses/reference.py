@@ -11,7 +11,8 @@ from bayesfed import cli, methods, models
 from bayesfed.core.options import Bounds, bounds_in_words, bounds_of, hints_of, kind_in_words
 from bayesfed.data.schemes import SCHEMES, Scheme, keys_of
 from bayesfed.data.sources import SOURCES
-from bayesfed.methods.method import Method
+from bayesfed.methods.method import Method, Update
+from bayesfed.methods.node import Batch, Learner, Node, Phase
 from bayesfed.papers import spec
 from bayesfed.results import claims, statistics
 
@@ -31,6 +32,15 @@ BLOCKS = {
     "`claims`, each": spec.Claim,
 }
 """The blocks of a paper's file, by what the page calls them."""
+CONTRACT = {
+    "A method": Method,
+    "The server and a client in a round": Node,
+    "What a step sees, and a node has": Learner,
+    "A mini-batch": Batch,
+    "What a client sent": Update,
+    "A phase": Phase,
+}
+"""The classes of the contract, by what the page calls them."""
 SOURCE = "../../src/bayesfed/methods"
 
 
@@ -62,7 +72,7 @@ def sentence(one: object) -> str:
 def methods_page() -> str:
     """Every method with its options, as its file has them."""
     text = "# Methods and their options\n\nEach method is one file, with its equations beside the code. "
-    text += "Options stand in a run file under `method`, beside `name`.\n\n"
+    text += "In a run file options are under `method`, beside `name`.\n\n"
     for name, cls in sorted(methods.registry.ours().items()):
         about = inspect.getdoc(inspect.getmodule(cls)) or ""
         text += (
@@ -79,7 +89,42 @@ def options(cls: type[Method]) -> str:
         [f"`{one.name}`", f"`{shown(one.default)}`", allowed(hints[one.name], bounds_of(one))]
         for one in dataclasses.fields(cls.Options)
     ]
-    return table(["option", "default", "allowed"], rows) if rows else "No options.\n\n"
+    if not rows:
+        return "No options.\n\n"
+    return f"{table(['option', 'default', 'allowed'], rows)}{inspect.getdoc(cls.Options)}\n\n"
+
+
+def contract_page() -> str:
+    """Every part of a method, and all that it is given, as the code has it."""
+    text = "# What a method gives and sees\n\nAll names are in `bayesfed.methods.base`. "
+    text += "[Your method](../guides/your-method.md) says how to write one.\n\n"
+    for title, cls in CONTRACT.items():
+        text += f"## {title}\n\n`{cls.__name__}`. {inspect.getdoc(cls)}\n\n"
+        attributes = re.findall(r"((?:    # .*\n)+)    (\w+): ClassVar\[.*?\](?: = (.*))?\n", inspect.getsource(cls))
+        if rows := [[f"`{name}`", " ".join(re.findall(r"# (.*)", said))] for said, name, _ in attributes]:
+            text += table(["on the class", "meaning"], rows)
+        if rows := [[member(name, one), prose(one)] for name, one in vars(cls).items() if is_part(name, one)]:
+            text += table(["member", "meaning"], rows)
+    return text
+
+
+def is_part(name: str, one: object) -> bool:
+    """Return whether a member of a class is one that users call or define."""
+    return not name.startswith("_") and (inspect.isfunction(one) or isinstance(one, property))
+
+
+def member(name: str, one: object) -> str:
+    """Return a member as it is called."""
+    if isinstance(one, property):
+        return f"`{name}`"
+    assert callable(one)
+    _, *arguments = inspect.signature(one).parameters
+    return f"`{name}({', '.join(arguments)})`"
+
+
+def prose(one: object) -> str:
+    """Return a docstring in one line."""
+    return " ".join((inspect.getdoc(one) or "").split())
 
 
 def shown(value: object) -> str:

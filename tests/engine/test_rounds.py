@@ -148,13 +148,31 @@ def test_what_aggregate_gives_is_checked(
 
 
 @pytest.mark.parametrize("part", ["init_server", "init_client", "message", "start", "finish"])
-@pytest.mark.parametrize("given", [None, {"theta": 0.5}])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "gave None; expected a dict of names to tensors"),
+        ({"mu": torch.ones(1), "theta": 0.5}, "gave 'theta' as a float; expected a tensor"),
+    ],
+)
 def test_what_a_methods_parts_give_is_checked(
-    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str, given: object
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, part: str, given: object, message: str
 ) -> None:
     monkeypatch.setattr(FedAvg, part, lambda *_: given)
-    with pytest.raises(InputError, match=rf"method 'fedavg': {part} gave .*; expected a dict of names to tensors"):
+    with pytest.raises(InputError, match=f"method 'fedavg': {part} {message}"):
         play(federation(mapping("fedavg", rounds=1), data_dir), 1)
+
+
+@pytest.mark.parametrize("executor", ["eager", "threads"])
+def test_a_step_that_asks_for_what_a_node_knows_is_refused(
+    executor: str, mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "step", lambda self, c, batch: c["theta"].mul_(c.round))
+    with pytest.raises(InputError, match="a step does not see `round`, since it may be recorded once"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1, executor=executor)
+    monkeypatch.setattr(FedAvg, "step", lambda self, c, batch: batch.labels)
+    with pytest.raises(AttributeError, match="labels"):
+        play(federation(mapping("fedavg", rounds=1), data_dir), 1, executor=executor)
 
 
 @pytest.mark.parametrize("part", ["server_predictors", "client_predictors"])
@@ -194,7 +212,7 @@ def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[...,
         ("client_predictors", lambda self, c: [Predictor("wide", lambda x: torch.zeros(len(x), 11).log_softmax(-1))],
          r"predictor 'wide' gave a tensor \(\d+, 11\) for \d+ images of 10 classes; expected log probabilities \(\d+, 10\)"),
         ("aggregate", lambda self, server, updates: {"a,b": torch.zeros(())}, "'a,b' names a predictor or what is logged"),
-        ("aggregate", lambda self, server, updates: server.state.update(theta=1.0) or {}, "aggregate gave .* a dict of names"),
+        ("aggregate", lambda self, server, updates: server.state.update(theta=1.0) or {}, "aggregate gave 'theta' as a float; expected a tensor"),
         ("finish", lambda self, c: setattr(self, "m", 1) or {"theta": c["theta"]},
          "a round changed self.m, which no checkpoint keeps, and clients .* share; put it into a tensor of the state"),
     ],

@@ -71,6 +71,14 @@ def test_a_step_that_changes_nothing_is_told_once(
     )
 
 
+def test_a_server_that_does_not_change_is_told_once(
+    mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods.get("fedavg"), "aggregate", lambda self, server, updates: {})
+    (line,) = told(federation(mapping("fedavg"), data_dir, torch.float32))
+    assert line.startswith("method 'fedavg': aggregate left every tensor of the server as it was in round 1, whatever")
+
+
 @pytest.mark.usefixtures("modules")
 def test_statistics_of_normalisation_are_no_ones_step(of_mine: OfMine) -> None:
     """They change with every pass in training."""

@@ -26,7 +26,7 @@ LATER_EXPERIMENTS = {"falling_rate", "falling_once", "by_adam", "proximal"}
 
 # config -> paper -> SHA-256 over the sorted folders of its runs
 KEYS = {
-    "demo": {"hbfl": "12aff2478f1606bff10b3a82311b49dabc978c525bb3b22451aca5dd37f6a6c8"},
+    "demo": {"hbfl": "3689428edd39ece0a431117bd1b5ded5880a879293f128210f02791111f48588"},
     "paper": {
         "hbfl": "3831288cac1fa18c548d1ad8bb9d99256351bd02068b104207ce2a51d2f79059",
         "fola": "d61d736c7a03ed04614145aae7eba856f84d31a8eafb385f9f096336e4eb1092",

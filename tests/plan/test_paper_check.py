@@ -142,6 +142,8 @@ def test_a_mistake_in_a_paper_is_refused_at_planning(config: Path, edit: Callabl
     ("right", "wrong", "words"),
     [
         ("CIFAR10,IID,100,,,FML", "CIFAR1O,IID,100,,,FML", "no cell of table1 has dataset CIFAR1O, setting IID"),
+        ("IID,100,,,FML", "IDD,100,,,FML", "no setting of table1 is named 'IDD'; did you mean 'IID'?"),
+        ("IID,100,,,FML", "IID,100,,,Fml", "no method of table1 is named 'Fml'; did you mean 'FML'?"),
         ("table1,CIFAR10", "tabel1,CIFAR10", "no table is named 'tabel1'; did you mean 'table1'?"),
         ("80.71", "8o.71", "value '8o.71' of item table1"),
         ("FML,global_accuracy_best,80.71", "FML,global_accuracy_last,80.71", "has dataset CIFAR10"),
@@ -169,7 +171,7 @@ def test_a_mistake_in_the_printed_numbers_is_refused_at_planning(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (lambda text: text + text.splitlines()[-1] + "\n", "this cell stands twice; keep one"),
+        (lambda text: text + text.splitlines()[-1] + "\n", "this cell occurs twice; keep one"),
         (
             lambda text: re.sub(r"(?m)(.)$", r"\1,", text).replace("value,\n", "value,lrr\n", 1),
             "no axis is named 'lrr'",

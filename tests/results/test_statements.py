@@ -38,7 +38,7 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     some = of(tmp_path / "d", harsh=near | {f"worse {place}": bad for place in range(4)})
     assert "most accurate (4 others not distinguishable)" in statements.leads(some)[0]
     few = {"FedAvg": good, "A": good} | {f"worse {place}": bad for place in range(4)}
-    assert "most accurate (A 73.45 not distinguishable)" in statements.leads(of(tmp_path / "g", harsh=few))[0]
+    assert "most accurate (A 73.45 ± 1.38 not distinguishable)" in statements.leads(of(tmp_path / "g", harsh=few))[0]
     (told,) = statements.leads(of(tmp_path / "e", harsh=near))
     assert told.startswith(
         "No method leads in accuracy (on harsh FedAvg has the best mean, 4 others are not distinguishable), in ECE"
@@ -59,7 +59,7 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     seldom = of(tmp_path / "i", one={"FedAvg": good, "A": good, "B": bad, "C": bad, "Once": [0.9]})
     # A mean over one seed is not one over three, and leaves open who is better.
     assert statements.leads(seldom)[0].startswith(
-        "FedAvg is most accurate (A 73.45 and Once 81.28 not distinguishable), "
+        "FedAvg is most accurate (A 73.45 ± 1.38 and Once 81.28 not distinguishable), "
     )
     one_seed = of(tmp_path / "j", one={"FedAvg": [0.8], "Mine": [0.9]})
     assert not one_seed.compared["accuracy"][0].is_near("FedAvg")

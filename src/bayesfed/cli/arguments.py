@@ -13,7 +13,6 @@ from bayesfed.core.plugins import DATA, WEIGHTS
 Commands = Any  # what argparse's add_subparsers gives, a private class
 RUN_FILE = "run file (docs/reference/run-file.md, examples/run.yaml)"
 PLAN = "plan.json, or the name of a config whose plan is results/<config>/plan/plan.json"
-PLAN_FILE = "plan written by `bayesfed plan`: results/<config>/plan/plan.json"
 EXIT_CODES = "exit codes: 0 done, 2 refused input, 1 anything else"
 
 

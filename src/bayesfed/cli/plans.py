@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bayesfed.cli import arguments
 from bayesfed.cli.arguments import Commands, path
-from bayesfed.runs.planned import home
+from bayesfed.runs.planned import found, home
 
 
 def add(commands: Commands) -> None:
@@ -23,6 +23,11 @@ def add(commands: Commands) -> None:
     add_results(commands, "published", published, text)
     add_results(commands, "figures", figures, "Draw the papers' figures from finished runs.")
     add_report(commands)
+
+
+def plan_file(text: str) -> Path:
+    """Read the path of a plan.json, or the name of a config that has been planned."""
+    return found(path(text))
 
 
 def add_plan(commands: Commands) -> None:
@@ -70,12 +75,12 @@ def add_results(commands: Commands, name: str, run: Callable[[argparse.Namespace
     """Add a command that makes files of a plan's finished runs."""
     folder = "figures" if name == "figures" else "tables"
     shown = f"""
-        bayesfed {name} results/demo/plan/plan.json --out results/demo/{folder}
-        bayesfed {name} results/paper/plan/plan.json --out results/paper/{folder}
+        bayesfed {name} demo --out results/demo/{folder}
+        bayesfed {name} paper --out results/paper/{folder}
         bayesfed {name} plan/plan.json --out {folder}
     """
     sub = arguments.command(commands, name, run, text, shown)
-    sub.add_argument("plan", type=path, metavar="PLAN.json", help=arguments.PLAN_FILE)
+    sub.add_argument("plan", type=plan_file, metavar="PLAN", help=arguments.PLAN)
     sub.add_argument("--out", type=path, required=True, metavar="DIR", help="folder for its files")
 
 
@@ -136,12 +141,12 @@ def add_report(commands: Commands) -> None:
     """Add `bayesfed report`."""
     text = "Write the report of a plan's finished runs: one offline page, and an RO-Crate beside it."
     shown = """
-        bayesfed report results/demo/plan/plan.json --out reports/demo.html
-        bayesfed report results/paper/plan/plan.json --out reports/paper.html
+        bayesfed report demo --out reports/demo.html
+        bayesfed report paper --out reports/paper.html
         bayesfed report plan/plan.json --out page.html
     """
     sub = arguments.command(commands, "report", report, text, shown)
-    sub.add_argument("plan", type=path, metavar="PLAN.json", help=arguments.PLAN_FILE)
+    sub.add_argument("plan", type=plan_file, metavar="PLAN", help=arguments.PLAN)
     sub.add_argument("--out", type=path, required=True, metavar="PAGE.html", help="file of the page")
 
 

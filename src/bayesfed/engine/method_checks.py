@@ -41,8 +41,12 @@ def check_parameters(method: Method) -> None:
 
 def state(method: Method, part: str, given: object) -> State:
     """Named tensors, as `part` of the method gave them; raises InputError for anything else."""
-    if isinstance(given, dict) and all(isinstance(one, Tensor) for one in given.values()):
-        return given
+    if isinstance(given, dict):
+        others = [name for name, one in given.items() if not isinstance(one, Tensor)]
+        if not others:
+            return given
+        kind = type(given[others[0]]).__name__
+        raise InputError(f"method '{method.name}': {part} gave '{others[0]}' as a {kind}; expected a tensor")
     raise refused(method, part, given, "a dict of names to tensors, {} where there are none")
 
 

@@ -36,6 +36,7 @@ class Trial:
         self.tried = {client, SERVER}
         self.own = not reachable.foreign(type(self.method).__module__)
         self.still: dict[tuple[int, str], bool] = {}  # by node and step: whether it has changed no tensor so far
+        self.unheard = False  # whether the server is as it was, whatever clients sent
 
     def begun(self, job: Job, again: Callable[[], Job]) -> Job:
         """Return the job of a client that has begun, once it was begun again and compared."""
@@ -66,7 +67,12 @@ class Trial:
             sent = updates if node is server else [replace(one, values=copied(one.values)) for one in updates]
             return method_checks.diagnostics(self.method, self.method.aggregate(node, sent))
 
-        return self.twice("aggregate", server, call) if small else call(server)
+        before = copied(server.state)
+        given = self.twice("aggregate", server, call) if small else call(server)
+        now = method_checks.state(self.method, "aggregate", server.state)
+        sent = any(update.values for update in updates)
+        self.unheard = sent and before.keys() == now.keys() and differing(before, now, {}) is None
+        return given
 
     def compare(self, part: str, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
         """Raise InputError where a part gave two results."""
@@ -105,6 +111,11 @@ class Trial:
 
     def found(self, round_number: int) -> Iterator[str]:
         """Yield what is to be told of the round."""
+        if self.unheard and not any(self.still.values()):
+            yield (
+                f"method '{self.method.name}': aggregate left every tensor of the server as it was in round {round_number}, "
+                "whatever clients sent; write to its state, as server['theta'] = ..."
+            )
         for (client, step), still in self.still.items():
             whose = "the server" if client == SERVER else f"client {client}"
             if still:

@@ -46,20 +46,25 @@ def fault(name: str, method: Any) -> str:
         isinstance(method.logs, Mapping) and all(isinstance(text, str) for pair in method.logs.items() for text in pair)
     ):
         return f"its `logs` are {method.logs!r}; expected what each name means: {{'sigma_mean': 'mean of sigma'}}"
+    if almost := misspelt(method):
+        return almost
     if method.step is Method.step and method.phases is Method.phases:
         return "the class defines neither `step` nor `phases`, so a client would do nothing"
     if method.aggregate is Method.aggregate and method.finish is not Method.finish:
-        return f"the class defines `finish` and no `aggregate`, so what clients send would change nothing{meant(method, 'aggregate')}"
+        return "the class defines `finish` and no `aggregate`, so what clients send would change nothing"
     return ""
 
 
-def meant(method: type[Method], part: str) -> str:
-    """Return the attribute of a class whose name is nearly that of a part, as the end of an error; "" where there is
+def misspelt(method: type[Method]) -> str:
+    """Describe an attribute of a class whose name is nearly that of a part that it does not define; "" where there is
     none.
     """
-    own = [name for name in vars(method) if not hasattr(Method, name)]
-    close = difflib.get_close_matches(part, own, n=1, cutoff=0.8)
-    return f"; is `{close[0]}` meant to be it?" if close else ""
+    parts, own = [part for part in dir(Method) if not part.startswith("_")], vars(method)
+    lacks = [part for part in parts if part not in own]
+    for name in (name for name in own if name not in parts and not name.startswith("_")):
+        if close := difflib.get_close_matches(name, lacks, n=1, cutoff=0.8):
+            return f"it has `{name}`, which nothing calls; is `{close[0]}` meant? Else name it otherwise"
+    return ""
 
 
 registry = plugins.Modules("methods", "method", ours, "METHOD", fault)

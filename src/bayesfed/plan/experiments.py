@@ -177,7 +177,9 @@ def run_mapping(
     if "plugins" in spec:
         mapping["plugins"] = spec["plugins"]
     if "method" not in point:
-        raise InputError("method: no case and no axis names one")
+        raise InputError(
+            f"method: no case and no axis names one; the experiment has the keys {', '.join(experiment) or 'none'}"
+        )
     label = point["method"]
     if label not in spec["methods"]:
         raise InputError(f"method: the paper has none labelled '{label}'; {nearest(label, spec['methods'])}")

@@ -211,10 +211,14 @@ def read_paper(name: str, config: Tree) -> dict[str, Any]:
     Raises InputError where there are two of that name.
     """
     folder = paper_folder(name, config)
-    known = [path.stem for where in (PAPERS, folder) for path in where.glob("*.yaml")]
+    folders = [PAPERS, *([Path(config["plugins"], plugins.PAPERS)] if config.get("plugins") else [])]
+    known = [path.stem for where in folders for path in where.glob("*.yaml")]
     if name not in known:
         right = nearest(name, known) if known else "run this in the project's folder"
-        places = " or ".join(dict.fromkeys(str(where / name) for where in (PAPERS, folder)))
+        right += (
+            "" if config.get("plugins") else f" (one of your own is in {plugins.PAPERS}/ of the config's `plugins`)"
+        )
+        places = " or ".join(str(where / name) for where in folders)
         raise InputError(f"{places}.yaml: there is no such file; {right}")
     paper = read_mapping(folder / f"{name}.yaml")
     read(Paper, paper, f"{name}.yaml")

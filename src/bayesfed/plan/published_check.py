@@ -39,7 +39,7 @@ def check_item(study: Study, rows: published_numbers.Published, of_item: Iterabl
     """Check the published numbers of one item: each is of a cell of its tables, and says what that cell's runs have, or
     it is of none, and says why."""
     placed = set[int]()
-    every = (cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row)
+    every = [cell for table in of_item for _, of_row in cells.rows(study, table) for cell in of_row]
     for cell in every:
         for row in published_numbers.published_of(study, cell, rows):
             check_row(study, row, cell)
@@ -51,6 +51,10 @@ def check_item(study: Study, rows: published_numbers.Published, of_item: Iterabl
             if id(row) in placed:
                 raise InputError(f"unplanned: a cell of {row['item']} has {keys}; leave the reason out")
         elif id(row) not in placed:
+            for key in ("setting", "method"):
+                written = formatting.unique(study.written(key, cell.keys[key]) for cell in every if key in cell.keys)
+                if row[key] and written and row[key] not in written:
+                    one_of(row[key], written, f"{key} of {row['item']}")
             raise InputError(f"no cell of {row['item']} has {keys}, which is published as {row['value']}")
 
 

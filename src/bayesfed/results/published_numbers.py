@@ -45,7 +45,7 @@ def read_published(path: Path) -> list[dict[str, str]]:
     for row in known:
         cell = tuple(text for key, text in row.items() if key not in ("value", "sd", "unplanned"))
         if cell in once:
-            raise InputError(f"{', '.join(filter(None, cell))}: this cell stands twice; keep one")
+            raise InputError(f"{', '.join(filter(None, cell))}: this cell occurs twice; keep one")
         once.add(cell)
     for row, column in itertools.product(known, ("value", "sd")):
         check_value(row, column)

@@ -158,7 +158,7 @@ def in_words(of: Derived) -> str:
 def of_claims(of: Derived) -> str:
     """Write a row for each claim: in how many cells and seeds it holds."""
     found = [claim_line(one) for one in of.claims]
-    return f"{markdown.table(CLAIM_HEAD, found)}\n{RULE}\n\n" if found else ""
+    return f"#### Claims\n\n{markdown.table(CLAIM_HEAD, found)}\n{RULE}\n\n" if found else ""
 
 
 RULE = (

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from bayesfed.results.grounds import FALL, PLAIN, SIDES
-from bayesfed.results.paired import Comparison
+from bayesfed.results.paired import Compared, Comparison
 
 LEADS = {
     "accuracy": "most accurate",
@@ -84,7 +84,14 @@ def leader(comparison: Comparison, column: str) -> tuple[str, list[str], dict[st
     found = max(best, key=lambda method: (best[method], near[method]))
     won = [one for one in shown if one.best == found]
     close = [m for m in comparison.methods if m != found and all(one.is_near(m) for one in won)]
-    return found, [one.ground.name for one in won], {m: f"{won[0].means[m]:.{won[0].column.decimals}f}" for m in close}
+    return found, [one.ground.name for one in won], {method: mean(won[0], method) for method in close}
+
+
+def mean(compared: Compared, method: str) -> str:
+    """Write a method's mean over its seeds, with its deviation."""
+    values, places = list(compared.values[method].values()), compared.column.decimals
+    sd = f" ± {statistics.stdev(values):.{places}f}" if len(values) > 1 else ""
+    return f"{compared.means[method]:.{places}f}{sd}"
 
 
 def price(comparison: Comparison, method: str, on: Collection[str]) -> str:

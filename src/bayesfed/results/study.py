@@ -139,7 +139,10 @@ def studies(plan: Path) -> list[Study]:
     if plan.is_dir():
         raise InputError(f"{plan}: this is a folder; expected the plan.json that `bayesfed plan` has written")
     if not plan.is_file():
-        raise InputError(f"no plan at {plan}; make it with `bayesfed plan CONFIG --out {plan.parent}`")
+        raise InputError(
+            f"no plan at {plan}; make it with `bayesfed plan CONFIG --out DIR`, and give its plan.json, or the name of a config "
+            "whose plan is in results/<name>/plan/"
+        )
     try:
         content = json.loads(plan.read_text(encoding="utf-8"))
         papers, cells = content["papers"], content["cells"]

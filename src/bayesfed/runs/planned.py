@@ -74,13 +74,18 @@ def home(plan: Path) -> Path:
     return Path(os.path.normpath(plan.parent / ".."))
 
 
+def found(given: Path) -> Path:
+    """Return the plan.json of the config of that name where it has been planned, else the path as it is."""
+    return named if (named := Path("results", given, "plan", "plan.json")).is_file() else given
+
+
 def read(given: Path) -> list[PlannedRun]:
     """Return the runs of a plan.json, or of the plan of the config of that name, the most valuable first.
 
     Run folders, checkpoints and logs are where the workflow has them, beside the plan's folder. Raises InputError where
     there is no plan.
     """
-    plan = named if (named := Path("results", given, "plan", "plan.json")).is_file() else given
+    plan = found(given)
     if not plan.is_file():
         raise InputError(
             f"{given}: there is no such plan; give a plan.json, or the name of a config whose plan is in results/<name>/plan/; "
