@@ -101,7 +101,10 @@ def seed_by_seed(study: Study, rows: Iterable[tuple[Mapping[str, str], Sequence[
             groups[beside(study, keys, cell), cell.metric][study.label(cell.keys.get("method", ""))] = found
     columns: dict[str, dict[str, str]] = {}
     for (name, _), of_methods in groups.items():
-        run = {m: [seed for seed, shown in of.items() if shown not in ("", DIVERGED)] for m, of in of_methods.items()}
+        run = {
+            method: [seed for seed, shown in found.items() if shown and not shown.startswith(DIVERGED)]
+            for method, found in of_methods.items()
+        }
         if len({tuple(seeds) for seeds in run.values() if seeds}) > 1:
             for seed in unique(itertools.chain(*of_methods.values())):
                 shown = {method: found[seed] for method, found in of_methods.items() if found.get(seed)}
