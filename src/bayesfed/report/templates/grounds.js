@@ -100,6 +100,8 @@ function ends(values) {
   const low = Math.min(...values), high = Math.max(...values), room = (high - low) * 0.08 || Math.abs(high) * 0.05 || 1;
   return [low - room, high + room];
 }
+const pen = document.createElement("canvas").getContext("2d"); // which measures labels
+pen.font = "11px system-ui, sans-serif";
 function scatter(side, ground, across, upright) {
   const [x, y] = [across, upright].map((name) => data.columns.find((one) => one.name === name));
   const points = Object.entries(cellsOf(side, ground)).map(([method, cells]) => [method, cells[across]?.[2], cells[upright]?.[2]]).filter(([, a, b]) => a != null && b != null);
@@ -111,10 +113,10 @@ function scatter(side, ground, across, upright) {
   ticks(x0, x1).forEach((at) => whole.append(drawn("text", { x: px(at), y: bottom + 14, "text-anchor": "middle" }, String(at))));
   whole.append(drawn("text", { x: (left + right) / 2, y: bottom + 29, "text-anchor": "middle" }, x.title));
   const taken = points.map(([, a, b]) => [px(a) - 4, py(b) - 4, px(a) + 4, py(b) + 4]);
-  const free = ([a, b, c, d]) => a >= left && c <= right + 8 && b >= 0 && d <= bottom && taken.every(([e, f, g, h]) => c <= e || a >= g || d <= f || b >= h);
+  const free = ([a, b, c, d]) => a >= left && c <= 360 && b >= 0 && d <= bottom && taken.every(([e, f, g, h]) => c <= e || a >= g || d <= f || b >= h);
   points.sort(([a], [b]) => data.asked.includes(b) - data.asked.includes(a));
   for (const [method, a, b] of points) {
-    const [cx, cy, width] = [px(a), py(b), 6.2 * method.length + 2], told = `${method}: ${x.title} ${a.toFixed(x.decimals)}, ${y.title} ${b.toFixed(y.decimals)}`;
+    const [cx, cy, width] = [px(a), py(b), pen.measureText(method).width + 2], told = `${method}: ${x.title} ${a.toFixed(x.decimals)}, ${y.title} ${b.toFixed(y.decimals)}`;
     const link = drawn("a", { class: data.asked.includes(method) ? "asked" : "", tabindex: "0", role: "button", "aria-label": told }, drawn("title", {}, told), drawn("circle", { cx, cy, r: 4.5 }));
     const places = [[cx + 7, cy - 6, "start"], [cx - 7, cy - 6, "end"], [cx, cy - 18, "middle"], [cx, cy + 6, "middle"]];
     const share = { start: 0, middle: 0.5, end: 1 }; // of a label is left of where it is anchored
