@@ -100,8 +100,8 @@ def contract_page() -> str:
     text += "[Your method](../guides/your-method.md) says how to write one.\n\n"
     for title, cls in CONTRACT.items():
         text += f"## {title}\n\n`{cls.__name__}`. {inspect.getdoc(cls)}\n\n"
-        attributes = re.findall(r"((?:    # .*\n)+)    (\w+): ClassVar\[.*?\](?: = (.*))?\n", inspect.getsource(cls))
-        if rows := [[f"`{name}`", " ".join(re.findall(r"# (.*)", said))] for said, name, _ in attributes]:
+        attributes = re.findall(r"((?:    # .*\n)+)    (\w+): ClassVar", inspect.getsource(cls))
+        if rows := [[f"`{name}`", " ".join(re.findall(r"# (.*)", said))] for said, name in attributes]:
             text += table(["on the class", "meaning"], rows)
         if rows := [[member(name, one), prose(one)] for name, one in vars(cls).items() if is_part(name, one)]:
             text += table(["member", "meaning"], rows)
