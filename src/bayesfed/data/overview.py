@@ -103,9 +103,10 @@ def picture(train: NDArray[np.int64], test: NDArray[np.int64], title: str, outpu
         for axis, count in (heat.xaxis, classes), (heat.yaxis, clients):
             shown = range(0, count, -(-count // WRITTEN_OUT))
             axis.set_ticks([place + 0.5 for place in shown], [str(place) for place in shown])
+        half = train.max() / 2  # darker than that, and a number is white
         for (client, label), images in np.ndenumerate(train) if numbers else ():
             if images:
-                colour = "white" if images > held.max() / 2 else "black"
+                colour = "white" if images > half else "black"
                 heat.text(label + 0.5, client + 0.5, str(images), size=8, color=colour, ha="center", va="center")
         places = np.arange(clients) + 0.5  # the middles of the heatmap's rows
         totals.barh(places, train.sum(axis=1), color=colours(0.5), height=0.7)

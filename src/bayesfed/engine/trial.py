@@ -93,7 +93,7 @@ class Trial:
         before = copied({name: node.state[name] for name in names})
 
         def noting(phase: Phase) -> Callable[[Node], None]:
-            step = node.client, getattr(phase.step, "__qualname__", "step")
+            step = node.client, phase.step_name
 
             def end(c: Node) -> None:
                 now = {name: c.state[name] for name in names if name in c.state}

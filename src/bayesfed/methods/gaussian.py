@@ -89,7 +89,7 @@ class Gaussian(Method):
         return ""
 
     def drawn(self, node: Node) -> Tensor:
-        """Return which parameters (P,) have a distribution: of the last layers, or of all, the weights."""
+        """Return which parameters (P,) have a distribution: all, or the weights of the last layers."""
         theta, layers = node.initial(), self.options.layers
         if layers:
             last = [i for i, shape in enumerate(node.shapes[GLOBAL]) if len(shape) > 1][-layers:]

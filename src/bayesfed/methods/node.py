@@ -288,21 +288,25 @@ class Phase:
     epoch_end: Callable[[Node], None] | None = None
     end: Callable[[Node], None] | None = None
 
+    @property
+    def step_name(self) -> str:
+        """The name of the step, for errors."""
+        return getattr(self.step, "__qualname__", "a step")
+
     def train(self, c: Learner, batch: Batch) -> None:
         """Do one mini-batch. Raises InputError for a step that returns something, which nothing would take, and for one that
         asks for what only a `Node` knows.
         """
-        name = getattr(self.step, "__qualname__", "a step")
         try:
             given = self.step(c, batch)  # type: ignore[func-returns-value]
         except AttributeError as error:
             if error.obj is not c:
                 raise
             raise InputError(
-                f"{name}: a step does not see `{error.name}`, since it may be recorded once and replayed; put what changes into "
+                f"{self.step_name}: a step does not see `{error.name}`, since it may be recorded once and replayed; put what changes into "
                 "a tensor of the state, in start or in a hook"
             ) from error
         if given is not None:
             raise InputError(
-                f"{name} returned a {type(given).__name__}; a step works in place, as c['theta'].copy_(...), and returns nothing"
+                f"{self.step_name} returned a {type(given).__name__}; a step works in place, as c['theta'].copy_(...), and returns nothing"
             )

@@ -81,7 +81,7 @@ class Proofs:
         if other := differing(replayed, state, before):
             self.federation.look()
             raise InputError(
-                f"method '{method}': {getattr(phase.step, '__qualname__', 'a step')} gave another '{other}' when it was done "
+                f"method '{method}': {phase.step_name} gave another '{other}' when it was done "
                 f"again (round {node.round}, client {node.client}); a step is recorded once: put a number or a flag that "
                 "changes into a tensor of the state, in start or in a hook, and draw by c.noise"
             )
