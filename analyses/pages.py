@@ -224,7 +224,7 @@ def comparison() -> str:
     said = "".join(line for line in lines if line.startswith("- "))
     tables = "".join(line for line in lines if not line.startswith("- "))
     return (
-        "# All methods on one ground\n\nThe same data, partitions, seeds and rule of choice for each method: "
+        "# All methods on the same data\n\nThe same data, partitions, seeds and rule of choice for each method: "
         "[grounds](../guides/compare.md#grounds), [searches](../guides/compare.md#the-same-care-for-each-method). "
         "A method is missing until it has runs. Configurations of methods for personal models are chosen by the clients' validation "
         "NLL, all others by the server's. FedAvg temperature and ABAVG use 2 000 labelled images of the server, FedBE and "

@@ -54,21 +54,29 @@ def test_columns_sort_and_switches_change_the_table(browser: Browser, page: Path
     assert names()[names().index("Mine") + 1] == "Mine, plain"  # below it, though more accurate
     seen.page.locator("#table .sort", has_text="ECE %").click()
     assert names()[-1] == HOSTILE
-    assert seen.page.locator("th[aria-sort=ascending]").inner_text() == "ECE %"
+    assert seen.page.locator("th[aria-sort=ascending]").inner_text() == "ECE % ↓"
     seen.page.locator("#table .sort", has_text="ECE %").click()
     assert names()[0] == HOSTILE
-    assert seen.page.locator("td.best").count() >= 5
+    assert seen.page.locator("td.best").count() >= 4
     seen.page.select_option("#other", "FedAvg")
     mine = seen.page.locator("#table tr.asked td")
-    assert mine.first.inner_text().startswith("+")
+    assert mine.first.inner_text().startswith("▲ +")
     assert "win" in (mine.first.get_attribute("class") or "")
     seen.page.select_option("#ground", "1")
     assert "loss" in (mine.first.get_attribute("class") or "")
     assert "mild" in seen.page.locator("#about").inner_text()
     seen.page.select_option("#ground", "")
     assert mine.first.inner_text().endswith("1/0/1")
+    seen.page.select_option("#view", "cost")
+    assert "MB" not in seen.page.locator("#table thead").inner_text()  # there are no differences of costs
+    seen.page.select_option("#other", "")
+    seen.page.select_option("#ground", "1")
+    assert "MB ↓" in seen.page.locator("#table thead").inner_text()
+    assert "ECE" not in seen.page.locator("#table thead").inner_text()
     seen.page.select_option("#side", "personal")
     assert "personal models" in seen.page.locator(".where").inner_text()
+    seen.page.reload()  # what is shown is in the address
+    assert [seen.page.locator(f"#{one}").input_value() for one in ("side", "ground", "view")] == ["personal", "1", "cost"]
     assert seen.said == []
 
 
@@ -92,5 +100,5 @@ def test_a_method_opens_its_runs(browser: Browser, page: Path) -> None:
     assert "bayesfed verify" in story.locator("pre").nth(1).inner_text()
     seen.page.keyboard.press("Escape")
     assert seen.page.locator("dialog[open]").count() == 0
-    seen.page.locator("#charts a.asked").first.click()
+    seen.page.locator("#charts .asked").first.click()
     assert story.locator("h2").inner_text() == "Mine"

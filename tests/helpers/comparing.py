@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.core import files
-from bayesfed.results.grounds import Ground, load
+from bayesfed.results.grounds import Ground
+from bayesfed.results.grounds_of_plan import load
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
 from bayesfed.runs.run_folder import Row
@@ -57,7 +58,7 @@ def finish(folder: Path, rows: Sequence[Row], seconds: float = 1.0, **more: Any)
     files.write_text(folder / "metrics.csv", "round,client,model,metric,value\n" + "".join(lines))
     files.write_text(folder / "run.yaml", "method: {name: fedavg}\n")
     files.write_text(folder / "provenance.json", json.dumps(PROVENANCE | more.pop("provenance", {})))
-    summary = {"seed": 0, "rounds": ROUNDS, "train_seconds": 2 * seconds + 1, "cpu_seconds": seconds, "diverged": None}
+    summary = {"seed": 0, "rounds": ROUNDS, "train_seconds": seconds + 0.1, "cpu_seconds": seconds, "diverged": None}
     run_folder.seal(folder, summary | summarise(list(rows), [10] * CLIENTS, ROUNDS) | more)
 
 

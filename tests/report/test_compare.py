@@ -67,8 +67,8 @@ def test_only_what_is_missing_is_trained_and_all_is_shown(calls: list[list[str]]
     assert table.loc[("global", "FedProx"), "nll"] == pytest.approx(0.1)
     assert table.loc[("global", "FedProx"), "nll_difference"] == pytest.approx(-0.1)
     assert "Global model, FedProx − FedAvg" in str(found)
-    assert any("FedProx is most accurate" in line for line in found.statements)
-    assert "\nBrier: Brier score, last round.\n" in str(found)
+    assert any("Most accurate: " in line for line in found.statements)
+    assert "\nBrier ↓: Brier score, last round.\n" in str(found)
     assert "nobody has tuned" not in Path("reports/compare.html").read_text()
     records = sorted(path.parent for path in compared.OWN.rglob(run_folder.SUMMARY))
     assert len(records) == 2

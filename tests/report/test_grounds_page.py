@@ -60,7 +60,8 @@ def test_the_report_of_a_comparison_is_its_page(plan: Path, tmp_path: Path) -> N
     written = build.write(plan, tmp_path / "reports/comparison.html")
     text, data = written[0].read_text(), data_of(written[0])
     assert "<h1>All methods</h1>" in text
-    assert "<b>" not in text
+    assert "Mine <b>" not in text
+    assert text.count("<b>FedAvg</b>") == 8  # leads on both sides in four qualities
     assert text.count("://") == text.count("http://www.w3.org/2000/svg")  # a name, and no request
     assert data["methods"] == ["FedAvg", "Mine <b>"]
     assert data["cells"]["global"][0]["FedAvg"]["nll"][:3] == ["0.090 ± 0.010", "★", 0.09]
@@ -114,7 +115,7 @@ def test_a_plan_of_papers_and_grounds_has_both_pages(plan: Path, tmp_path: Path)
     page, grounds, _ = build.write(plan, tmp_path / "reports/both.html")
     assert 'id="tab-one"' in page.read_text()
     assert 'id="tab-comparison"' not in page.read_text()
-    assert f'<a href="{grounds.name}">all methods on one ground</a>' in page.read_text()
+    assert f'<a href="{grounds.name}">all methods on the same data</a>' in page.read_text()
     assert '<p class="notice" role="note">A small trial.</p>' in grounds.read_text()
     assert data_of(grounds)["grounds"][0]["title"].startswith("harsh: digits in place of mnist, Dirichlet")
     assert [len(of) for of in data_of(grounds)["runs"]["harsh"].values()] == [3, 3]

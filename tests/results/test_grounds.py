@@ -11,6 +11,7 @@ from helpers.comparing import CLIENTS, PROVENANCE, ROUNDS, cell, finish, grounds
 
 from bayesfed.results import grounds as of
 from bayesfed.results.grounds import COLUMNS, Ground
+from bayesfed.results.grounds_of_plan import load
 from bayesfed.results.run_records import RunRecord
 
 COLUMN = {column.name: column for column in COLUMNS}
@@ -24,7 +25,7 @@ def ground_of(root: Path, **methods: dict[str, object]) -> Ground:
         own = {key: told.pop(key) for key in ("level", "sampled", "server") if key in told}
         finish(root / one["folder"], history(**own), **told)  # type: ignore[arg-type]
     costs = {one["folder"]: 20 if one["method"] == "Mine" else 10 for one in cells}
-    (found,) = of.load(cells, costs, "FedAvg", lambda folder: RunRecord(root / folder))
+    (found,) = load(cells, costs, "FedAvg", lambda folder: RunRecord(root / folder))
     return found
 
 
@@ -94,11 +95,33 @@ def test_time_is_compared_on_the_same_hardware_alone(tmp_path: Path) -> None:
 
 def test_time_is_the_cores_on_a_cpu_and_the_clocks_on_a_gpu(tmp_path: Path) -> None:
     on_gpu = {"provenance": {"device": "cuda"}}
-    for name, more, expected in (("cpu", {}, 3.0), ("gpu", on_gpu, (2 * 3 + 1) / (2 * 1 + 1))):
+    for name, more, expected in (("cpu", {}, 3.0), ("gpu", on_gpu, 3.1 / 1.1)):
         ground = ground_of(tmp_path / name, FedAvg={"level": 0.8, **more}, Mine={"level": 0.9, "seconds": 3.0, **more})
         assert value(ground, "time") == pytest.approx(expected)
     before = {"level": 0.9, "cpu_seconds": None}
     assert value(ground_of(tmp_path / "old", FedAvg={"level": 0.8}, Mine=before), "time") == "not in its record"
+
+
+def test_a_time_with_other_work_beside_it_is_a_guess(tmp_path: Path) -> None:
+    busy = {"train_seconds": 9.0}
+    ground = ground_of(tmp_path / "a", FedAvg={"level": 0.8}, Mine={"level": 0.9, "seconds": 3.0, **busy})
+    assert (value(ground, "time"), ground.rough("Mine"), ground.rough("FedAvg")) == (3.0, True, False)
+    ground = ground_of(tmp_path / "b", FedAvg={"level": 0.8, **busy}, Mine={"level": 0.9})
+    assert ground.rough("Mine")
+    cells = [cell("g", name, seed) for name in ("FedAvg", "Mine") for seed in (0, 1)]
+    for one, more in zip(cells, ({}, busy, {}, busy), strict=True):
+        finish(tmp_path / one["folder"], history(0.8), seconds=1.0 + 2 * bool(more), **more)
+    costs = {one["folder"]: 1 for one in cells}
+    (ground,) = load(cells, costs, "FedAvg", lambda folder: RunRecord(tmp_path / folder))
+    assert ground.values(COLUMN["time"], "global", "Mine") == ({"0": 1.0}, "beside other work")
+
+
+def test_a_plain_twin_predicts_without_samples(tmp_path: Path) -> None:
+    """The sampled predictor of the records is better by 0.01."""
+    sampled = {"level": 0.9, "sampled": True}
+    ground = ground_of(tmp_path, **{"FedAvg": {"level": 0.8}, "Mine": sampled, "Mine, plain": sampled})
+    assert value(ground, "nll") == pytest.approx(0.09)
+    assert value(ground, "nll", method="Mine, plain") == pytest.approx(0.1)
 
 
 def test_of_several_client_models_all_seeds_count_by_the_same(tmp_path: Path) -> None:
@@ -108,7 +131,7 @@ def test_of_several_client_models_all_seeds_count_by_the_same(tmp_path: Path) ->
         meme = [replace(row, model="meme") for row in history(level) if row.model == "local"]
         finish(tmp_path / one["folder"], [*history(0.8), *meme])
     local = 100 * statistics.fmean(0.8 * (1 - 0.5**at) for at in range(2, ROUNDS + 1))
-    (ground,) = of.load(cells, {one["folder"]: 1 for one in cells}, "Mine", lambda folder: RunRecord(tmp_path / folder))
+    (ground,) = load(cells, {one["folder"]: 1 for one in cells}, "Mine", lambda folder: RunRecord(tmp_path / folder))
     assert ground.client_models == {"Mine": "local"}
     assert ground.values(COLUMN["nll"], "personal", "Mine")[0] == pytest.approx({"0": 0.1, "1": 0.1})
     assert ground.values(COLUMN["accuracy"], "personal", "Mine")[0] == pytest.approx({"0": local + 1, "1": local + 1})
@@ -127,9 +150,7 @@ def test_a_method_whose_clients_predict_nothing_has_no_personal_side(tmp_path: P
     cells = [cell("g", name, 0) for name in ("FedAvg", "Mine")]
     finish(tmp_path / cells[0]["folder"], history(0.8))
     finish(tmp_path / cells[1]["folder"], [row for row in history(0.9) if row.model == "global"])
-    (ground,) = of.load(
-        cells, {one["folder"]: 1 for one in cells}, "FedAvg", lambda folder: RunRecord(tmp_path / folder)
-    )
+    (ground,) = load(cells, {one["folder"]: 1 for one in cells}, "FedAvg", lambda folder: RunRecord(tmp_path / folder))
     assert ground.methods("global") == ["FedAvg", "Mine"]
     assert ground.methods("personal") == ["FedAvg"]
 
@@ -144,7 +165,7 @@ def test_a_diverged_run_says_so(tmp_path: Path) -> None:
 def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> None:
     (ground,) = grounds(tmp_path, {"g": {"FedAvg": [0.8]}})
     cells = [cell("g", "FedAvg", 0), cell("g", "Open", 0), cell("search", "FedAvg", 0)]
-    found = of.load(
+    found = load(
         cells, dict.fromkeys((one["folder"] for one in cells), 1), "FedAvg", lambda folder: RunRecord(tmp_path / folder)
     )
     assert [one.name for one in found] == ["g"]
@@ -156,7 +177,7 @@ def test_searches_are_no_grounds_and_open_runs_no_methods(tmp_path: Path) -> Non
 def test_what_else_an_experiment_varies_is_a_ground_of_its_own() -> None:
     rates = [cell("mine", "FedAvg", 0, axes={"method.lr": rate, "rounds": 5}, folder=str(rate)) for rate in (0.1, 0.2)]
     late = cell("mine", "FedAvg", 0, stragglers="0.5", folder="late")
-    found = of.load([*rates, late], {"0.1": 1, "0.2": 1, "late": 1}, "FedAvg", lambda folder: RunRecord(Path(folder)))
+    found = load([*rates, late], {"0.1": 1, "0.2": 1, "late": 1}, "FedAvg", lambda folder: RunRecord(Path(folder)))
     assert [ground.name for ground in found] == [
         "mine, lr 0.1, rounds 5",
         "mine, lr 0.2, rounds 5",

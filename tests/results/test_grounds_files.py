@@ -22,8 +22,11 @@ def sides_of(root: Path) -> list[Comparison]:
 
 def test_the_best_and_what_is_near_are_marked(tmp_path: Path) -> None:
     title, head, rows = grounds_files.tables(sides_of(tmp_path))[0]
-    assert title == "Global model, harsh: mnist, Dirichlet α 0.1, mlp200, 3 clients, 6 rounds"
-    at = head.index("NLL")
+    assert (
+        title
+        == "Global model, harsh: mnist, Dirichlet α 0.1, mlp200, 3 clients, 6 rounds; 10 test images a client; on AMD (1 thread, fp32)"
+    )
+    at = head.index("NLL ↓")
     marks = {row[0]: row[at][:1] for row in rows}
     assert sorted([marks["Mine"], marks["Close"]]) in (["★", "★"], ["≈", "★"])
     assert marks["FedAvg"] == "0"
@@ -55,13 +58,13 @@ def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
     """Of four seeds two reach FedAvg's accuracy: what these sent is no mean of all."""
     levels = {"FedAvg": [0.8] * 4, "Mine": [0.9, 0.5, 0.9, 0.5]}
     _, head, rows = grounds_files.tables([Comparison(grounds(tmp_path, {"harsh": levels}), "global")])[0]
-    cells = {row[0]: row[head.index("MB to target")] for row in rows}
+    cells = {row[0]: row[head.index("MB to target ↓")] for row in rows}
     assert cells == {"FedAvg": "6", "Mine": "6 (2 of 4)"}
 
 
 def test_differences_are_a_row_a_ground(tmp_path: Path) -> None:
     side = sides_of(tmp_path)[0]
     head, rows = grounds_files.differences(side, "Mine", "FedAvg")
-    assert head[:3] == ["Ground", "Seeds", "Accuracy %"]
+    assert head[:3] == ["Ground", "Seeds", "Accuracy % ↑"]
     assert rows[0][:2] == ["harsh", "2"]
     assert grounds_files.differences(side, "FedAvg", "FedAvg")[1] == []

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.comparing import grounds
+from helpers.comparing import cell, finish, grounds, history
 from scipy.stats import ttest_1samp
 
 from bayesfed.results.grounds import COLUMNS
+from bayesfed.results.grounds_of_plan import load
 from bayesfed.results.paired import Comparison, Difference, intervals, shown
+from bayesfed.results.run_records import RunRecord
 
 NOISE = [0.0, 0.02, -0.01, 0.01, -0.02]
 
@@ -124,3 +126,17 @@ def test_differences_in_words() -> None:
     column = next(one for one in COLUMNS if one.name == "accuracy")
     assert shown(Difference(-1.234, -2.0, 0.5, 5), column) == "−1.23 [−2.00, +0.50]"
     assert shown(Difference(1.0, None, None, 1), column) == "+1.00"
+
+
+def test_who_loses_seeds_is_better_than_none(tmp_path: Path) -> None:
+    """X is two points better in three seeds and diverged in two: a mean over what went well proves nothing."""
+    base, some = [0.80, 0.81, 0.82, 0.80, 0.81], [0.90, 0.91, 0.92, 0.9, 0.91]
+    found = Comparison(grounds(tmp_path, {"g": {"FedAvg": base, "X": some, "Y": some}}), "global")
+    assert found.told_apart("accuracy", [("X", "FedAvg")]) == {"X": {"g": 1}}
+    for seed in (3, 4):
+        finish(tmp_path / f"g/X/{seed}", history(0.9), diverged={"round": 2})
+    cells = [cell("g", method, seed) for method in ("FedAvg", "X", "Y") for seed in range(5)]
+    costs = {one["folder"]: 10 for one in cells}
+    again = Comparison(load(cells, costs, "FedAvg", lambda folder: RunRecord(tmp_path / folder)), "global")
+    pairs = [("X", "FedAvg"), ("FedAvg", "X"), ("Y", "FedAvg")]
+    assert again.told_apart("accuracy", pairs) == {"X": {"g": 0}, "FedAvg": {"g": 0}, "Y": {"g": 1}}

@@ -35,8 +35,11 @@ def test_the_smallest_validation_nll_of_the_predictive_is_chosen() -> None:
     student = [{"validation": {"global": {"teacher": {"nll": 0.1}, "global": {"nll": nll}}}} for nll in (0.3, 0.2)]
     assert found(*student).scores == [0.3, 0.2]
     assert found(summary(math.nan), {}, summary(None), summary(5.0)).best == 3
-    models = {"meme": {"nll": 0.1}, "meme_sampled": {"nll": 0.5}, "local": {"nll": 0.3}}
-    own = [{"validation": {"clients": models | {"local": {"nll": nll}}}} for nll in (0.3, 0.7)]
+
+
+def test_of_several_models_the_most_accurate_counts_as_in_the_tables() -> None:
+    models = {"meme": {"nll": 0.1, "accuracy": 0.8}, "meme_sampled": {"nll": 0.5, "accuracy": 0.99}}
+    own = [{"validation": {"clients": models | {"local": {"nll": 0.3, "accuracy": of}}}} for of in (0.9, 0.7)]
     assert found(*own, personal=True).scores == [0.3, 0.5]
 
 

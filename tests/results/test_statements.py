@@ -17,50 +17,66 @@ def of(path: Path, **found: dict[str, list[float]]) -> Comparison:
 
 def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     alone = of(tmp_path / "a", harsh={"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]})
-    assert statements.of(alone) == [
-        "Mine is most accurate, best calibrated (ECE), best at OOD detection and best for the worst tenth of "
-        "the clients on harsh, and costs what FedAvg does.",
+    told = statements.of(alone)
+    assert told[0] == "Most accurate: Mine on harsh (81.73 ± 0.64, FedAvg 72.70), and costs what FedAvg does."
+    assert [line.partition(":")[0] for line in told[1:4]] == list(statements.LEADS.values())[1:]
+    assert told[4:] == [
         "Better than FedAvg: in accuracy Mine (harsh); in ECE Mine (harsh); in OOD detection Mine (harsh); in the worst tenth of "
-        "the clients Mine (harsh).",
+        "the clients Mine (harsh)."
     ]
-    alone.compared["megabytes"][0].means["Mine"] *= 2
-    assert statements.price(alone, "Mine", ["harsh"]) == ", with 2.0 times the bytes of FedAvg"
-    alone.compared["time"][0].means["Mine"] *= 1.2
-    assert statements.price(alone, "Mine", ["harsh"]) == ", with 2.0 times the bytes of FedAvg"
-    alone.compared["time"][0].means["Mine"] *= 2
-    assert statements.price(alone, "Mine", ["harsh"]) == ", with 2.0 times the bytes and 2.4 times the time of FedAvg"
+    assert statements.by_side([alone]).keys() == {"Global model"}
+    assert statements.lines([alone])[0].startswith("Global model: Most accurate: Mine on harsh")
     assert statements.of(of(tmp_path / "b", harsh={"FedAvg": [0.8, 0.81]})) == []
     assert statements.of(of(tmp_path / "f", harsh={"FedAvg": [0.8], "Mine": [0.9]})) == [statements.ONE_SEED]
-    assert statements.by_side([alone]).keys() == {"Global model"}
-    assert statements.lines([alone])[0].startswith("Global model: Mine is most accurate, ")
+
+
+def test_the_price_is_what_differs_on_the_ground(tmp_path: Path) -> None:
+    level = {"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]}
+    two = of(tmp_path, harsh=level, mild=level)
+    price = lambda ground="harsh": statements.price(two, "Mine", ground)  # noqa: E731
+    two.compared["megabytes"][0].means["Mine"] *= 2
+    assert price() == ", with 2.0 times the bytes of FedAvg"
+    assert price("mild") == ", and costs what FedAvg does"
+    two.compared["time"][0].means["Mine"] *= 1.2  # other work on a machine changes times as much
+    assert price() == ", with 2.0 times the bytes of FedAvg"
+    two.compared["time"][0].means["Mine"] *= 2
+    assert price() == ", with 2.0 times the bytes and 2.4 times the time of FedAvg"
+    two.compared["server_images"][1].means["Mine"] = 2000
+    assert price("mild") == ", with 2000 images of the server's own"
+    assert statements.price(two, "FedAvg", "harsh") == ""
+
+
+def test_a_model_at_the_ece_of_chance_leads_only_those_that_are_not(tmp_path: Path) -> None:
+    """100 images at a confidence of 0.8: a calibrated share is sqrt(2 * 0.16 / (100 pi)), 3.19 points, away on average."""
+    levels = {"FedAvg": [0.8, 0.81], "Mine": [0.98, 0.97], "Worse": [0.2, 0.21], "Worst": [0.1, 0.11]}
+    two = of(tmp_path, harsh=levels)
+    for trial in two.grounds[0].trials["Mine"].values():
+        bins = {f"reliability_{place}_{what}": {6: 0.0} for place in range(1, 16) for what in ("images", "confidence")}
+        trial.run._models["global"] |= bins | {
+            "reliability_12_images": {6: 100.0},
+            "reliability_12_confidence": {6: 80.0},
+        }
+    (told,) = [line for line in statements.leads(two) if "ECE" in line]
+    assert "Mine on harsh (1.25 ± 0.35, FedAvg 9.75, a calibrated model has 3.19 by chance)" in told
+    for trial in two.grounds[0].trials["FedAvg"].values():
+        trial.run._models["global"] |= bins | {"reliability_8_images": {6: 2.0}, "reliability_8_confidence": {6: 1.0}}
+    (told,) = [line for line in statements.leads(two) if "ECE" in line]
+    assert told == "Best calibrated (ECE): none on harsh (1.25 ± 0.35 of Mine; a calibrated model has 3.19 by chance)."
+
+
+def test_where_half_of_the_methods_are_near_none_leads(tmp_path: Path) -> None:
     good, bad = [0.8, 0.81, 0.83], [0.5, 0.51, 0.53]
     near = dict.fromkeys(("FedAvg", "A", "B", "C", "D"), good)
     some = of(tmp_path / "d", harsh=near | {f"worse {place}": bad for place in range(4)})
-    assert "most accurate (4 others not distinguishable)" in statements.leads(some)[0]
-    few = {"FedAvg": good, "A": good} | {f"worse {place}": bad for place in range(4)}
-    assert "most accurate (A 73.45 ± 1.38 not distinguishable)" in statements.leads(of(tmp_path / "g", harsh=few))[0]
-    (told,) = statements.leads(of(tmp_path / "e", harsh=near))
-    assert told.startswith(
-        "No method leads in accuracy (on harsh FedAvg has the best mean, 4 others are not distinguishable), in ECE"
+    assert "none on harsh (4 others not distinguishable from the best mean" not in statements.leads(some)[0]
+    assert "FedAvg on harsh (73.45 ± 1.38, 4 others not distinguishable)" in statements.leads(some)[0]
+    split = of(tmp_path / "e", harsh=near, mild=dict(near) | {f"worse {place}": bad for place in range(4)})
+    assert statements.leads(split)[0].startswith(
+        "Most accurate: none on harsh (4 others not distinguishable from the best mean, 73.45 ± 1.38 of FedAvg); FedAvg on mild ("
     )
-    split = of(
-        tmp_path / "c",
-        one={"FedAvg": [0.8, 0.81], "Mine": [0.85, 0.86]},
-        two={"FedAvg": [0.8, 0.81], "Mine": [0.7, 0.71]},
-    )
-    (told,) = statements.leads(split)
-    assert told.endswith(" on two.")
-    split.compared["megabytes"][0].means["Mine"] *= 3
-    assert statements.price(split, "Mine", ["one"]) == ", with 3.0 times the bytes of FedAvg"
-    assert statements.price(split, "Mine", ["two"]) == ", and costs what FedAvg does"
-    many = {f"of {place}": {"FedAvg": [0.8, 0.81], "Mine": [0.7, 0.71]} for place in range(4)}
-    (told,) = statements.leads(of(tmp_path / "h", **many, last={"FedAvg": [0.8, 0.81], "Mine": [0.85, 0.86]}))
-    assert told.endswith(" on 4 of 5 grounds.")
-    seldom = of(tmp_path / "i", one={"FedAvg": good, "A": good, "B": bad, "C": bad, "Once": [0.9]})
     # A mean over one seed is not one over three, and leaves open who is better.
-    assert statements.leads(seldom)[0].startswith(
-        "FedAvg is most accurate (A 73.45 ± 1.38 and Once 81.28 not distinguishable), "
-    )
+    seldom = of(tmp_path / "i", one={"FedAvg": good, "A": good, "B": bad, "C": bad, "D": bad, "Once": [0.9]})
+    assert statements.leads(seldom)[0].startswith("Most accurate: FedAvg on one (73.45 ± 1.38, 2 others not")
     one_seed = of(tmp_path / "j", one={"FedAvg": [0.8], "Mine": [0.9]})
     assert not one_seed.compared["accuracy"][0].is_near("FedAvg")
 
@@ -89,14 +105,12 @@ def test_what_a_bayesian_part_changes(tmp_path: Path) -> None:
     one = {"A": helped, "A, plain": open_, "B": harmed, "B, plain": open_, "C": open_, "C, plain": open_[::-1]}
     (told,) = statements.parts(of(tmp_path / "a", one=one))
     assert told == (
-        "With a Bayesian part rather than without it: A is better in accuracy, ECE, OOD detection and the worst tenth of the "
+        "Beside its plain twin: A is better in accuracy, ECE, OOD detection and the worst tenth of the "
         "clients (one); B is worse in accuracy, ECE, OOD detection and the worst tenth of the clients (one); C is not better or "
         "worse."
     )
     (told,) = statements.parts(of(tmp_path / "b", one=one, two=one | {"A": harmed, "D": open_, "D, plain": open_[:1]}))
-    assert told.startswith(
-        "With a Bayesian part rather than without it: A is better in accuracy, ECE, OOD detection and the"
-    )
+    assert told.startswith("Beside its plain twin: A is better in accuracy, ECE, OOD detection and the")
     assert (
         "(one), worse in accuracy, ECE, OOD detection and the worst tenth of the clients (two); B is worse in" in told
     )

@@ -251,6 +251,7 @@ def cell_of(
     """One cell: its place in the paper (`point` by short names), its budget, how it differs from the paper's, and the folder
     of its run."""
     from bayesfed import methods
+    from bayesfed.runs import compatibility
 
     its = spec["experiments"][experiment]
     asks = {"mistakes": run.tasks.mistakes, "active": run.active, "validation": run.budget.validation}
@@ -279,4 +280,5 @@ def cell_of(
         "personal": methods.get(run.method).personal,
         "changes": changes,
         "folder": run.folder,
+        **({"server_images": count} if (count := compatibility.server_images(run)[0]) else {}),
     }

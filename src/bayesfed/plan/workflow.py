@@ -21,7 +21,8 @@ from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers.grid import Tree
 from bayesfed.plan import plan as planning
-from bayesfed.results.grounds import SEARCH, has_grounds
+from bayesfed.results.grounds import SEARCH
+from bayesfed.results.grounds_of_plan import has_grounds
 from bayesfed.runs.planned import SAYS
 
 PICTURES = (".svg", ".png", ".csv")  # of a partition

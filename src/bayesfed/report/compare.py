@@ -19,7 +19,7 @@ from bayesfed.plan import compared
 from bayesfed.plan.asked import Asked
 from bayesfed.plan.compared import NAME, OWN, Planned, Request
 from bayesfed.report import grounds_page
-from bayesfed.results import grounds, grounds_files, paired, searches, statements
+from bayesfed.results import grounds, grounds_files, grounds_of_plan, paired, searches, statements
 from bayesfed.results.run_records import RunRecord
 from bayesfed.runs import run_folder
 from bayesfed.runs.planned import COUNT, SAYS
@@ -213,8 +213,8 @@ def result(planned: Planned) -> Result:
     def run_of(folder: str) -> RunRecord:
         return records.setdefault(folder, record(folder))
 
-    baseline, asked = grounds.baseline_of(planned.request.paper["methods"]), list(planned.request.asked)
-    found = grounds.load(planned.cells, planned.costs, baseline, run_of)
+    baseline, asked = grounds_of_plan.baseline_of(planned.request.paper["methods"]), list(planned.request.asked)
+    found = grounds_of_plan.load(planned.cells, planned.costs, baseline, run_of)
     searched = searches.load(planned.cells, lambda folder: run_of(folder).summary)
     sides = [paired.Comparison(found, side) for side in grounds.SIDES]
     told = notice(planned.request)

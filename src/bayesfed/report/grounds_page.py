@@ -40,7 +40,8 @@ def page(
             notice=notice,
             version=__version__,
             runs=sum(bool(one.summary) for ground in grounds for of in ground.trials.values() for one in of.values()),
-            statements=statements.by_side(sides),
+            leaders=[found for side in sides if (found := leaders(side))],
+            told={SIDES[side.side]: lines for side in sides if (lines := statements.further(side))},
             data=content(sides, searched, asked),
         )
     )
@@ -57,7 +58,7 @@ def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Se
         "asked": list(asked),
         "methods": methods,
         "columns": [
-            {"name": one.name, "title": one.title, "words": one.words, "rising": one.rising, "decimals": one.decimals,
+            {"name": one.name, "title": one.head, "words": one.words, "rising": one.rising, "decimals": one.decimals,
              "quality": one in QUALITY}
             for one in COLUMNS
         ],
@@ -69,9 +70,29 @@ def content(sides: Sequence[Comparison], searched: Sequence[Searched], asked: Se
         "ranks": {side.side: ranks(side) for side in sides},
         "pairs": grounds_files.PAIRS,
         "key": grounds_files.MARKS,
+        "seeds": [some_seeds(one) for one in grounds],
         "runs": {one.name: {method: runs(one, method) for method in one.trials} for one in grounds},
         "searches": {method: tried(method, searched) for method in methods},
     }  # fmt: skip
+
+
+def leaders(side: Comparison) -> Json | None:
+    """Return who leads in what, a row a ground; None where one seed says nothing."""
+    if statements.one_seed(side):
+        return None
+    found = {words: statements.led(side, column) for column, words in statements.LEADS.items()}
+    rows = {
+        ground.name: [next((one for one in of if one.ground == ground.name), None) for of in found.values()]
+        for ground in side.grounds
+    }
+    rows = {name: leads for name, leads in rows.items() if any(leads)}
+    return {"title": SIDES[side.side], "heads": list(found), "rows": rows} if rows else None
+
+
+def some_seeds(ground: Ground) -> dict[str, str]:
+    """Count the finished seeds of the methods that have not all: `3 of 5`."""
+    every = {method: grounds_files.seeds(ground, method) for method in ground.trials}
+    return {method: count for method, count in every.items() if " of " in count}
 
 
 def target(ground: Ground, side: str) -> str:

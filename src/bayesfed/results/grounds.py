@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from bayesfed.results import hardware, whole_run
-from bayesfed.results.formatting import text, unique
+from bayesfed.results.formatting import unique
 from bayesfed.results.records import DIVERGED
 from bayesfed.results.run_records import Curve, RunRecord, mean_of, number
 from bayesfed.results.statistics import FOREIGN, Statistic
@@ -25,27 +25,36 @@ SEARCH = "search"  # begins the names of experiments in which configurations are
 SIDES = {"global": "Global model", "personal": "Personal models"}
 SHARE = 0.95  # of the baseline's accuracy: bytes are counted until that is reached, too
 FALL = 10  # points of accuracy below a method's median, at which a seed says that it has failed
-OTHER_HARDWARE, OTHER_THREADS, NO_BASELINE = (
+OTHER_HARDWARE, OTHER_THREADS, OTHER_WORK, NO_BASELINE = (
     "on other hardware",
     "by another number of threads",
+    "beside other work",
     "no run of the baseline",
 )
+WAITED = 1.2  # times a CPU's seconds, from which on a run has shared its cores: its own seconds then grow, too
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run on a ground. cost: multiply-adds, by the plan's estimate."""
+    """A run on a ground. cost: multiply-adds, by the plan's estimate; server_images: training images of the server's own."""
 
     method: str
     seed: str
     run: RunRecord
     foreign: tuple[str, ...]
     cost: int
+    server_images: int
 
     @property
     def summary(self) -> Mapping[str, Any]:
         """The summary of its run, empty while that is not finished."""
         return self.run.summary or {}
+
+    @property
+    def shared(self) -> bool:
+        """Return whether other work has taken the cores of its CPU in part."""
+        spent, passed = (self.summary.get(name) for name in ("cpu_seconds", "train_seconds"))
+        return bool(self.run.provenance["device"] == "cpu" and spent and passed > WAITED * spent)
 
     def validated(self, model: str) -> float | None:
         """Return the accuracy in [0, 1] of a model of the clients on validation images."""
@@ -122,11 +131,13 @@ class Ground:
 
     @cached_property
     def client_models(self) -> Mapping[str, str]:
-        """What the clients of a method predict with: the average over weight samples of `mean_models` where there is one."""
+        """What the clients of a method predict with: the average over weight samples of `mean_models` where there is one,
+        unless the method is a plain twin.
+        """
         found = {}
         for method, mean in self.mean_models.items():
             runs = [trial.run for trial in self.trials[method].values() if trial.summary]
-            sampled = any(f"{mean}_sampled" in run.client_models for run in runs)
+            sampled = not method.endswith(PLAIN) and any(f"{mean}_sampled" in run.client_models for run in runs)
             found[method] = f"{mean}_sampled" if sampled else mean
         return found
 
@@ -137,22 +148,47 @@ class Ground:
         return mean_of(trial.run.of_clients(self.mean_models[trial.method]))
 
     def predictor(self, trial: Trial, side: str) -> str:
-        """Name the predictor that a run's method is for, the average over weight samples where there is one; "" without this
-        side."""
+        """Name the predictor that a run's method is for, "" without this side: the average over weight samples where there
+        is one, unless the method is a plain twin.
+        """
         if side == "personal":
             return self.client_models[trial.method]
-        return whole_run.predictive(trial.run) if trial.summary.get("global") else ""
+        found = whole_run.predictive(trial.run) if trial.summary.get("global") else ""
+        return found.removesuffix("_sampled") if trial.method.endswith(PLAIN) else found
 
-    def beside(self, trial: Trial) -> Trial | str:
-        """Find the baseline's run of the same seed on the same hardware, or say why there is none."""
-        other = self.trials.get(self.baseline, {}).get(trial.seed)
-        if other is None or not other.summary:
+    def beside(self, trial: Trial) -> list[Trial] | str:
+        """List the baseline's runs on the same hardware, those that shared it with nothing where there are any, or say why
+        there are none. A run's time does not depend on its seed.
+        """
+        others = self.finished(self.baseline)
+        if not others:
             return NO_BASELINE
-        made = trial.run.provenance, other.run.provenance
-        on, beside = (hardware.machines(one) for one in made)
-        if on.keys() != beside.keys() or any(made[0][name] != made[1][name] for name in ("device", "precision")):
+        alike = [one for one in others if made_on(one) == made_on(trial)]
+        if not alike:
             return OTHER_HARDWARE
-        return other if all(set(on[name]) == set(beside[name]) for name in on) else OTHER_THREADS
+        own = [one for one in alike if threads(one) == threads(trial)]
+        if not own:
+            return OTHER_THREADS
+        return [one for one in own if not one.shared] or own
+
+    def rough(self, method: str) -> bool:
+        """Return whether other work ran beside all runs of a method or of the baseline, so that its time is a guess."""
+        return any(all(one.shared for one in self.finished(name)) for name in (method, self.baseline))
+
+    def finished(self, method: str) -> list[Trial]:
+        """List the finished runs of a method."""
+        return [one for one in self.trials.get(method, {}).values() if one.summary]
+
+
+def made_on(trial: Trial) -> tuple[object, ...]:
+    """Return the machines, the device and the precision of a run."""
+    made = trial.run.provenance
+    return frozenset(hardware.machines(made)), made["device"], made["precision"]
+
+
+def threads(trial: Trial) -> dict[str, set[str]]:
+    """Return the numbers of threads of a run, by machine."""
+    return {name: set(found) for name, found in hardware.machines(trial.run.provenance).items()}
 
 
 def has(trial: Trial, side: str) -> bool:
@@ -170,6 +206,11 @@ class Column:
     find: Callable[[Ground, str, Trial], Found]
     rising: bool = False
     decimals: int = 3
+
+    @property
+    def head(self) -> str:
+        """The title with an arrow: up where higher is better, down where lower is."""
+        return f"{self.title} {'↑' if self.rising else '↓'}"
 
 
 def accuracy(ground: Ground, side: str, trial: Trial) -> Found:
@@ -221,16 +262,19 @@ def megabytes_to(ground: Ground, side: str, trial: Trial) -> Found:
 
 
 def seconds(ground: Ground, side: str, trial: Trial) -> Found:
-    """Find the seconds of a run in those of the baseline's of the same seed on the same hardware.
+    """Find the seconds of a run in the mean of the baseline's on the same hardware.
 
-    On a CPU those that its cores spent, which depend less on what else the machine does; on a GPU those that passed.
+    On a CPU those that its cores spent, of runs that shared them with nothing where there are any; on a GPU those that
+    passed.
     """
-    other = ground.beside(trial)
-    if isinstance(other, str):
-        return other
+    if trial.shared and not all(one.shared for one in ground.finished(trial.method)):
+        return OTHER_WORK
+    others = ground.beside(trial)
+    if isinstance(others, str):
+        return others
     kind = "cpu_seconds" if trial.run.provenance["device"] == "cpu" else "train_seconds"
-    own, theirs = (one.summary.get(kind) for one in (trial, other))
-    return own / theirs if own and theirs else UNRECORDED
+    own, *theirs = (one.summary.get(kind) or 0.0 for one in (trial, *others))
+    return own / statistics.fmean(theirs) if own and all(theirs) else UNRECORDED
 
 
 def computation(ground: Ground, side: str, trial: Trial) -> Found:
@@ -250,58 +294,30 @@ def passes(ground: Ground, side: str, trial: Trial) -> Found:
     return UNRECORDED if value is None else value
 
 
+def server_images(ground: Ground, side: str, trial: Trial) -> Found:
+    """Return the number of training images of the server's own."""
+    return float(trial.server_images)
+
+
 ACCURACY = Column("accuracy", "Accuracy %", "accuracy in percent, mean of the last five rounds", accuracy, True, 2)
 COLUMNS = (
     ACCURACY,
     Column("predictive", "Predictive %", "accuracy in percent of what the method predicts with, last round", measured("accuracy", 100), True, 2),
     Column("nll", "NLL", "negative log-likelihood in nats of what the method predicts with, last round", measured("nll")),
-    Column("ece", "ECE %", "expected calibration error in percent, 15 bins, last round; of clients' models the mean over the clients, each on its own test images", measured("ece", 100), decimals=2),
+    Column("ece", "ECE %", "expected calibration error in percent, 15 bins, last round; of clients' models the mean over the clients, each on its own test images. Few images raise it: a calibrated model has some by chance", measured("ece", 100), decimals=2),
     Column("brier", "Brier", "Brier score, last round", measured("brier")),
-    Column("ood", "OOD", "AUROC of entropy for OOD images, the full test set beside them, last round", measured("foreign"), True),
-    Column("mistakes", "Mistakes", "AUROC of entropy for its own mistakes on the full test set, last round", measured("auroc_mistakes"), True),
-    Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients (of ten the worst one), last five rounds", worst_tenth, True, 2),
+    Column("ood", "OOD AUROC", "AUROC of entropy for OOD images among test images, last round: mean of five random draws of up to 1000 of each", measured("foreign"), True),
+    Column("mistakes", "Mistake AUROC", "AUROC of entropy for its own mistakes on the full test set, last round: mean of five random draws of as many right as wrong images", measured("auroc_mistakes"), True),
+    Column("worst", "Worst 10 %", "accuracy in percent of the worst tenth of the clients (of ten the worst one, however few images it has), last five rounds", worst_tenth, True, 2),
     Column("megabytes", "MB", "megabytes sent both ways in all rounds", megabytes, decimals=0),
     Column("megabytes_to", "MB to target", f"megabytes until {SHARE:.0%} of the baseline's accuracy is reached", megabytes_to, decimals=0),
-    Column("time", "Time", "time of all rounds, tests included, baseline = 1, same seed and hardware: on a CPU what its cores spent, on a GPU what passed", seconds, decimals=2),
-    Column("computation", "Compute", "multiply-adds of training, baseline = 1; not counted are second derivatives, squares of single images' gradients, pFedVEM's further heads and Gaussian processes", computation, decimals=2),
-    Column("passes", "Passes", "passes through networks for one prediction", passes, decimals=0),
+    Column("time", "Time ratio", "time of all rounds, tests included, baseline = 1, same hardware: on a CPU what its cores spent in runs without other work beside them, on a GPU what passed", seconds, decimals=2),
+    Column("computation", "Compute ratio", "multiply-adds of training, baseline = 1; not counted are second derivatives, squares of single images' gradients, pFedVEM's further heads and Gaussian processes", computation, decimals=2),
+    Column("passes", "Passes", "passes through networks for one prediction; 1: the mean network alone", passes, decimals=0),
+    Column("server_images", "Server images", "training images of the server's own, which no client trains on", server_images, decimals=0),
 )  # fmt: skip
-QUALITY = COLUMNS[:8]
+QUALITY, TIME, SERVER_IMAGES = COLUMNS[:8], COLUMNS[10], COLUMNS[-1]
 """Columns that say how good a method is; the others say what it costs."""
-
-
-def load(
-    cells: Iterable[Mapping[str, Any]], costs: Mapping[str, int], baseline: str, run_of: Callable[[str], RunRecord]
-) -> list[Ground]:
-    """Collect the grounds of a plan's cells, without searches. costs: of each run's folder; run_of: the record of one."""
-    found: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
-    for cell in cells:
-        if not cell["experiment"].startswith(SEARCH):
-            found.setdefault(place_of(cell), []).append(cell)
-    grounds = []
-    for (name, dataset, alpha, model), of_ground in found.items():
-        trials: dict[str, dict[str, Trial]] = {}
-        for cell in of_ground:
-            folder, seed, foreign = cell["folder"], text(cell["seed"]), tuple(cell.get("foreign", {}).values())
-            trial = Trial(cell["method"], seed, run_of(folder), foreign, costs[folder])
-            trials.setdefault(cell["method"], {})[seed] = trial
-        first = of_ground[0]
-        grounds.append(Ground(name, dataset, alpha, model, first["clients"], first["rounds"], baseline, trials))
-    return grounds
-
-
-def place_of(cell: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Return the name, data, alpha and network of a cell's ground; the name has all other axes that the experiment has."""
-    dataset = text(cell["dataset"])
-    data = dataset if cell["used"] == cell["dataset"] else f"{text(cell['used'])} in place of {dataset}"
-    others = [f"{axis.rpartition('.')[2]} {text(value)}" for axis, value in cell["axes"].items()]
-    others += [f"stragglers {cell['stragglers']}"] if cell["stragglers"] != "0" else []
-    return ", ".join([cell["experiment"], *others]), data, cell["alpha"] or "", text(cell["model"])
-
-
-def has_grounds(paper: Mapping[str, Any]) -> bool:
-    """Return whether a paper's experiments are grounds: it has no table, figure or claim that they fill."""
-    return not any(paper.get(kind) for kind in ("tables", "figures", "claims"))
 
 
 def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
@@ -314,15 +330,11 @@ def with_twins(methods: Iterable[str], known: Collection[str]) -> list[str]:
     return [one for method in wholes for one in (method, f"{method}{PLAIN}") if one == method or one in known]
 
 
-def baseline_of(methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """Name the method that others are measured against: FedAvg by its label, else the first."""
-    return next((label for label, block in methods.items() if block["name"] == "fedavg"), next(iter(methods)))
-
-
 def shown_columns(grounds: Sequence[Ground], side: str) -> list[Column]:
-    """List the columns of which any run on this side has a value."""
-    return [
-        column
-        for column in COLUMNS
-        if any(ground.values(column, side, method)[0] for ground in grounds for method in ground.methods(side))
-    ]
+    """List the columns of which any run on this side has a value; server images where it has any."""
+    every = [(ground, method) for ground in grounds for method in ground.methods(side)]
+    found = {column: [ground.values(column, side, method)[0] for ground, method in every] for column in COLUMNS}
+    empty = {column for column, values in found.items() if not any(values)}
+    if not any(any(of.values()) for of in found[SERVER_IMAGES]):
+        empty.add(SERVER_IMAGES)
+    return [column for column in COLUMNS if column not in empty]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesfed.core import files
-from bayesfed.results import csv_file, latex, markdown, statements
-from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, Column, Ground, shown_columns, with_twins
+from bayesfed.results import csv_file, hardware, latex, markdown, statements
+from bayesfed.results.formatting import unique
+from bayesfed.results.grounds import COLUMNS, QUALITY, SIDES, TIME, Column, Ground, shown_columns, with_twins
 from bayesfed.results.paired import LEVEL, Compared, Comparison, shown
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 BEST, NEAR = "★", "≈"
 MARKS = (
-    f"{BEST}: best mean, of the methods with the most seeds. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
-    "paired by seed, and no seed fails; that is missing evidence, not equality. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value."
+    f"↑ higher is better, ↓ lower. {BEST}: best mean, of the methods with the most seeds. {NEAR}: not distinguishable from the best, by the {LEVEL:.0%} t interval of the difference, "
+    "paired by seed, and no seed fails; that is missing evidence, not equality. Cells are mean ± sd over seeds; (3 of 5): of the seeds that have a value. ~: a time with other work beside the run, a guess."
 )
 PAIRS = (("megabytes", "accuracy"), ("predictive", "ece"), ("ece", "ood"))
 """Columns of each scatter plot: across and upright."""
+FEW = 10  # methods whose names fit into a chart
 ACCURACIES = (10, 30, 50, 70, 80, 90, 95, 97, 98, 99, 99.5)
 TICKS = {"accuracy": ACCURACIES, "predictive": ACCURACIES, "ece": (0.1, 0.3, 1, 3, 10, 30)}
 
@@ -56,6 +58,8 @@ def cell(compared: Compared, method: str) -> Cell:
     mark = (BEST if best else NEAR if compared.is_near(method) else "") if telling else ""
     finished = sum(bool(trial.summary) for trial in compared.ground.trials[method].values())
     some = f" ({len(found)} of {finished})" if len(found) < finished else ""
+    if compared.column is TIME:  # of the runs with nothing beside them, however many
+        return Cell(f"{'~' * compared.ground.rough(method)}{mean:.{places}f}", "", mean, "")
     return Cell(f"{mean:.{places}f}{sd}{some}", mark, mean, "")
 
 
@@ -66,9 +70,13 @@ def ordered(comparison: Comparison, place: int) -> list[str]:
 
 
 def title(ground: Ground) -> str:
-    """Describe a ground."""
+    """Describe a ground, and what its runs were made on."""
     alpha = f", Dirichlet α {ground.alpha}" if ground.alpha else ""
-    return f"{ground.name}: {ground.dataset}{alpha}, {ground.model}, {ground.clients} clients, {ground.rounds} rounds"
+    told = f"{ground.name}: {ground.dataset}{alpha}, {ground.model}, {ground.clients} clients, {ground.rounds} rounds"
+    runs = [trial for of in ground.trials.values() for trial in of.values() if trial.summary]
+    images = sorted({count for trial in runs for count in trial.summary.get("test_images", [])})
+    sizes = f"; {' to '.join(map(str, unique([images[0], images[-1]])))} test images a client" if images else ""
+    return f"{told}{sizes}; on {hardware.places(trial.run.provenance for trial in runs)}"
 
 
 def seeds(ground: Ground, method: str) -> str:
@@ -80,7 +88,7 @@ def seeds(ground: Ground, method: str) -> str:
 
 def table(comparison: Comparison, place: int, columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
     """Return the head and rows of a ground's table."""
-    head = ["Method", "Seeds", *(column.title for column in columns)]
+    head = ["Method", "Seeds", *(column.head for column in columns)]
     ground = comparison.grounds[place]
     rows = [
         [
@@ -102,7 +110,7 @@ def differences(comparison: Comparison, method: str, other: str) -> tuple[list[s
         if any(found):
             told = [shown(apart, one) if apart else "" for apart, one in zip(found, columns, strict=True)]
             rows.append([ground.name, str(max(one.seeds for one in found if one)), *told])
-    return ["Ground", "Seeds", *(one.title for one in columns)], rows
+    return ["Ground", "Seeds", *(one.head for one in columns)], rows
 
 
 def as_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -154,7 +162,7 @@ def tables(comparisons: Sequence[Comparison]) -> list[tuple[str, list[str], list
 def legend(comparisons: Sequence[Comparison]) -> str:
     """Say what each column is that any table shows, a line a column."""
     used = [column for one in comparisons for column in shown_columns(one.grounds, one.side)]
-    return "\n".join(f"{column.title}: {column.words}." for column in COLUMNS if column in used)
+    return "\n".join(f"{column.head}: {column.words}." for column in COLUMNS if column in used)
 
 
 def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
@@ -192,26 +200,38 @@ def spread(axes: Axes, way: str, column: str) -> None:
 
 
 def picture(comparison: Comparison, path: Path) -> list[Path]:
-    """Draw the scatter plots of each ground, a point a method."""
+    """Draw the scatter plots of each ground, a point a method.
+
+    Of more than FEW those are named that have the best mean of an axis, and the baseline.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     from bayesfed.results import plots
 
-    methods, columns = comparison.methods, {column.name: column for column in COLUMNS}
+    columns = {column.name: column for column in COLUMNS}
     with matplotlib.rc_context(plots.STYLE):
-        made = Figure(figsize=(9, 2.6 * len(comparison.grounds) + 0.22 * (len(methods) // 4 + 1)), layout="constrained")
+        made = Figure(figsize=(9, 2.6 * len(comparison.grounds)), layout="constrained")
         axes = made.subplots(len(comparison.grounds), len(PAIRS), squeeze=False)
         for place, ground in enumerate(comparison.grounds):
             for at, (across, upright) in zip(axes[place], PAIRS, strict=True):
-                x, y = (comparison.compared[name][place].means for name in (across, upright))
-                for number, method in enumerate(methods):
-                    if method in x and method in y:
-                        style = {"color": f"C{number % 10}", "marker": "os^Dvp*X"[number % 8], "s": 26, "label": method}
-                        at.scatter(x[method], y[method], **style)
-                at.set(xlabel=columns[across].title, ylabel=columns[upright].title, title=ground.name)
+                x, y = (comparison.compared[name][place] for name in (across, upright))
+                known = [method for method in x.means if method in y.means]
+                named = known if len(known) <= FEW else [ground.baseline, x.best, y.best]
+                for method in known:
+                    own = method == ground.baseline
+                    at.scatter(
+                        x.means[method], y.means[method], color="C1" if own else "C0", s=16, zorder=3 if own else 2
+                    )
                 spread(at, "x", across)
                 spread(at, "y", upright)
-        marks = {label: mark for at in axes.flat for mark, label in zip(*at.get_legend_handles_labels(), strict=True)}
-        made.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=4, frameon=False)
+                for method in dict.fromkeys(named):
+                    spot = (x.means[method], y.means[method])
+                    left = at.transAxes.inverted().transform(at.transData.transform(spot))[0] < 0.5
+                    away = (4 if left else -4, -9 if method == ground.baseline else 3)
+                    side = "left" if left else "right"
+                    text = at.annotate(method, spot, away, textcoords="offset points", ha=side, fontsize=7)
+                    text.set_in_layout(False)
+                title = f"{ground.name}, {SIDES[comparison.side].lower()}"
+                at.set(xlabel=columns[across].head, ylabel=columns[upright].head, title=title)
         return plots.save(made, path)

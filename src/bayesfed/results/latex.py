@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 SPECIAL = {one: rf"\{one}" for one in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
     "α": r"$\alpha$", "<": "$<$", ">": "$>$", "−": "$-$", "★": r"$\star$", "≈": r"$\approx$",
+    "↑": r"$\uparrow$", "↓": r"$\downarrow$",
 }  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bayesfed.results.grounds import COLUMNS, SIDES, Column, Ground, baseline_of, has_grounds, load
+from bayesfed.results.grounds import COLUMNS, SIDES, Column, Ground
+from bayesfed.results.grounds_of_plan import baseline_of, has_grounds, load
 from bayesfed.results.run_records import RunRecord
 from bayesfed.results.study import Study
 
@@ -102,6 +103,10 @@ class Compared:
         choose: Callable[..., str] = max if self.column.rising else min
         return choose(self.whole, key=self.whole.__getitem__, default="")
 
+    def steady(self, method: str) -> bool:
+        """Return whether a method has the most seeds, and none of them fails."""
+        return method in self.whole and method not in self.ground.failing[self.side]
+
     def is_near(self, method: str) -> bool:
         """Return True if the interval of a method's difference to the best has zero in it, and none of its seeds fails: a
         seed that does makes the interval wide. Of a single seed in common there is no interval, and it counts as one with
@@ -160,14 +165,16 @@ class Comparison:
 
     def told_apart(self, column: str, pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, int]]:
         """Return for the first method of each pair the grounds by name, and whether it is better there than the other (1),
-        open (0) or worse (-1): by p-values corrected for the number of pairs.
+        open (0) or worse (-1): by p-values corrected for the number of pairs. A method whose seeds fail, or that has fewer
+        than others, is better than none: its mean is over the seeds that went well.
         """
         signs: dict[str, dict[str, int]] = {method: {} for method, _ in pairs}
         for one in self.compared[column]:
             for (method, other), p in one.corrected(pairs).items():
                 apart = one.difference(method, other)
                 better = apart is not None and (apart.mean > 0) is one.column.rising
-                signs[method][one.ground.name] = (1 if better else -1) if p <= 1 - LEVEL else 0
+                known = p <= 1 - LEVEL and one.steady(method if better else other)
+                signs[method][one.ground.name] = (1 if better else -1) if known else 0
         return signs
 
     def mean_rank(self, column: str, method: str) -> tuple[float, int] | None:

@@ -17,15 +17,15 @@ Cell = Mapping[str, Any]
 def predictive_nll(summary: Mapping[str, Any], personal: bool) -> float:
     """Return the validation NLL of what a method predicts with; infinity for a run that diverged.
 
-    It is that of the last round: of the clients' best model if the method is for personal models, else of the server's. An
-    average over weight samples stands for its model, if the method does not name another predictor.
+    It is that of the last round: of the clients' model with the best accuracy if the method is for personal models, else of
+    the server's. An average over weight samples stands for its model, if the method does not name another predictor.
     """
     block = summary["validation"]["clients" if personal else "global"] if summary.get("validation") else {}
     models = [name for name in block if (personal and not name.endswith("_sampled")) or name == "global"]
-    shown = [f"{name}_sampled" if f"{name}_sampled" in block else name for name in models]
-    named = [name for name in block if name == summary.get("predictive")]
-    found = [block[name]["nll"] for name in named or shown]
-    return min((value for value in found if value is not None and math.isfinite(value)), default=math.inf)
+    model = max(models, key=lambda name: block[name].get("accuracy") or 0, default="")
+    shown = f"{model}_sampled" if f"{model}_sampled" in block else model
+    value = block.get(next((name for name in block if name == summary.get("predictive")), shown), {}).get("nll")
+    return value if value is not None and math.isfinite(value) else math.inf
 
 
 @dataclass(frozen=True)

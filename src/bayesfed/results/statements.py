@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from bayesfed.results.grounds import FALL, PLAIN, SIDES
+from bayesfed.results.grounds import FALL, PLAIN, SERVER_IMAGES, SIDES, Ground, Trial
 from bayesfed.results.paired import Compared, Comparison
 
 LEADS = {
-    "accuracy": "most accurate",
-    "ece": "best calibrated (ECE)",
-    "ood": "best at OOD detection",
-    "worst": "best for the worst tenth of the clients",
+    "accuracy": "Most accurate",
+    "ece": "Best calibrated (ECE)",
+    "ood": "Best at OOD detection",
+    "worst": "Best for the worst tenth of the clients",
 }
 IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "the worst tenth of the clients"}
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction", "time": "time"}
 """The words on a leader's cost."""
 UNSURE = 0.25  # of a ratio of times: other work on the machine changes them by a fifth
 ONE_SEED = "With one seed a difference cannot be told from chance."
+BINS = 15  # of confidence, in ECE and in reliability diagrams
 FEW, MANY = 3, 8  # names at most, where more are counted; those of who is better are more
 
 
@@ -36,55 +39,117 @@ def of(comparison: Comparison) -> list[str]:
     """Return all statements on a side: who leads, who is better than the baseline, what Bayesian parts change, and whose
     seeds fail. Of one seed each nothing follows.
     """
+    return [*([] if one_seed(comparison) else leads(comparison)), *further(comparison)]
+
+
+def one_seed(comparison: Comparison) -> bool:
+    """Return whether all methods that can be compared have one seed in common."""
     apart = [apart for one in comparison.compared["accuracy"] for apart in one.differences.values()]
-    if apart and all(one.seeds == 1 for one in apart):
+    return bool(apart) and all(one.seeds == 1 for one in apart)
+
+
+def further(comparison: Comparison) -> list[str]:
+    """Return all statements but who leads."""
+    if one_seed(comparison):
         return [ONE_SEED]
-    return [*leads(comparison), *gains(comparison), *parts(comparison), *failing(comparison)]
+    return [*gains(comparison), *parts(comparison), *failing(comparison)]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The method with the best mean in a column on a ground.
+
+    value, beside: its mean and the baseline's, as text; `beside` is "" for the baseline itself. near: how many of `others`
+    are not distinguishable from it. price: what it costs. chance: the ECE that a calibrated model has by chance, as text,
+    where its own is no larger; else "". open: whether none leads, since half of the methods are not distinguishable from it,
+    or it and the baseline are as well calibrated as can be told.
+    """
+
+    ground: str
+    method: str
+    value: str
+    beside: str
+    near: int
+    others: int
+    price: str
+    chance: str
+    open: bool
 
 
 def leads(comparison: Comparison) -> list[str]:
-    """Name the method that leads in which qualities, on how many grounds, and what it costs.
-
-    Where half of the methods are not distinguishable from the best, none leads.
-    """
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    open_, names = [], [ground.name for ground in comparison.grounds]
+    """Name for each quality the method that leads on each ground, beside the baseline, and what it costs."""
+    baseline, told = comparison.grounds[0].baseline, []
     for column, words in LEADS.items():
-        if led := leader(comparison, column):
-            best, won, near = led
-            of_near = [f"{method} {value}" for method, value in near.items()]
-            if 2 * len(near) >= len(comparison.methods):
-                where = places(won, names)
-                open_.append(
-                    f"in {IN[column]} (on {where} {best} has the best mean, {len(near)} others are not distinguishable)"
-                )
-                continue
-            others = listed(of_near) if len(near) <= FEW else f"{len(near)} others"
-            close = f" ({others} not distinguishable)" if near else ""
-            found.setdefault((best, tuple(won)), []).append(f"{words}{close}")
-    led_by = [
-        f"{best} is {listed(words)} on {places(won, names)}{price(comparison, best, won)}."
-        for (best, won), words in found.items()
-    ]
-    return [*led_by, *([f"No method leads {listed(open_)}."] if open_ else [])]
+        if found := led(comparison, column):
+            told.append(f"{words}: {'; '.join(in_words(one, baseline) for one in found)}.")
+    return told
 
 
-def leader(comparison: Comparison, column: str) -> tuple[str, list[str], dict[str, str]] | None:
-    """Find the method that is best in a column on most grounds, the names of these, and the methods near it on all of them
-    with their means on the first.
+def in_words(lead: Lead, baseline: str) -> str:
+    """Write who leads on a ground."""
+    near = f"{lead.near} other{'s' * (lead.near > 1)} not distinguishable"
+    chance = f"a calibrated model has {lead.chance} by chance"
+    if lead.open and lead.chance:
+        return f"none on {lead.ground} ({lead.value} of {lead.method}; {chance})"
+    if lead.open:
+        return f"none on {lead.ground} ({near} from the best mean, {lead.value} of {lead.method})"
+    inside = [lead.value, *([f"{baseline} {lead.beside}"] if lead.beside else []), *([near] if lead.near else [])]
+    return f"{lead.method} on {lead.ground} ({', '.join([*inside, *([chance] if lead.chance else [])])}){lead.price}"
 
-    Of several methods it is the one that is near the best most often. None where
-    no two methods have values.
+
+def led(comparison: Comparison, column: str) -> list[Lead]:
+    """Return who leads in a column, ground by ground; without a ground where no two methods have values."""
+    return [lead(comparison, one) for one in comparison.compared[column] if len(one.means) > 1]
+
+
+def lead(comparison: Comparison, one: Compared) -> Lead:
+    """Return who leads in a column of a ground."""
+    best, baseline, name, places = one.best, one.ground.baseline, one.ground.name, one.column.decimals
+    beside = f"{one.means[baseline]:.{places}f}" if baseline in one.means and best != baseline else ""
+    near = sum(one.is_near(method) for method in one.means if method != best)
+    chance = by_chance(one, best)
+    known = chance is not None and one.means[best] <= chance
+    calibrated = baseline in one.means and one.means[baseline] <= (by_chance(one, baseline) or -1.0)
+    return Lead(
+        ground=name,
+        method=best,
+        value=mean(one, best),
+        beside=beside,
+        near=near,
+        others=len(one.means) - 1,
+        price=price(comparison, best, name),
+        chance=f"{chance:.{places}f}" if known else "",
+        open=2 * near >= len(one.means) or (known and calibrated),
+    )
+
+
+def by_chance(compared: Compared, method: str) -> float | None:
+    """Return the mean ECE in percent that a method would have by chance if it were calibrated; None for other columns, and
+    for clients' models, whose bins are not recorded.
     """
-    shown = [one for one in comparison.compared[column] if len(one.means) > 1]
-    if not shown:
+    if compared.side != "global" or compared.column.name != "ece":
         return None
-    best = {method: sum(one.best == method for one in shown) for method in comparison.methods}
-    near = {method: sum(one.best == method or one.is_near(method) for one in shown) for method in comparison.methods}
-    found = max(best, key=lambda method: (best[method], near[method]))
-    won = [one for one in shown if one.best == found]
-    close = [m for m in comparison.methods if m != found and all(one.is_near(m) for one in won)]
-    return found, [one.ground.name for one in won], {method: mean(won[0], method) for method in close}
+    found = [chance_ece(compared.ground, one) for one in compared.ground.finished(method)]
+    known = [one for one in found if one is not None]
+    return statistics.fmean(known) if known else None
+
+
+def chance_ece(ground: Ground, trial: Trial) -> float | None:
+    """Compute the ECE in percent that a calibrated server's model with a run's confidences has by chance; None without bins.
+
+    sum_b n_b/n sqrt(2 p_b (1 - p_b) / (pi n_b)): the mean distance of a share of n_b images from its probability p_b.
+    """
+    metrics, total, images = trial.run.measured(ground.predictor(trial, "global")), 0.0, 0.0
+    for place in range(1, BINS + 1):
+        found = [metrics.get(f"reliability_{place}_{what}") for what in ("images", "confidence")]
+        if not all(found):
+            return None
+        count, confidence = (of[max(of)] for of in found if of)
+        if count:
+            share = min(confidence / count, 1.0)
+            total += math.sqrt(2 * share * (1 - share) * count / math.pi)
+            images += count
+    return 100 * total / images if images else None
 
 
 def mean(compared: Compared, method: str) -> str:
@@ -94,20 +159,23 @@ def mean(compared: Compared, method: str) -> str:
     return f"{compared.means[method]:.{places}f}{sd}"
 
 
-def price(comparison: Comparison, method: str, on: Collection[str]) -> str:
-    """Compare what a method sends, computes and takes beside the baseline on some grounds, where that is not the same."""
-    baseline, told, known = comparison.grounds[0].baseline, [], False
-    for name, words in PRICES.items():
-        there = [one.means for one in comparison.compared[name] if one.ground.name in on]
-        both = [means for means in there if {method, baseline} <= means.keys()]
-        ratios = [means[method] / means[baseline] for means in both if means[baseline]]
-        if ratios and method != baseline:
-            known, ratio = True, statistics.fmean(ratios)
-            same = abs(ratio - 1) < UNSURE if name == "time" else f"{ratio:.1f}" == "1.0"
-            told += [] if same else [f"{ratio:.1f} times the {words}"]
-    if told:
-        return f", with {listed(told)} of {baseline}"
-    return f", and costs what {baseline} does" if known else ""
+def price(comparison: Comparison, method: str, ground: str) -> str:
+    """Compare what a method sends, computes and takes on a ground beside the baseline, where that is not the same."""
+    baseline = comparison.grounds[0].baseline
+    means = {name: one.means for name, of in comparison.compared.items() for one in of if one.ground.name == ground}
+    known = {name: of for name, of in means.items() if {method, baseline} <= of.keys()}
+    if method == baseline or not known.keys() & PRICES.keys():
+        return ""
+    told = []
+    rough = any(one.rough(method) for one in comparison.grounds if one.name == ground)
+    for name in [name for name in PRICES if name in known and known[name][baseline] and not (rough and name == "time")]:
+        ratio = known[name][method] / known[name][baseline]
+        same = abs(ratio - 1) < UNSURE if name == "time" else f"{ratio:.1f}" == "1.0"
+        told += [] if same else [f"{ratio:.1f} times the {PRICES[name]}"]
+    dear = [f"{listed(told)} of {baseline}"] if told else []
+    if held := known[SERVER_IMAGES.name][method] - known[SERVER_IMAGES.name][baseline]:
+        dear.append(f"{held:.0f} images of the server's own")
+    return f", with {listed(dear)}" if dear else f", and costs what {baseline} does"
 
 
 def gains(comparison: Comparison) -> list[str]:
@@ -166,7 +234,7 @@ def parts(comparison: Comparison) -> list[str]:
                     found.setdefault((word, places(have, names)), []).append(words)
         each = [f"{word} in {listed(words)} ({where})" for (word, where), words in found.items()]
         told.append(f"{method} is {', '.join(each) or 'not better or worse'}")
-    return [f"With a Bayesian part rather than without it: {'; '.join(told)}."] if told else []
+    return [f"Beside its plain twin: {'; '.join(told)}."] if told else []
 
 
 def failing(comparison: Comparison) -> list[str]:

@@ -24,7 +24,6 @@ OTHER_ROUNDS = "‡"
 LEGEND = "Means over seeds ± standard deviation"
 IN_BRACKETS = ", published ones in brackets with their own where they have one"
 LAST = " Behind a slash the mean of the last five rounds, where the round of the number before it is chosen on the test set"
-AS_IN_PAPER = ", as in the paper"
 CLAIMS = "Claims that have been tested"
 RUNS = "Finished runs of each experiment, by seed"
 
@@ -160,7 +159,7 @@ def table(of: Derived, name: str) -> str:
 
 def legend(shown: str, published: bool) -> str:
     """Write the legend of the tables shown; `published`: whether there are published numbers."""
-    last = f"{LAST}{AS_IN_PAPER * published}." if " / " in shown else ""
+    last = f"{LAST}." if " / " in shown else ""
     return f"{LEGEND}{IN_BRACKETS * published}.{last}"
 
 

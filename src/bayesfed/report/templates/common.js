@@ -14,6 +14,8 @@ function element(name, attributes = {}, ...children) {
 }
 
 const theme = document.getElementById("theme");
-theme.addEventListener("change", () => {
+function paint() {
   if (theme.value) root.dataset.theme = theme.value; else delete root.dataset.theme;
-});
+}
+theme.addEventListener("change", paint);
+window.addEventListener("pageshow", paint); // a browser that comes back has kept the choice alone
