@@ -5,7 +5,10 @@ set -eu
 root=$(pwd -P)
 for folder in "$@"; do
     shift
-    if [ "$(cd "$folder" && pwd -P)" = "$root/$folder" ]; then
+    if [ ! -d "$folder" ]; then
+        echo "$folder: no such folder" >&2
+        exit 2
+    elif [ "$(cd "$folder" && pwd -P)" = "$root/$folder" ]; then
         set -- "$@" "$folder"
     else
         echo "$folder: DVC takes nothing from behind a link, and leaves it out; to push it, have a folder in the link's place" >&2

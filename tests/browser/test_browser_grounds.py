@@ -76,7 +76,11 @@ def test_columns_sort_and_switches_change_the_table(browser: Browser, page: Path
     seen.page.select_option("#side", "personal")
     assert "personal models" in seen.page.locator(".where").inner_text()
     seen.page.reload()  # what is shown is in the address
-    assert [seen.page.locator(f"#{one}").input_value() for one in ("side", "ground", "view")] == ["personal", "1", "cost"]
+    assert [seen.page.locator(f"#{one}").input_value() for one in ("side", "ground", "view")] == [
+        "personal",
+        "1",
+        "cost",
+    ]
     assert seen.said == []
 
 

@@ -43,6 +43,12 @@ def there(home: Path) -> set[str]:
     return {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
 
 
+def test_checkpoints_that_dvc_shares_stay(results: Path) -> None:
+    """Their absence would be pushed to everybody."""
+    files.write_text(results / "checkpoints.dvc", "outs: []")
+    assert cleaning.found(results).keys() == {"logs of finished runs", "files of an old plan"}
+
+
 @pytest.mark.parametrize(("answer", "left"), [("y", LEFT), ("", LEFT | GONE | PLAN), (None, LEFT | GONE | PLAN)])
 def test_it_asks(
     answer: str | None,

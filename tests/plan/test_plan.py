@@ -17,7 +17,7 @@ import yaml
 from bayesfed.core import files
 from bayesfed.core.errors import InputError
 from bayesfed.papers import grid
-from bayesfed.plan import plan
+from bayesfed.plan import experiments, plan
 from bayesfed.results import derived, tables
 from bayesfed.runs import run_file
 
@@ -397,6 +397,9 @@ def test_what_depends_on_an_axis_is_given_key_by_key(config: dict[str, Any]) -> 
     run, options = grid.given(spec, {"partition.alpha": 0.05, "method": "FML"})
     assert (run["rounds"], run["batch_size"], options) == (7, 64, {"lr": 0.5})
     assert run["partition"] == {"scheme": first, "clients": 4}
+    experiment = {"partition": {"alpha": 0.05}, "models": {"global": "mlp"}, "dataset": "mnist"}
+    mapping, _ = experiments.run_mapping(spec, {}, experiment, {"method": "FML"})
+    assert (mapping["rounds"], mapping["partition"]["clients"]) == (7, 4)  # of the experiment's keys as of its axes
     run, options = grid.given(spec, {"partition.alpha": 100, "method": "FedAvg"})
     assert (run["rounds"], run["partition"], options) == (2, {"scheme": "dirichlet_client", "clients": 5}, {})
 
@@ -695,6 +698,41 @@ def test_a_plan_made_by_hand_gets_its_config(config: dict[str, Any]) -> None:
     made_by_hand = plan.write(Path("mine.yaml"), plan.folder("tiny"))
     assert plan.load(config) == made_by_hand
     assert plan.read_mapping(plan.folder("tiny") / "config.yaml") == config
+
+
+def test_a_refused_config_leaves_nothing_behind(config: dict[str, Any]) -> None:
+    """The workflow's report reads the config beside the plan: it is that of the plan again, once the mistake is taken back."""
+    first = plan.load(config)
+    with pytest.raises(InputError, match="rounds"):
+        plan.load(config | {"run": {"rounds": 0}})
+    assert plan.load(config) == first
+    assert plan.read_mapping(plan.folder("tiny") / "config.yaml") == config
+
+
+def test_a_planner_that_is_killed_says_so(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(plan.subprocess, "run", lambda *args, **more: killed)
+    with pytest.raises(
+        InputError, match=r"planning tiny was ended from outside \(exit code -9\); memory may have run out"
+    ):
+        plan.load(config)
+
+
+def test_a_config_of_the_name_of_a_command_s_own_is_refused(config: dict[str, Any]) -> None:
+    files.write_yaml(Path("config/compare.yaml"), config | {"name": "compare"})
+    with pytest.raises(InputError, match="name: compare is that of `bayesfed compare`"):
+        plan.check_file(Path("config/compare.yaml"))
+    Path("config/compare.yaml").unlink()
+    files.write_yaml(Path("results/compare/config.yaml"), config | {"name": "compare"})
+    plan.check_file(Path("results/compare/config.yaml"))
+
+
+def test_plugins_of_a_run_are_given_where_the_plan_sees_them_change(config: dict[str, Any]) -> None:
+    for change in ({"run": {"plugins": "own"}}, {"experiments": SKIPPED | {"first": {"run": {"plugins": "own"}}}}):
+        with pytest.raises(
+            InputError, match=r"run\.plugins: a folder of plugins is given under the config's `plugins`"
+        ):
+            made(config | change)
 
 
 def test_plan_is_made_anew_for_a_run_file_that_is_not_as_written(config: dict[str, Any]) -> None:

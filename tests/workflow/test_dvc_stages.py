@@ -94,3 +94,7 @@ def test_what_is_behind_a_link_is_left_out_by_name(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["data/two", "results/two"]
     assert (clone.folder / "data" / "one.dvc").exists()
     assert not (clone.folder / "data" / "two.dvc").exists()
+    none = subprocess.run(
+        ["sh", PROJECT / "workflow/keep.sh", "data/none"], cwd=clone.folder, capture_output=True, text=True
+    )
+    assert (none.returncode, none.stderr) == (2, "data/none: no such folder\n")

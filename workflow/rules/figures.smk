@@ -8,6 +8,7 @@ Gives   results/<config>/figures/figures.csv, and <paper>/*.{svg,png} of each fi
 rule figures:
     input:
         flow.summaries,
+        flow.bytes_later,
         flow.published,
         planned.code("papers", "results"),
         plan=flow.plan_file,

@@ -12,6 +12,7 @@ none. It puts them back with a new time, though; the file `done`, which it delet
 rule tables:
     input:
         flow.summaries,
+        flow.bytes_later,
         flow.published,
         planned.code("papers", "results"),
         plan=flow.plan_file,
@@ -65,6 +66,7 @@ rule tables:
 rule published:
     input:
         flow.summaries,
+        flow.bytes_later,
         flow.published,
         planned.code("papers", "results"),
         plan=flow.plan_file,

@@ -51,10 +51,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code."""
-    args = parser().parse_args(argv)
     try:
+        args = parser().parse_args(argv)  # which looks for plans, too
         args.run(args)
-        sys.stdout.flush()
+        if sys.stdout:  # None where it was closed
+            sys.stdout.flush()
     except (Exception, SystemExit) as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             return 1

@@ -46,6 +46,13 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def name(text: str) -> str:
+    """Return a name of the command line; refuse the empty one of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, found an empty text")
+    return text
+
+
 def data(sub: argparse.ArgumentParser) -> None:
     """Add `--data`."""
     sub.add_argument("--data", type=path, default=DATA, metavar="DIR", help=f"folder of datasets; default: {DATA}")

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bayesfed.cli import arguments
-from bayesfed.cli.arguments import Commands, path
+from bayesfed.cli.arguments import Commands, name, path
 
 
 def add(commands: Commands) -> None:
@@ -37,9 +37,10 @@ def add(commands: Commands) -> None:
     sub.add_argument("--seeds", type=int, default=5, metavar="N", help="number of seeds, from 0; default: 5")
     arguments.plugins(sub)
     own = "of a ground of your own, on which all methods are trained"
-    sub.add_argument("--dataset", metavar="NAME", help=f"dataset {own}; default: none")
+    sub.add_argument("--dataset", type=name, metavar="NAME", help=f"dataset {own}; default: none")
     sub.add_argument(
         "--partition",
+        type=name,
         metavar="NAME",
         help="its partition, `name` or `name:key=value,...`, as in `given` for clients that the data name; default: Dirichlet",
     )
@@ -48,7 +49,10 @@ def add(commands: Commands) -> None:
     )
     sub.add_argument("--clients", type=int, metavar="N", help="its number of clients; default: 10")
     sub.add_argument(
-        "--model", metavar="NAME", help="its network; default: that of the dataset's ground, where it has one"
+        "--model",
+        type=name,
+        metavar="NAME",
+        help="its network; default: that of the dataset's ground, where it has one",
     )
     sub.add_argument("--rounds", type=int, metavar="N", help="its number of rounds; default: 50")
     sub.add_argument("--cores", default="all", metavar="N", help="number of cores; default: all")
@@ -58,7 +62,7 @@ def add(commands: Commands) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """Run `bayesfed compare`."""
-    from bayesfed.report.compare import compare
+    from bayesfed.report.compare import TrainingFailed, compare
 
     keys = (
         "ground",
@@ -76,7 +80,7 @@ def compare(args: argparse.Namespace) -> None:
     )
     try:
         found = compare(*args.methods, **{key: getattr(args, key) for key in keys})
-    except RuntimeError as error:
+    except TrainingFailed as error:
         sys.exit(f"bayesfed: {error}")
     print(found)
     print("\n" + "\n".join(map(str, found.files)))

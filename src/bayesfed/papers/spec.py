@@ -34,7 +34,12 @@ Filename = Annotated[
         words="a name that a file can have, of letters, digits, _ and -",
     ),
 ]
-Folder = Annotated[str, Bounds(pattern="[^{}]+", words="a folder without braces in its name")]
+Folder = Annotated[
+    str,
+    Bounds(
+        pattern="[^~{}<>][^{}<>]*", words="a folder, written out without ~, and without braces, < and > in its name"
+    ),
+]
 Word = Annotated[str, Bounds(least=2)]  # Snakemake refuses keys of one letter, and no name needs to be so short
 Names = tuple[str, ...]
 Block = Mapping[str, Any]

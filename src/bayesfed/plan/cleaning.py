@@ -29,9 +29,10 @@ def folders(names: list[str]) -> list[Path]:
 
 def found(folder: Path) -> Mapping[str, list[Path]]:
     """Return the files of a results folder that may go, by what they are; kinds without a file are left out."""
+    shared = (folder / "checkpoints.dvc").exists()  # DVC would take their absence to everybody
     kinds = {
-        "checkpoints of finished runs": [*checkpoints(folder)],
-        "client states of finished runs": [*client_states(folder)],
+        "checkpoints of finished runs": [] if shared else [*checkpoints(folder)],
+        "client states of finished runs": [] if shared else [*client_states(folder)],
         "logs of finished runs": [*logs(folder)],
         "files of an old plan": old_plan(folder / "plan"),
     }

@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from bayesfed.runs.spec import Run
 
 
+def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
+    """Refuse a paper of which nothing is run."""
+    run = {cell["paper"] for cell in cells}
+    if not run:
+        raise InputError(
+            "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
+        )
+    for paper in papers:
+        if paper not in run:
+            raise InputError(f"config.papers: all experiments of '{paper}' are skipped; leave the paper out")
+
+
 def check_settings(config: Tree, papers: Tree, runs: Iterable[Run], papers_folder: Path) -> None:
     """Refuse a folder of own plugins or of weights, and a size of jobs, that no run is for."""
     short = config.get("short_runs", {})

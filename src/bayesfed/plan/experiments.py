@@ -37,6 +37,7 @@ CHANGES = ("skip", "seeds", "datasets", "run", "cases", "axes")  # what a config
 ELSEWHERE = {  # no keys of a config's `run`
     "method": "a method's options are given under `methods`, by its label, like `methods: {FedAvg: {lr: 0.1}}`",
     "seed": "seeds are given under `seeds`",
+    "plugins": "a folder of plugins is given under the config's `plugins`",
 }
 PLAIN = ("dataset", "alpha", "method", "model", "stragglers")  # axes, by short names, that every cell has a place for
 
@@ -65,7 +66,7 @@ def cells(paper: str, spec: Tree, config: Tree, counted: bool = True) -> Iterato
                 mapping, asked = run_mapping(spec, config, experiment, point, change.get("run", {}))
                 of_paper = paper_point(point, every)
                 theirs = plain(run_mapping(spec, {}, experiment, of_paper or point)[0]) | {"dataset": asked}
-                if not config.get("weights") and plain(mapping.get("weights")) == theirs.get("weights"):
+                if not added and not config.get("weights") and plain(mapping.get("weights")) == theirs.get("weights"):
                     mapping.pop("weights", None)  # nobody has the paper's: from scratch, which is told as a difference
             mapping = taken(mapping)
             stand_ins = {**config.get("datasets", {}), **change.get("datasets", {})}
@@ -170,9 +171,9 @@ def run_mapping(
     """
     from bayesfed import methods
 
-    run, options = given(spec, point)
     budget = config.get("run", {})
     own = {key: value for key, value in experiment.items() if key not in OF_PLAN}
+    run, options = given(spec, {**flat(own), **point})
     mapping = merged(merged(merged(run, budget), own), change)
     if "plugins" in spec:
         mapping["plugins"] = spec["plugins"]

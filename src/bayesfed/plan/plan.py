@@ -34,12 +34,14 @@ PAPERS = CONFIGS / "papers"
 # Where and how runs are made: no plan depends on them.
 WORKFLOW_KEYS = ("data_mirror", "gpu_slots", "partitions", "precision", "runs")
 OUTPUTS = {"tables": Table, "figures": Figure}  # of a paper, and of a config beside a paper's
+COMPARED = "compare"  # the config that `bayesfed compare` makes
 PLAN, MADE_FROM = "plan.json", "made_from"  # the plan, and a digest of what it and its run files were made from
 OF_CHANGE = {  # what has no place in an experiment of a config's own
     "run": "keys of a run file, such as rounds, are keys of your own experiment itself",
     "datasets": "stand-ins for your own experiment are given under the config's `datasets`",
     "skip": "leave an experiment of your own out, or delete its lines",
     "seed": experiments.ELSEWHERE["seed"],
+    "plugins": experiments.ELSEWHERE["plugins"],
 }
 
 
@@ -57,15 +59,20 @@ def load(config: Tree) -> dict[str, Any]:
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
     into = folder(config["name"])
     plan, stored = current(config, into), into / "config.yaml"
-    if not (plan and stored.exists()):  # `bayesfed plan` by hand leaves none there
-        files.write_yaml(stored, config)
+    files.write_changed(
+        stored, files.yaml_text(config)
+    )  # also beside a current plan: one that was refused left its own
     if plan:
         return plan
     command = [sys.executable, "-m", "bayesfed", "plan", str(stored), "--out", str(into)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip()
-        raise InputError(" ".join((said.splitlines()[-1] if said.startswith("Traceback") else said).split()))
+        said = said.splitlines()[-1] if said.startswith("Traceback") else said
+        ended = (
+            f"planning {config['name']} was ended from outside (exit code {done.returncode}); memory may have run out"
+        )
+        raise InputError(" ".join(said.split()) or ended)
     sys.stderr.writelines(f"{line}\n" for line in done.stderr.splitlines() if line.startswith(SAYS))
     return dict(json.loads((into / PLAN).read_text(encoding="utf-8")))
 
@@ -133,7 +140,7 @@ def make(config: Tree) -> tuple[dict[str, Any], list[Run]]:
         for cell, run in experiments.cells(paper, papers_entered[paper], changes_entered):
             runs.setdefault(run.folder, run)
             cells.append(cell)
-    check_papers(papers, cells)
+    config_check.check_papers(papers, cells)
     config_check.check_methods(papers, cells)
     check_means(papers, cells)
     config_check.check_stand_ins(
@@ -173,6 +180,10 @@ def check_file(path: Path) -> None:
     name = read_mapping(path).get("name", path.stem)
     if path.parent == CONFIGS and name != path.stem:
         raise InputError(f"{path}: expected name: {path.stem}, as the file's, found {name}; it names the results")
+    if name == COMPARED and Path("results", COMPARED) not in path.parents:
+        raise InputError(
+            f"{path}: name: {name} is that of `bayesfed compare`, whose results would be replaced; take another"
+        )
     if path.parent not in (CONFIGS, folder(name)) and (other := CONFIGS / f"{name}.yaml").exists():
         raise InputError(f"{path}: name: {name} is that of {other}, whose results would be replaced; take another")
 
@@ -184,18 +195,6 @@ def check_config(config: Tree) -> None:
     if {"paper", "reference"} <= config.keys():
         raise InputError("config: this is a paper's file; name it in a config, `papers: [NAME]`")
     read(Config, config, "config")
-
-
-def check_papers(papers: Tree, cells: Iterable[Tree]) -> None:
-    """Refuse a paper of which nothing is run."""
-    run = {cell["paper"] for cell in cells}
-    if not run:
-        raise InputError(
-            "config.experiments: no experiment is left to run, all are skipped; take `skip: true` from one"
-        )
-    for paper in papers:
-        if paper not in run:
-            raise InputError(f"config.papers: all experiments of '{paper}' are skipped; leave the paper out")
 
 
 def paper_folder(name: str, config: Tree) -> Path:

@@ -24,6 +24,7 @@ from bayesfed.plan import plan as planning
 from bayesfed.results.grounds import SEARCH
 from bayesfed.results.grounds_of_plan import has_grounds
 from bayesfed.runs.planned import SAYS
+from bayesfed.runs.run_folder import LATER
 
 PICTURES = (".svg", ".png", ".csv")  # of a partition
 MEASURED = ("*-cpu.csv", "*-cuda.csv", "kernels.csv")  # the benchmarks of speed; others are about results and data
@@ -134,6 +135,12 @@ class Workflow:
         """The files that results wait for: summaries of finished runs, and of each open job the one it is known by."""
         there = self.wanted if self.every else [*(run for run in self.wanted if run in self.finished), *self.declared]
         return [self.summary(run) for run in there]
+
+    @cached_property
+    def bytes_later(self) -> list[str]:
+        """The bytes of wanted runs that `bayesfed count-bytes` has put beside their records."""
+        files = [Path(self.summary(run)).with_name(LATER) for run in self.wanted if run in self.finished]
+        return [path.as_posix() for path in files if path.exists()]
 
     def trained_with(self, run: str) -> list[str]:
         """Return the runs that the job known by a run trains: what is open in its job before it, and it last."""

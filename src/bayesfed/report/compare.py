@@ -38,6 +38,10 @@ UNTUNED = (
 )
 
 
+class TrainingFailed(RuntimeError):
+    """Some of the runs that a comparison needs could not be trained; what is finished is kept."""
+
+
 @dataclass(frozen=True)
 class Result:
     """A comparison of methods: its sides, the methods asked for, and the files that were written."""
@@ -89,8 +93,8 @@ def compare(
     A method is `name`, or `name:key=value,...`. Of several values, as in `name:lr=0.03/0.1`, the one with the smallest
     validation NLL is taken, by a search as the comparison's own. With `dataset` it is a ground of one's own, on which
     all methods are trained that can run there; partition, alpha, clients, model and rounds are of such a one. Files go
-    to results/compare/, the page to reports/compare.html. Raises InputError for a wrong call, RuntimeError where
-    training failed.
+    to results/compare/, the page to reports/compare.html. Raises InputError for a wrong call, TrainingFailed
+    (a RuntimeError) where training failed.
     """
     for method in methods:
         if not isinstance(method, str):
@@ -187,7 +191,7 @@ def train(planned: Planned, cores: int | str, gpus: int | None, profile: str | o
     started = time.time()
     if subprocess.run(command).returncode:
         why = reason(started) or "see the lines above"
-        raise RuntimeError(
+        raise TrainingFailed(
             f"compare: training failed: {why}; mend that and start the same command again, which goes on"
         )
     for folder in planned.own:
