@@ -229,11 +229,12 @@ def comparison() -> str:
         "A method is missing until it has runs. Configurations of methods for personal models are chosen by the clients' validation "
         "NLL, all others by the server's. FedAvg temperature and ABAVG use 2 000 labelled images of the server, FedBE and "
         "FedPPD+Distill 2 000 unlabelled ones; their clients train without them. "
-        "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command.\n\n"
+        "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command. `make report CONFIG=comparison` writes "
+        "the page with sortable tables, differences between any two methods, charts, and the runs behind each row.\n\n"
         f"{said}\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
         "## Columns\n\n"
-        + table(["column", "meaning"], [[one.title, one.words] for one in COLUMNS])
+        + table(["column", "meaning"], [[one.head, one.words] for one in COLUMNS])
         + "\n## Chosen configurations\n\nBy validation NLL on seed 100, of six or more each ([rules](../guides/compare.md#the-same-care-for-each-method)).\n\n"
         + choices()
         + f"\n## Processor time\n\n{processor_time()}"
@@ -253,7 +254,8 @@ def leaders() -> str:
     columns = {column.name: column for column in COLUMNS}
 
     def best(rows: list[dict[str, str]], name: str) -> str:
-        column, known = columns[name], [row for row in rows if row[name]]
+        column, most = columns[name], max(int(row[f"{name}_seeds"]) for row in rows)
+        known = [row for row in rows if row[name] and int(row[f"{name}_seeds"]) == most]
         row = (max if column.rising else min)(known, key=lambda row: float(row[name]))
         # Of the digits that the file has: a float below a half would be rounded otherwise than the table's.
         told = f"{row['method']}: {Decimal(row[name]):.{column.decimals}f}{' %' if '%' in column.title else ''}"

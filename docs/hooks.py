@@ -126,4 +126,6 @@ def list_of(reports: list[Path]) -> str:
         "# Reports\n\nA report is one offline page: claims in words, tables, figures, and every run behind a number. "
     )
     text += "`make report CONFIG=paper` builds one in about a minute.\n\n"
-    return text + "".join(f"* [{report.stem}](reports/{report.name})\n" for report in reports)
+    return text + (
+        "".join(f"* [{report.stem}](reports/{report.name})\n" for report in reports) or "None has been built here.\n"
+    )

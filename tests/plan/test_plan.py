@@ -701,7 +701,7 @@ def test_a_plan_made_by_hand_gets_its_config(config: dict[str, Any]) -> None:
 
 
 def test_a_refused_config_leaves_nothing_behind(config: dict[str, Any]) -> None:
-    """The workflow's report reads the config beside the plan: it is that of the plan again, once the mistake is taken back."""
+    """The workflow's report reads the config beside the plan: that of the plan again, once the mistake is taken back."""
     first = plan.load(config)
     with pytest.raises(InputError, match="rounds"):
         plan.load(config | {"run": {"rounds": 0}})

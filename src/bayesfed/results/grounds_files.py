@@ -135,8 +135,9 @@ def numbers(comparison: Comparison) -> list[dict[str, str]]:
             for column in COLUMNS:
                 one = comparison.compared[column.name][place]
                 values, apart = one.values.get(method, {}), one.difference(method, ground.baseline)
+                guess = column is TIME and ground.rough(method)
                 told: dict[str, float | None] = {
-                    "": one.means.get(method),
+                    "": None if guess else one.means.get(method),
                     "_sd": statistics.stdev(values.values()) if len(values) > 1 else None,
                     "_difference": apart.mean if apart else None,
                     "_low": apart.low if apart else None,
@@ -171,7 +172,11 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     found = tables(comparisons)
     under = f"{MARKS} Differences are to {comparisons[0].grounds[0].baseline}."
     text = "\n".join(
-        [*(markdown.page(*one, MARKS) for one in found), *(f"- {line}" for line in statements.lines(comparisons))]
+        [
+            *(f"## {name}\n\n{markdown.table(head, rows)}" for name, head, rows in found),
+            f"{MARKS}\n",
+            *(f"- {line}" for line in statements.lines(comparisons)),
+        ]
     )
     files.write_text(out / "comparison.md", f"{text}\n")
     files.write_text(out / "comparison.tex", "\n".join(latex.table(*one, under) for one in found))
