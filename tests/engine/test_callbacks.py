@@ -105,6 +105,15 @@ def test_a_function_may_return_anything_and_look_at_other_runs(
     assert bayesfed.train(asked, tmp_path / "out", data=data_dir, on_round=looking).summary["method"] == "mine"
 
 
+def test_a_named_function_may_look_at_other_runs(own: Path, mapping: Make, data_dir: Path) -> None:
+    """It is found again after the next round, though no folder of plugins is in use for what it looks at."""
+    (own / "callbacks/mine.py").write_text(
+        "import bayesfed\n\nCALLBACKS = {'looking': lambda done: None if bayesfed.list_methods() else True}\n"
+    )
+    asked = mapping(rounds=3) | {"plugins": "own", "on_round": "looking"}
+    assert bayesfed.train(asked, "out", data=data_dir).summary["rounds"] == 3
+
+
 def test_a_record_is_read_without_its_functions(
     own: Path, mapping: Make, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

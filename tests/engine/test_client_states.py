@@ -92,7 +92,7 @@ def test_a_checkpoint_at_another_place_has_files_of_its_own(tmp_path: Path) -> N
 
 def test_checkpoints_side_by_side_have_folders_of_their_own(tmp_path: Path) -> None:
     """Whatever their names end in: each saves and prunes its own."""
-    paths = [tmp_path / name for name in ("a.safetensors", "a.pt", "a.seed0", "a.seed1")]
+    paths = [tmp_path / name for name in ("a.safetensors", "a.pt", "a.seed0", "a.seed1", "b")]
     assert len({checkpoint.of_clients(path) for path in paths}) == len(paths)
     assert [checkpoint.of_clients(checkpoint.before(path)) for path in paths] == list(map(checkpoint.of_clients, paths))
     saved(paths[2], 1, ClientStates() | {k: state(k) for k in range(3)})

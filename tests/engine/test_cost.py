@@ -1,5 +1,6 @@
 """The cost of a round: multiply-adds against torch's own count, passes of predictors, and seconds apart."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bayesfed import methods
 from bayesfed.engine import checkpoint
-from bayesfed.engine.cost import Seconds, Stopwatch
+from bayesfed.engine.cost import MultiplyAdds, Seconds, Stopwatch
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.methods.node import Batch, Learner, Phase
@@ -114,6 +115,24 @@ def test_the_server_counts_apart(flops: list[int], mapping: Make, data_dir: Path
     whole = counted(progress, "clients") + counted(progress, "server")
     assert whole == pytest.approx(sum(flops) / 2 / 2, rel=0.05)  # of the two rounds alike
     assert counted(progress, "server") > 0
+
+
+def test_steps_of_one_function_are_counted_apart(mapping: Make, data_dir: Path) -> None:
+    def step(c: Learner, batch: Batch, draws: int) -> None:
+        for _ in range(draws):
+            c.model(c["theta"], batch.x)
+
+    of = federation(mapping("fedavg"), data_dir)
+    counts = MultiplyAdds(of)
+    watched = counts.watched(0, [Phase(functools.partial(step, draws=draws), batches=1) for draws in (1, 10)])
+    node = of.node(0, 1)
+    node.state = {"theta": node.initial()}
+    x, y = of.shards[0].train_images.plain(torch.arange(8)), torch.zeros(8, dtype=torch.int64)
+    with torch.no_grad():
+        for phase in watched:
+            phase.train(node.learner(), Batch(x, y))
+    one, ten = (counts.by_image[phase.key] for phase in watched)
+    assert ten == 10 * one > 0
 
 
 @pytest.mark.parametrize("executor", ["eager", "threads", "graphs"])

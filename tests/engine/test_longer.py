@@ -92,6 +92,14 @@ def test_a_run_that_ran_out_of_patience_ends_there(mapping: Make, data_dir: Path
     assert goes_on(run, 7, tmp_path, data_dir)
 
 
+def test_the_last_rounds_before_an_early_end_are_not_those_of_the_longer_run(
+    mapping: Make, data_dir: Path, tmp_path: Path
+) -> None:
+    """It tests the server on the participants' shards alone, where the shorter run did on all."""
+    run = mapping({"name": "fedavg", "lr": 1e-9}, validation=0.2, patience=4, participation=0.4) | {"rounds": 30}
+    assert goes_on(run, 7, tmp_path, data_dir)
+
+
 @pytest.mark.parametrize("what", ["checkpoint", "seed", "diverged", "executor", "earlier version"])
 def test_what_does_not_fit_is_left_alone(what: str, mapping: Make, data_dir: Path, tmp_path: Path) -> None:
     lr = 1e30 if what == "diverged" else 0.1

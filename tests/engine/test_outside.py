@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -245,6 +246,30 @@ NETWORKS = {{"counting": Counting}}
             play(of, 2, executor=executor)
     finally:
         plugins.use(None)
+
+
+def test_other_threads_may_draw_beside_a_built_in_method(
+    mapping: Make, data_dir: Path, of_mine: Callable[..., Any]
+) -> None:
+    """As one that logs to a server and waits a random time. Of a user's own method nobody knows who has drawn."""
+    with outside.Watch(federation(mapping("fedavg"), data_dir)).watching("a round"):
+        random.random()
+    watch = outside.Watch(of_mine())
+    with (
+        pytest.raises(InputError, match=r"drew from Python's own generator.* or another thread"),
+        watch.watching("a round"),
+    ):
+        random.random()
+
+
+def test_what_changes_between_rounds_is_no_fault_of_a_round(of_mine: Callable[..., Any]) -> None:
+    """A function that is called after every round may know a list that the method knows, too."""
+    of = of_mine("SEEN = []", "    def seen(self):\n        return SEEN")
+    watch = outside.Watch(of)
+    for _ in range(2):
+        with watch.watching("a round"):
+            pass
+        of.method.seen().append(1)
 
 
 def test_shared_generators_are_those_of_the_process() -> None:

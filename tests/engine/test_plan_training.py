@@ -228,6 +228,23 @@ def test_one_that_fails_leaves_the_others_alone(play: Play, tmp_path: Path) -> N
     )
 
 
+def test_an_error_of_its_own_leaves_no_worker_that_waits_for_a_run(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where nobody reads what it tells: a worker that is busy then has no end but that of its pipe."""
+    hear = Training.hear
+
+    def heard(self: Training) -> None:
+        hear(self)
+        if (tmp_path / "begun").exists():
+            raise BrokenPipeError
+
+    monkeypatch.setattr(Training, "hear", heard)
+    with pytest.raises(BrokenPipeError):
+        play(first=f"deaf {tmp_path / 'begun'}", second="finish")
+    assert order(tmp_path) == ["first"]
+
+
 def test_one_that_finds_no_place_beside_others_waits_for_them(play: Play, tmp_path: Path) -> None:
     """As on a GPU that takes no second process: from then on one is trained at a time."""
     beside = f"after {tmp_path}/runs/crowded/tried"

@@ -13,7 +13,7 @@ from helpers.playing import federation, play, tensors
 
 from bayesfed.core.errors import InputError
 from bayesfed.data import partition
-from bayesfed.engine import checkpoint
+from bayesfed.engine import checkpoint, outside
 from bayesfed.engine.evaluation import DETAILED_CLIENTS, DETAILED_EVERY, Evaluation
 from bayesfed.engine.executors import EXECUTORS
 from bayesfed.engine.federation import SERVER, Federation
@@ -201,6 +201,7 @@ def named(name: str, sets: tuple[str, ...] = ("test", "shard")) -> Callable[...,
     ("part", "gives", "words"),
     [
         ("phases", lambda self, c: None, "phases gave None; expected a list of phases"),
+        ("server_phases", lambda self, c: None, "server_phases gave None; expected a list of phases"),
         ("phases", lambda self, c: c.local(self.step), "phases gave Phase.*; expected a list of phases"),
         ("phases", lambda self, c: [Phase(self.step, epochs=1, batch_size=8)],
          "phases gave one with batch_size 8; a client's phase may have its own with counted=False and epochs"),
@@ -242,6 +243,7 @@ def test_drawing_from_a_generator_of_the_process_is_refused(
     mapping: Make, data_dir: Path, monkeypatch: pytest.MonkeyPatch, owner: str, draw: Callable[[], object]
 ) -> None:
     """No seed of a run sets it, and clients side by side would take each other's numbers."""
+    monkeypatch.setattr(outside, "users_own", lambda method: True)
     step = FedAvg.step
 
     def drawing(self: FedAvg, c: Learner, batch: Batch) -> None:

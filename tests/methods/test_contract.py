@@ -13,7 +13,7 @@ from helpers.playing import FULL_HESSIAN, convolutions, federation, play, tensor
 
 from bayesfed import methods
 from bayesfed.bayes.gaussian import softplus
-from bayesfed.engine import checkpoint
+from bayesfed.engine import checkpoint, outside
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Progress, begin
 from bayesfed.methods.method import Update
@@ -47,6 +47,12 @@ def figures(progress: Progress) -> dict[str, list[float]]:
         if r.metric.endswith("accuracy") and (r.model, r.client == "global") != ("global", False)
     }
     return found
+
+
+@pytest.fixture(autouse=True)
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold every method to what users' own are held to: it draws from no generator of the process."""
+    monkeypatch.setattr(outside, "users_own", lambda method: True)
 
 
 @pytest.mark.usefixtures("toys")

@@ -66,6 +66,7 @@ def mapping(mapping: Make) -> Make:
         ({"method": {"name": "fml"}, "models": {"global": "cnn2", "local": "cnn3"}}, "models.local: no model is named 'cnn3'"),
         ({"schedule": {"decay": 0.9}}, "schedule.decay: unknown key"),
         ({"schedule": {"round_decay": 1.1}}, "schedule.round_decay: 1.1 is out of range; it must be above 0 and at most 1"),
+        ({"schedule": {"milestones": [[0.5, 0.1], [0.5, 0.2]]}}, "schedule.milestones: expected .share of the rounds below 1"),
         ({"schedule": {"milestones": [[0.5, 0.1], [0.2, 1]]}}, "schedule.milestones: expected .share of the rounds below 1, factor above 0. each, in order"),
         ({"schedule": {"milestones": [0.5]}}, r"schedule\.milestones\[0\]: expected a list, found 0\.5"),
         ({"schedule": {"epoch_every": 2}}, "schedule.epoch_every: it says how often epoch_decay holds"),

@@ -89,7 +89,8 @@ def before(path: Path) -> Path:
 
 def of_clients(path: Path) -> Path:
     """Return the folder with the states of clients that are not in the checkpoint at `path`, nor in the one before it."""
-    own = path.with_name(path.stem.removesuffix(".before") + path.suffix)
+    suffix = path.suffix if path.suffix != ".before" else ""  # of a path without a suffix, what is before it ends so
+    own = path.with_name(path.stem.removesuffix(".before") + suffix)
     return own.with_name((own.stem if own.suffix == ".safetensors" else own.name) + CLIENTS)
 
 

@@ -26,14 +26,17 @@ class MultiplyAdds:
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        self.by_image: dict[Hashable, float] = {}  # by networks and step
+        self.by_image: dict[Hashable, float] = {}  # by networks, place among the phases, and step
         for network in {network for own in federation.networks for network in own.values()}:
             _ = network.training_operations  # a module counts them by a pass, which must not come into a recorded step
 
     def watched(self, client: int, phases: Sequence[Phase]) -> list[CountedPhase]:
         """Return the phases of a client, which count."""
         networks = tuple(self.federation.networks[client].items())
-        return [CountedPhase(**vars(one), counts=self, key=(networks, code_of(one.step))) for one in phases]
+        return [
+            CountedPhase(**vars(one), counts=self, key=(networks, place, code_of(one.step)))
+            for place, one in enumerate(phases)
+        ]
 
     def of_round(self, number: int, phases: Mapping[int, Sequence[CountedPhase]]) -> int:
         """Return the multiply-adds of all clients in round `number`, from the phases of each."""

@@ -65,7 +65,7 @@ class Evaluation:
             return None
 
         def test(c: Node) -> None:
-            for predictor in method.client_predictors(c):
+            for predictor in method_checks.client_predictors(method, method.client_predictors(c)):
                 if not predictor.sampled:
                     predicted = self.predict(c.client, predictor, shard.test_images, shard.test)
                     value = accuracy(predicted, shard.test_images.labels[shard.test])

@@ -257,7 +257,13 @@ class Federation:
         found = []
         for part in indices.split(size):
             self.check()
-            found.append(predictor.log_probabilities(images.plain(part)))
+            given: object = predictor.log_probabilities(images.plain(part))
+            if not isinstance(given, Tensor):
+                raise InputError(
+                    f"method '{self.method.name}': predictor '{predictor.name}' gave a {type(given).__name__}; expected a tensor of "
+                    "log probabilities (images, classes)"
+                )
+            found.append(given)
         return torch.cat(found)
 
     def resamplings(self, n: int) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,8 +136,7 @@ class TrainedModel:
         if not fits or not len(native):
             raise InputError(f"{self.source.array}: expected {what}, at least one, found {native.dtype} {native.shape}")
         self.run.take_plugins()  # another run may have had its own in use since
-        training = store.native(self.source, "train", self.run.data)[0] if shape else native
-        values = prepare.seen(native, self.source, training)
+        values = prepare.seen(native, self.source, self.run.training(self.source) if shape else native)
         one = on_device(
             self.source, values, np.zeros(len(values)), augment="none", device=HOST.device, dtype=torch.float32
         )
@@ -168,6 +167,10 @@ class LoadedRun:
     plugins: str | None
     trust: bool = False
     partitions: Path | None = None
+    _sources: dict[int, Source] = field(
+        default_factory=dict, init=False, compare=False
+    )  # by task, as they are asked for
+    _training: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self.folder)!r})"
@@ -313,8 +316,17 @@ class LoadedRun:
     def _source(self, task: int) -> Source:
         """Return a dataset with its mean and standard deviation, which take its images where they are not given."""
         self.take_plugins()
-        source = self.run.sources[task]
-        return source if source.mean else store.load(source.name, self.data, self.run.images).source
+        if task not in self._sources:
+            source = self.run.sources[task]
+            whole = source if source.mean else store.load(source.name, self.data, self.run.images).source
+            self._sources[task] = whole
+        return self._sources[task]
+
+    def training(self, source: Source) -> NDArray[Any]:
+        """Return the features (N, ...) of a dataset's training split, which standardise others."""
+        if source.name not in self._training:
+            self._training[source.name] = store.native(source, "train", self.data)[0]
+        return self._training[source.name]
 
     def _trained(self, node: Any, predictor: Predictor) -> list[TrainedModel]:
         """Return the network of a node's predictor; none where it is not one network, or a tensor of it was not kept."""

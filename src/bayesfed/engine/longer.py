@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,8 +99,8 @@ def history_of(history: Sequence[Row], federation: Federation, last: int) -> Ite
     The last rounds of a run measure more than others. `measures` says what is left out.
     """
     had = history[-1].round
-    for number in range(1, had + 1):
-        rows = [row for row in history if row.round == number]
+    for number, of_round in itertools.groupby(history, key=lambda row: row.round):
+        rows = list(of_round)
         if number <= had - LAST or number == last:
             yield from rows
             continue
@@ -107,18 +108,18 @@ def history_of(history: Sequence[Row], federation: Federation, last: int) -> Ite
         # In the last round alone, clients' averages over samples see the full test set, for detection without accuracy.
         on_all = {(row.client, row.model) for row in rows if row.metric == "test_accuracy"}
         rows = [row for row in rows if not row.metric.startswith("test_") or (row.client, row.model) in on_all]
-        rows = [row for row in rows if measures(row, federation, participants, last)]
+        rows = [row for row in rows if measures(row, federation, participants)]
         yield from rows if number % DETAILED_EVERY == 0 else participants_first(rows, participants)
 
 
-def measures(row: Row, federation: Federation, participants: set[int], last: int) -> bool:
+def measures(row: Row, federation: Federation, participants: set[int]) -> bool:
     """Return whether a round that is not the last measures this, as `Evaluation` has it."""
     if row.metric == PASSES or row.metric.startswith("reliability_"):
         return False
     if row.model in OF_ROUND or row.metric == LABELLED or row.round % DETAILED_EVERY == 0:
         return True
     if on_shard(row):
-        return row.round > last - LAST or int(row.client) in participants
+        return row.round > federation.run.budget.rounds - LAST or int(row.client) in participants
     if row.model.endswith(SAMPLED):
         return False
     every = federation.run.budget.clients_on_test == "round"

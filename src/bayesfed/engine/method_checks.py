@@ -54,14 +54,19 @@ def phases(method: Method, given: object) -> Sequence[Phase]:
     """Check a client's phases; raise InputError for anything else, and for mini-batches of another size than the
     run's where they are counted.
     """
-    if not (isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given)):
-        raise refused(method, "phases", given, "a list of phases")
-    for one in given:
+    for one in (found := list_of_phases(method, "phases", given)):
         if one.batch_size and (one.counted or one.batches):
             raise InputError(
                 f"method '{method.name}': phases gave one with batch_size {one.batch_size}; a client's phase may have its own "
                 "with counted=False and epochs, and takes the run's else"
             )
+    return found
+
+
+def list_of_phases(method: Method, part: str, given: object) -> Sequence[Phase]:
+    """Return phases, as `part` of the method gave them; raise InputError for anything else."""
+    if not (isinstance(given, Sequence) and all(isinstance(one, Phase) for one in given)):
+        raise refused(method, part, given, "a list of phases, [] where there are none")
     return given
 
 

@@ -12,6 +12,7 @@ import torch
 from bayesfed.core import reachable
 from bayesfed.core.errors import InputError
 from bayesfed.engine.federation import Federation
+from bayesfed.methods.method import Method
 from bayesfed.models.module import ModuleNetwork
 
 
@@ -22,6 +23,7 @@ class Watch:
         self.federation, self.method, self.networks = federation, federation.method, federation.networks
         self.roots: dict[str, object] = {"self": self.method}
         self.roots |= {f"model '{one.name}'": one.build for one in self.modules(*range(federation.clients))}
+        self.own = len(self.roots) > 1 or users_own(self.method)
         self.before: reachable.Held | None = None
         self.closely = self.midway = False
 
@@ -35,16 +37,17 @@ class Watch:
         """Raise InputError where `what`, in words, is done inside and keeps something, or draws from a generator that the
         process shares: no seed of a run sets it, and for each there is one of its node (`Learner.noise`). `closely`: midway,
         too, and at modules."""
-        generators = shared_generators()
-        self.before = self.before or reachable.held(self.roots)
+        generators = shared_generators() if self.own else {}
+        if self.own or not self.before:  # between rounds a function of the user's may change what both know of
+            self.before = reachable.held(self.roots)
         self.closely = self.midway = closely
         self.federation.look = self.look
         yield
-        for owner, state in shared_generators().items():
+        for owner, state in shared_generators().items() if self.own else ():
             if state != generators.get(owner, state):
                 raise InputError(
-                    f"method '{self.method.name}': {what} drew from {owner}'s own generator, which no seed of a run sets; draw "
-                    "by c.noise(like), or from c.generator"
+                    f"method '{self.method.name}': {what} drew from {owner}'s own generator, which no seed of a run sets, or "
+                    "another thread of this process did; draw by c.noise(like), or from c.generator"
                 )
         self.before = self.look(what)
         self.look_at_modules(*range(len(self.networks)))
@@ -71,6 +74,13 @@ class Watch:
                     f"model '{network.name}': a pass changed {path}, which no checkpoint keeps; make it a buffer, and change "
                     "it in place, in training alone"
                 )
+
+
+def users_own(method: Method) -> bool:
+    """Return whether a method is a user's own: of ours, which tests hold to it, no generator is looked at, since other
+    threads of the process may draw from it.
+    """
+    return not reachable.foreign(type(method).__module__)
 
 
 def kept(method: str, what: str, path: str) -> InputError:

@@ -75,8 +75,10 @@ class Training:
                     self.hear()
                 self.end()
             finally:
-                for worker in self.workers:
+                for worker in self.workers:  # where an error ends this, some still train, and would wait for a next run
+                    worker.pipe.close()
                     worker.process.terminate()
+                for worker in self.workers:
                     worker.process.join()
 
     def end(self) -> None:

@@ -5,6 +5,7 @@ torch is loaded in the worker alone: whoever starts one imports this module.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
@@ -51,7 +52,9 @@ def work(pipe: Connection, options: Mapping[str, Any]) -> None:
         pipe.send("")
         while run := received(pipe):
             print_to(run.log)
-            pipe.send(train(run, options, process))
+            done = train(run, options, process)
+            with contextlib.suppress(OSError):  # nobody is there: nor is a next run
+                pipe.send(done)
             free_gpu_memory()
 
 

@@ -273,7 +273,7 @@ class Trainer:
         now.times.mark()
         readings += evaluation.over_clients(readings, now.q)
         now.times.mark()
-        job = Job(server, method.server_phases(server))
+        job = Job(server, method_checks.list_of_phases(method, "server_phases", method.server_phases(server)))
         before = federation.passes.multiply_adds
         run_plainly(federation, now.trial.watched(job) if now.trial else job)
         multiply_adds = {"clients": self.multiply_adds.of_round(server.round, now.phases)}

@@ -282,15 +282,16 @@ def rounds(federation: Federation, progress: Progress, place: Place, header: che
 def tell(run: Run, place: Place, progress: Progress, last: bool, seconds: float) -> None:
     """Call the functions that are to know of every round; raise RunStopped where one fails, or stops a run that goes on."""
     if functions := callbacks.of(run.on_round, place.on_round):
-        rows = list(itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history)))[::-1]
-        at = progress.round, run.budget.rounds
-        found = callbacks.metrics(rows), callbacks.sent(rows)
-        callbacks.call(functions, callbacks.RoundDone(written(run), place.out, *at, last, *found, seconds))
+        rows = [*itertools.takewhile(lambda row: row.round == progress.round, reversed(progress.history))][::-1]
+        at, found = (progress.round, run.budget.rounds), (callbacks.metrics(rows), callbacks.sent(rows))
+        try:
+            callbacks.call(functions, callbacks.RoundDone(written(run), place.out, *at, last, *found, seconds))
+        finally:
+            plugins.use(run.plugins, place.data)  # a function may have looked at other runs
 
 
 def write_results(run: Run, place: Place, on: str, progress: Progress, header: checkpoint.Header) -> None:
     """Write the files of a finished run, the summary last."""
-    plugins.use(run.plugins, place.data)  # a function of `on_round` may have looked at other runs
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
     files.write_text(place.out / "metrics.csv", "round,client,model,metric,value\n" + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)

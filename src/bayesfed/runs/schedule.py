@@ -33,7 +33,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         pairs = all(len(pair) == 2 and 0 <= pair[0] < 1 and pair[1] > 0 for pair in self.milestones)
-        if not pairs or list(self.milestones) != sorted(set(self.milestones)):
+        shares = [pair[0] for pair in self.milestones if pair]
+        if not pairs or shares != sorted(set(shares)):
             found = [list(pair) for pair in self.milestones]
             raise InputError(
                 f"schedule.milestones: expected [share of the rounds below 1, factor above 0] each, in order, found {found}"

@@ -240,7 +240,7 @@ class Run:
             images = budget.rounds * (budget.local_epochs * shard or budget.local_batches * budget.batch_size)
             every = [*travelling, *own, *self.other_models.values()]
             total += images * sum(operations(name, task) for name in every)
-        return total
+        return round(total * budget.participation)
 
     @property
     def partition_file(self) -> str | None:
