@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ CASES = [
 IMAGES = {"cpu": 5120, "cuda": 50_000}
 PAPER_SAMPLES = 250_000  # of a round of the paper: 50 000 images, five local epochs
 TURNS = 7
-USE_SECONDS = 4  # of watching how much a GPU is used
 PRODUCTS = {
     "aten::mkldnn_convolution",
     "aten::convolution_backward",
@@ -240,17 +238,13 @@ def earlier(checkout: Path, case: tuple[str, str, int], device: str, precision: 
     return block
 
 
-def measure(
-    case: tuple[str, str, int], device: str, precision: str, eager: bool, before: Path | None = None
-) -> dict[str, Any]:
+def measure(case: tuple[str, str, int], device: str, precision: str, before: Path | None = None) -> dict[str, Any]:
     """Measure one row."""
     method, model, size = case
     data = common.random_images(IMAGES[device], 1000)
     block, sizes = engine(case, data, precision, device, DEFAULT[device])
     loops = bare_ways(case, data, precision, device, sizes)
     contenders: dict[Any, Callable[[], None]] = {"engine": block, **loops}
-    if eager:
-        contenders["eager"] = engine(case, data, precision, device, "eager")[0]
     if before:
         contenders["before"] = earlier(before, case, device, precision)
     seconds = common.alternate(contenders, TURNS)
@@ -264,8 +258,6 @@ def measure(
         "engine_samples_per_second": round(speed["engine"]), "bare_samples_per_second": round(speed["bare"]),
         "engine_over_bare": f"{common.median_ratio(seconds['bare'], seconds['engine']):.2f}",
     }  # fmt: skip
-    if eager:
-        row["engine_over_eager"] = f"{common.median_ratio(seconds['eager'], seconds['engine']):.2f}"
     if before:
         name = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=before, capture_output=True, text=True
@@ -275,11 +267,7 @@ def measure(
             "engine_over_before": f"{common.median_ratio(seconds['before'], seconds['engine']):.2f}",
         }  # fmt: skip
     row["paper_round_seconds"] = f"{PAPER_SAMPLES / speed['engine']:.2f}"
-    if device == "cuda":
-        row |= {
-            f"{name}_gpu_use_percent": gpu_use(contenders[way]) for name, way in (("engine", "engine"), ("bare", best))
-        }
-    else:
+    if device == "cpu":
         row["engine_products_percent"] = products_percent(case, data, precision)
     row["engine_peak_memory_mib"] = peak_memory(case, device, precision)
     return row | common.machine(device)
@@ -308,21 +296,6 @@ def with_threads(block: Callable[[], None], threads: int) -> Callable[[], None]:
         torch.set_num_threads(before)
 
     return run
-
-
-def gpu_use(block: Callable[[], None]) -> str:
-    """Percent of the time with a kernel running while the block repeats for some seconds, as nvidia-smi has it."""
-    command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
-    try:
-        watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    except OSError:
-        return ""
-    until = time.monotonic() + USE_SECONDS
-    while time.monotonic() < until:
-        block()
-    watcher.terminate()
-    values = [float(line) for line in watcher.communicate()[0].split() if line.isdigit()]
-    return f"{statistics.median(values[len(values) // 3 :]):.0f}" if values else ""
 
 
 def products_percent(case: tuple[str, str, int], data: Dataset, precision: str) -> str:
@@ -365,7 +338,6 @@ def print_peak_memory(case: tuple[str, str, int], device: str, precision: str) -
 def main() -> None:
     """Time every case and write the table."""
     parser = common.parser(__doc__)
-    parser.add_argument("--eager", action="store_true", help="the eager executor too")
     parser.add_argument(
         "--before", type=Path, metavar="CHECKOUT", help="another version of the project, timed in turns"
     )
@@ -377,7 +349,7 @@ def main() -> None:
         return
     rows = []
     for case in CASES:
-        rows.append(measure(case, device, precision, args.eager, args.before))
+        rows.append(measure(case, device, precision, args.before))
         common.show(rows[-1])
     common.write(common.HERE / f"training-{device}.csv", rows)
 

@@ -212,7 +212,7 @@ def test_a_figure_without_a_curve_is_not_drawn(lab, stored, tmp_path):
     assert listed == [("figure3", "0", "0"), ("figure4", "1", "1")]
 
 
-@pytest.mark.parametrize("name", ["fola-reduced", "fedppd-reduced", "pfedbayes-reduced", "hbfl-readings"])
+@pytest.mark.parametrize("name", ["pfedbayes-reduced", "hbfl-readings"])
 def test_figures_of_experiments_that_a_config_leaves_out_are_empty(name, tmp_path, monkeypatch):
     monkeypatch.chdir(PROJECT)
     plan.write(Path(f"config/{name}.yaml"), tmp_path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers.clone import RESULTS, Clone, copy
 
-from bayesfed.core import files
+from bayesfed.core import files, plugins
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     with files.locked(shared / "finished.lock", "another process runs the test config"):
         clone = Clone(shared / "finished")
         if not made.exists():
-            clone.run("snakemake", "--cores", "2", "--configfile", "config/test.yaml")
+            clone.make_plan("config/test.yaml")
+            clone.snakemake()
             made.touch()
     return clone
 
@@ -43,3 +45,10 @@ def moved(finished: Clone, tmp_path: Path) -> Clone:
     """The whole folder, records and times too, as another place has it after a move."""
     shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True, symlinks=True)
     return Clone(tmp_path)
+
+
+@pytest.fixture
+def with_plugins() -> Iterator[None]:
+    """Calls in this process may take plugins; behind the test none are in use."""
+    yield
+    plugins.use(None)

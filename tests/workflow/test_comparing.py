@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,7 @@ import yaml
 from helpers.clone import PROJECT, Clone, copy
 
 from bayesfed import cli
-from bayesfed.core import plugins
 from bayesfed.report import compare
-
-
-@pytest.fixture
-def with_plugins() -> Iterator[None]:
-    """Calls in this process may take plugins; behind the test none are in use."""
-    yield
-    plugins.use(None)
 
 
 @pytest.mark.usefixtures("with_plugins")
@@ -41,7 +32,10 @@ def test_a_method_of_ones_own_beside_stored_records(
     path.write_text(yaml.safe_dump(paper, sort_keys=False))
     clone.edit("config/comparison.yaml", "seeds: [100]", "# no searches")
     clone.make_plan("config/comparison.yaml")
-    clone.snakemake("runs", config="config/comparison.yaml")
+    monkeypatch.chdir(tmp_path)
+    (run,) = json.loads(Path("results/comparison/plan/plan.json").read_text())["runs"]
+    assert cli.main(["fetch", "digits"]) == 0
+    assert cli.main(["train", run["runfile"], "--runs", "results/comparison/runs"]) == 0
     stored = clone.summaries("comparison")
     assert len(stored) == 1
 
@@ -58,7 +52,7 @@ def test_a_method_of_ones_own_beside_stored_records(
     assert "own_feddyn − FedAvg" in output
 
     # Neither call starts a process, so that both can be made in this one.
-    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
     monkeypatch.setattr(compare, "train", lambda *_: pytest.fail("a run is trained"))
     assert cli.main(command) == 0
     told = capsys.readouterr()

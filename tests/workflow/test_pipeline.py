@@ -93,10 +93,6 @@ def test_report_has_the_numbers_of_the_tables(finished: Clone) -> None:
     assert all((crate.parent / name).is_file() for name in files)
 
 
-def test_again_does_nothing(finished: Clone) -> None:
-    assert NOTHING in finished.snakemake("-n")
-
-
 def test_a_moved_folder_does_nothing(moved: Clone) -> None:
     assert NOTHING in moved.snakemake("-n")
 
