@@ -231,9 +231,9 @@ def comparison() -> str:
         "FedPPD+Distill 2 000 unlabelled ones; their clients train without them. "
         "[Your method beside them](../guides/compare.md#your-method-beside-all-others) is one command. `make report CONFIG=comparison` writes "
         "the page with sortable tables, differences between any two methods, charts, and the runs behind each row.\n\n"
-        f"{said}\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
+        f"{leaders_table()}\n![Accuracy against megabytes, ECE against predictive accuracy, OOD detection against ECE]"
         f"(../../results/comparison/tables/comparison/comparison.png)\n\n{tables}\n"
-        "## Columns\n\n"
+        f"## In words\n\n{said}\n## Columns\n\n"
         + table(["column", "meaning"], [[one.head, one.words] for one in COLUMNS])
         + "\n## Chosen configurations\n\nBy validation NLL on seed 100, of six or more each ([rules](../guides/compare.md#the-same-care-for-each-method)).\n\n"
         + choices()
@@ -241,16 +241,22 @@ def comparison() -> str:
     )
 
 
+COMPARED = RUNS / "comparison" / "tables" / "comparison"
 LEADERS = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection (AUROC)", "worst": "worst tenth of the clients"}
 
 
 def leaders() -> str:
+    """Return the leaders, and below them the statements on who is better than FedAvg."""
+    said = (COMPARED / "comparison.md").read_text(encoding="utf-8").splitlines(keepends=True)
+    better = "".join(line for line in said if ": Better than " in line)
+    return f"{leaders_table()}{better}\n"
+
+
+def leaders_table() -> str:
     """Tabulate the method with the best mean of each quality beside FedAvg, on each ground and side where there are
-    several; below it the statements on who is better than FedAvg.
+    several.
     """
-    folder = RUNS / "comparison" / "tables" / "comparison"
-    rows = csv_file.read(folder / "comparison.csv")
-    said = (folder / "comparison.md").read_text(encoding="utf-8").splitlines(keepends=True)
+    rows = csv_file.read(COMPARED / "comparison.csv")
     columns = {column.name: column for column in COLUMNS}
 
     def best(rows: list[dict[str, str]], name: str) -> str:
@@ -272,8 +278,7 @@ def leaders() -> str:
         own = [row for row in rows if (row["ground"], row["models"]) == (ground, side)]
         if len(own) > 1:
             found.append([ground, side, *(best(own, name) for name in LEADERS)])
-    better = "".join(line for line in said if ": Better than " in line)
-    return f"{table(['ground', 'models', *LEADERS.values()], found)}{better}\n"
+    return table(["ground", "models", *LEADERS.values()], found)
 
 
 OF_PAPERS: dict[str, dict[str, Callable[[], str]]] = {"fola": {"first-round": first_round.above_fedavg}}

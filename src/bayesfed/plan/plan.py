@@ -59,7 +59,7 @@ def load(config: Tree) -> dict[str, Any]:
     config = json.loads(json.dumps(config))  # plain types, whatever the workflow engine wraps them in
     into = folder(config["name"])
     plan, stored = current(config, into), into / "config.yaml"
-    asked = {key: value for key, value in config.items() if key != "runs"}  # which each call says anew
+    asked = {key: value for key, value in config.items() if key != "runs"}  # which each call gives
     files.write_changed(stored, files.yaml_text(asked))  # beside a current plan, too: a refused config left its own
     if plan:
         return plan

@@ -173,7 +173,7 @@ def write(comparisons: Sequence[Comparison], out: Path) -> list[Path]:
     under = f"{MARKS} Differences are to {comparisons[0].grounds[0].baseline}."
     text = "\n".join(
         [
-            *(f"## {name}\n\n{markdown.table(head, rows)}" for name, head, rows in found),
+            *(f"## {one[0].replace(': ', chr(10) * 2, 1)}.\n\n{markdown.table(*one[1:])}" for one in found),
             f"{MARKS}\n",
             *(f"- {line}" for line in statements.lines(comparisons)),
         ]
