@@ -325,6 +325,8 @@ def test_crate_names_what_stands(some_runs, tmp_path):
 def test_a_folder_is_no_page(some_runs, tmp_path):
     with pytest.raises(InputError, match="this is a folder; expected the page to write"):
         build.write(some_runs.plan, tmp_path)
+    with pytest.raises(InputError, match=r"page: expected a name that ends in \.html"):
+        build.write(some_runs.plan, tmp_path / "page")
 
 
 def test_a_changed_record_is_refused(some_runs, tmp_path):

@@ -85,10 +85,12 @@ def write(plan: Path, out: Path) -> list[Path]:
     Where the plan has grounds and papers, the page of its grounds lies beside that of its papers, as `<name>-methods.html`.
     Reads the plan's results folder: runs, tables of partitions if they exist, and of benchmarks if the config asks for
     them. The workflow's own report is linked if it is beside `out`, as `<name>-workflow.html`. Raises
-    InputError for a missing plan, a damaged run folder, and an `out` that is a folder.
+    InputError for a missing plan, a damaged run folder, and an `out` that is a folder or no .html.
     """
     if out.is_dir():
         raise InputError(f"--out {out}: this is a folder; expected the page to write, like {out / 'report.html'}")
+    if out.suffix != ".html":
+        raise InputError(f"--out {out}: expected a name that ends in .html, as browsers want it")
     found = derived.load(plan)
     content, results = json.loads(plan.read_text(encoding="utf-8")), home(plan)
     studies, metadata = [one.study for one in found], ro_crate.path(out)
