@@ -192,9 +192,8 @@ def test_tables_in_csv_files(make: Make) -> None:
     assert json.loads(Path("data/mine/dataset.json").read_text())["clients"] == ["clinic 0", "clinic 1", "clinic 2"]
     native = drawn(90, 2, seed=0)
     rows = {tuple(x): (y, n % 3) for n, (x, y) in enumerate(zip(native["features"], native["labels"], strict=True))}
-    _, _, clients = store.native(data.source, "train", Path("data"))
-    assert clients is not None
-    for x, y, client in zip(data.train_images, data.train_labels, clients, strict=True):
+    assert data.train_clients is not None
+    for x, y, client in zip(data.train_images, data.train_labels, data.train_clients, strict=True):
         assert rows[tuple(x)] == (y, client)
     result = bayesfed.train(mapping(partition={"scheme": "given", "clients": 3}), "out")
     assert result.summary["test_images"] == [20, 20, 20]

@@ -29,7 +29,7 @@ def test_a_command_reads_each_file_of_a_run_once(lab, stored, tmp_path, monkeypa
 
     monkeypatch.setattr(io, "open", counting)
     monkeypatch.setattr("builtins.open", counting)
-    assert cli.main([*command, str(plan), "--out", str(tmp_path / "out" / "made")]) == 0
+    assert cli.main([*command, str(plan), "--out", str(tmp_path / "out" / "made.html")]) == 0
     assert {opened[folder / name] for folder in folders for name in FILES} == {1}
     assert max(count for path, count in opened.items() if lab.root / "runs" in path.parents) == 1
 

@@ -44,6 +44,8 @@ class Dataset:
     train_labels: NDArray[np.int64]
     test_images: NDArray[Any]
     test_labels: NDArray[np.int64]
+    train_clients: NDArray[np.int32] | None = None
+    test_clients: NDArray[np.int32] | None = None
     train_numbers: NDArray[np.int64] | None = None
     placed: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what the engine has made of it
 
@@ -54,10 +56,12 @@ def load(name: str, data_dir: Path, seen: prepare.Seen = prepare.AS_IT_IS) -> Da
     """
     wanted = seen.of(source(name))
     fetch_or_check(wanted, data_dir)
-    (training, train_labels, _), (test, test_labels, _) = (native(wanted, split, data_dir) for split in SPLITS)
+    (training, train_labels, train_clients), (test, test_labels, test_clients) = (
+        native(wanted, split, data_dir) for split in SPLITS
+    )
     seen_train, seen_test = (prepare.seen(values, wanted, training) for values in (training, test))
     own = normalised(wanted, seen_train, data_dir)
-    return Dataset(own, seen_train, train_labels, seen_test, test_labels)
+    return Dataset(own, seen_train, train_labels, seen_test, test_labels, train_clients, test_clients)
 
 
 def native(

@@ -295,7 +295,7 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
     lines = (f"{r.round},{r.client},{r.model},{r.metric},{r.value:.6g}\n" for r in progress.history)
     files.write_text(place.out / "metrics.csv", "round,client,model,metric,value\n" + "".join(lines))
     files.write_yaml(place.out / "run.yaml", run.to_dict(), flow=None)
-    method = run.build_method()
+    method, budget = run.build_method(), run.budget
     by = header.sessions[-1]["by"] if header.sessions else machine(on, header.executor)
     provenance = {
         "key": run.key,
@@ -319,7 +319,6 @@ def write_results(run: Run, place: Place, on: str, progress: Progress, header: c
     if own := run.own_plugins:
         provenance["plugins"] = own
     files.write_json(place.out / "provenance.json", provenance)
-    budget = run.budget
     summary = {
         "key": run.key,
         "method": run.method,
