@@ -79,6 +79,9 @@ def test_where_half_of_the_methods_are_near_none_leads(tmp_path: Path) -> None:
     assert statements.leads(seldom)[0].startswith("Most accurate: FedAvg on one (73.45 ± 1.38, 2 others not")
     one_seed = of(tmp_path / "j", one={"FedAvg": [0.8], "Mine": [0.9]})
     assert not one_seed.compared["accuracy"][0].is_near("FedAvg")
+    both = of(tmp_path / "k", one={"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]}, two={"FedAvg": [0.9], "Mine": [0.8]})
+    assert "two" not in statements.leads(both)[0]
+    assert statements.of(both)[-1] == f"On two there is one seed. {statements.ONE_SEED}"
 
 
 def test_who_is_better_than_the_baseline(tmp_path: Path) -> None:

@@ -52,7 +52,13 @@ def further(comparison: Comparison) -> list[str]:
     """Return all statements but who leads."""
     if one_seed(comparison):
         return [ONE_SEED]
-    return [*gains(comparison), *parts(comparison), *failing(comparison)]
+    alone = [
+        one.ground.name
+        for one in comparison.compared["accuracy"]
+        if len(one.values) > 1 and all(len(values) == 1 for values in one.values.values())
+    ]
+    told = [f"On {listed(alone)} there is one seed. {ONE_SEED}"] if alone else []
+    return [*gains(comparison), *parts(comparison), *failing(comparison), *told]
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,12 @@ def in_words(lead: Lead, baseline: str) -> str:
 
 
 def led(comparison: Comparison, column: str) -> list[Lead]:
-    """Return who leads in a column, ground by ground; without a ground where no two methods have values."""
-    return [lead(comparison, one) for one in comparison.compared[column] if len(one.means) > 1]
+    """Return who leads in a column, ground by ground; without a ground where no two methods have values, or all one seed."""
+    return [
+        lead(comparison, one)
+        for one in comparison.compared[column]
+        if len(one.means) > 1 and any(len(values) > 1 for values in one.values.values())
+    ]
 
 
 def lead(comparison: Comparison, one: Compared) -> Lead:
