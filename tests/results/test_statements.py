@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from helpers.comparing import grounds
 
 from bayesfed.results import statements
+from bayesfed.results.grounds import Ground
 from bayesfed.results.paired import Comparison
 
 
@@ -30,7 +32,7 @@ def test_who_leads_and_at_what_cost(tmp_path: Path) -> None:
     assert statements.of(of(tmp_path / "f", harsh={"FedAvg": [0.8], "Mine": [0.9]})) == [statements.ONE_SEED]
 
 
-def test_the_price_is_what_differs_on_the_ground(tmp_path: Path) -> None:
+def test_the_price_is_what_differs_on_the_ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     level = {"FedAvg": [0.8, 0.81], "Mine": [0.9, 0.91]}
     two = of(tmp_path, harsh=level, mild=level)
     price = lambda ground="harsh": statements.price(two, "Mine", ground)  # noqa: E731
@@ -44,6 +46,11 @@ def test_the_price_is_what_differs_on_the_ground(tmp_path: Path) -> None:
     two.compared["server_images"][1].means["Mine"] = 2000
     assert price("mild") == ", with 2000 images of the server's own"
     assert statements.price(two, "FedAvg", "harsh") == ""
+    monkeypatch.setattr(Ground, "rough", lambda self, method: True)  # other work ran beside it
+    busy = of(tmp_path / "busy", harsh=level)
+    assert statements.price(busy, "Mine", "harsh") == ", and sends and computes what FedAvg does"
+    busy.compared["time"][0].means["Mine"] *= 3.6
+    assert statements.price(busy, "Mine", "harsh") == ", with about 4 times the time of FedAvg"
 
 
 def test_a_model_at_the_ece_of_chance_leads_only_those_that_are_not(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ IN = {"accuracy": "accuracy", "ece": "ECE", "ood": "OOD detection", "worst": "th
 PRICES = {"megabytes": "bytes", "computation": "multiply-adds", "passes": "passes per prediction", "time": "time"}
 """The words on a leader's cost."""
 UNSURE = 0.25  # of a ratio of times: other work on the machine changes them by a fifth
+GUESS = 2  # from so many times on even a time with other work beside its run says that it is more
 ONE_SEED = "With one seed a difference cannot be told from chance."
 BINS = 15  # of confidence, in ECE and in reliability diagrams
 FEW, MANY = 3, 8  # names at most, where more are counted; those of who is better are more
@@ -178,14 +179,18 @@ def price(comparison: Comparison, method: str, ground: str) -> str:
         return ""
     told = []
     rough = any(one.rough(method) for one in comparison.grounds if one.name == ground)
-    for name in [name for name in PRICES if name in known and known[name][baseline] and not (rough and name == "time")]:
+    for name in [name for name in PRICES if name in known and known[name][baseline]]:
         ratio = known[name][method] / known[name][baseline]
+        if name == "time" and rough:
+            told += [f"about {ratio:.0f} times the time"] if ratio >= GUESS else []
+            continue
         same = abs(ratio - 1) < UNSURE if name == "time" else f"{ratio:.1f}" == "1.0"
         told += [] if same else [f"{ratio:.1f} times the {PRICES[name]}"]
     dear = [f"{listed(told)} of {baseline}"] if told else []
     if held := known[SERVER_IMAGES.name][method] - known[SERVER_IMAGES.name][baseline]:
         dear.append(f"{held:.0f} images of the server's own")
-    return f", with {listed(dear)}" if dear else f", and costs what {baseline} does"
+    same_as = f", and {'sends and computes' if rough else 'costs'} what {baseline} does"
+    return f", with {listed(dear)}" if dear else same_as
 
 
 def gains(comparison: Comparison) -> list[str]:
