@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from bayesfed.engine.executors import fused
 
 aten = torch.ops.aten
 ALLOCATE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
@@ -24,7 +26,15 @@ LAYOUT = {"dtype", "layout", "device", "pin_memory"}
 # What depends on the values of tensors, or on more than the arguments.
 LOOSE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 SMALL = 64 * 2**10  # bytes of a result that may be copied where it belongs
-Call = tuple[Callable[..., object], Any, dict[str, Any]]  # a function and its arguments
+
+
+class Call(NamedTuple):
+    """A function with its arguments, and the operator that it stands for where that works entry by entry."""
+
+    function: Callable[..., object]
+    args: Any
+    kwargs: dict[str, Any]
+    by_entry: fused.Operator | None = None
 
 
 class OpRecorder(TorchDispatchMode):
@@ -73,28 +83,30 @@ class OpRecorder(TorchDispatchMode):
         given = {place(tensor) for tensor in tensors_of(args, kwargs)}
         fresh = [each for each in results if place(each) not in given]
         if func._schema.is_mutable:
-            return None if fresh else [(bound(func), args, kwargs)]
+            return None if fresh else [Call(bound(func), args, kwargs, fused.by_entry(func, args, kwargs, result))]
         for each in fresh:
             if each.nbytes:
                 self.fresh[place(each)] = each.untyped_storage()
                 self.size += each.untyped_storage().nbytes()
         if not fresh or func.overloadpacket in ALLOCATE:
             return []
+        by_entry = fused.by_entry(func, args, kwargs, result)
         if func.overloadpacket in COPY:
-            return [(Tensor.copy_, (results[0], args[0]), {})]
+            return [Call(Tensor.copy_, (results[0], args[0]), {}, by_entry)]
         if len(fresh) != len(results):
             return None
         if found := into(func):
             out, names, drop = found
             kwargs = {name: value for name, value in kwargs.items() if name not in drop}
-            return [(bound(out), args, kwargs | dict(zip(names, results, strict=True)))]
-        if sum(each.nbytes for each in fresh) > SMALL:
+            return [Call(bound(out), args, kwargs | dict(zip(names, results, strict=True)), by_entry)]
+        if not by_entry and sum(each.nbytes for each in fresh) > SMALL:
             return None
-        return [(compute_and_copy, (results, func, *args), kwargs)]
+        return [Call(compute_and_copy, (results, func, *args), kwargs, by_entry)]
 
     def settle(self) -> None:
         """Give results that are not needed at the same time the same memory, as they mostly had it in the step."""
-        last = {place(tensor): at for at, (_, *given) in enumerate(self.calls) for tensor in tensors_of(given)}
+        self.calls = self.in_loops()
+        last = self.last_uses()
         homes: dict[int, torch.UntypedStorage] = {}
         idle: dict[int, list[torch.UntypedStorage]] = {}
         self.size = 0
@@ -104,7 +116,7 @@ class OpRecorder(TorchDispatchMode):
                 return each
             return each.new_empty(0).set_(homes[place(each)], each.storage_offset(), each.shape, each.stride())
 
-        for at, (function, args, kwargs) in enumerate(self.calls):
+        for at, (function, args, kwargs, _) in enumerate(self.calls):
             used = {place(tensor) for tensor in tensors_of(args, kwargs)} & self.fresh.keys()
             for where in used - homes.keys():
                 own = self.fresh[where]
@@ -117,6 +129,44 @@ class OpRecorder(TorchDispatchMode):
             for where in used:
                 if last[where] == at:
                     idle.setdefault(homes[where].nbytes(), []).append(homes[where])
+
+    def last_uses(self) -> dict[int, int]:
+        """Return the number of the last call that uses memory, by its place."""
+        return {
+            place(tensor): at for at, call in enumerate(self.calls) for tensor in tensors_of(call.args, call.kwargs)
+        }
+
+    def in_loops(self) -> list[Call]:
+        """Return the calls with one loop for many operators that work entry by entry.
+
+        Calls between them that use none of their memory go before them.
+        """
+        last, done = self.last_uses(), list[Call]()
+        chain, calls = fused.Chain(), list[Call]()
+
+        def end(at: int) -> None:
+            lasting = [
+                target for *_, target in chain.operators if place(target) not in self.fresh or last[place(target)] >= at
+            ]
+            found = fused.loop_of(chain, set(map(fused.place_of, lasting)))
+            done.extend([Call(*found, {})] if found else calls)
+
+        for at, call in enumerate(self.calls):
+            if call.by_entry and chain.takes(call.by_entry):
+                calls.append(call)
+                continue
+            used = {place(tensor) for other in calls for tensor in tensors_of(other.args, other.kwargs)}
+            if not call.by_entry and used.isdisjoint(map(place, tensors_of(call.args, call.kwargs))):
+                done.append(call)
+                continue
+            end(at)
+            chain, calls = fused.Chain(), []
+            if call.by_entry and chain.takes(call.by_entry):
+                calls.append(call)
+            else:
+                done.append(call)
+        end(len(self.calls))
+        return done
 
     @torch.no_grad()
     def replay(self) -> None:
