@@ -32,7 +32,9 @@ def test_precision_follows_the_processor(
 ) -> None:
     cpuinfo = CPUINFO.format(vendor=vendor, model=model, flags=flags)
     monkeypatch.setattr(Path, "read_text", lambda path: cpuinfo)
-    assert device.choose_precision("auto", "cpu") == precision
+    assert device.choose_precision("auto", "cpu", ["mlp", "cnn2"]) == precision
+    dense = "fp32" if vendor == "GenuineIntel" else precision
+    assert device.choose_precision("auto", "cpu", ["mlp", "softmax"]) == dense
 
 
 def test_precision_of_other_processors_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed import models
 from bayesfed.core.errors import InputError, nearest
 
 PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
@@ -58,21 +59,23 @@ def choose_device(wanted: str) -> str:
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def gains_by_bf16() -> bool:
-    """Return whether a processor computes networks faster in bfloat16 than in fp32, by /proc/cpuinfo.
+def gains_by_bf16(dense: bool) -> bool:
+    """Return whether a processor computes networks faster in bfloat16 than in fp32, by /proc/cpuinfo. `dense`: whether all
+    their layers are fully connected.
 
-    It does with AMX, and on AMD with AVX512-BF16. Intel's AVX512-BF16 without AMX is slower than its fp32.
+    It does on AMD with AVX512-BF16, and with AMX where there are convolutions: of small products AMX has little, and bf16
+    costs casts. Intel's AVX512-BF16 without AMX is slower than its fp32.
     """
     try:
         words = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         return False
-    return "amx_bf16" in words or {"AuthenticAMD", "avx512_bf16"} <= words
+    return ("amx_bf16" in words and not dense) or {"AuthenticAMD", "avx512_bf16"} <= words
 
 
-def choose_precision(wanted: str, device: str) -> str:
-    """Choose the precision for `auto`, by what the device is: bf16 on a CPU that gains by it and a GPU that computes
-    in it (NVIDIA's from Ampere on), else fp32.
+def choose_precision(wanted: str, device: str, networks: Iterable[str] = ()) -> str:
+    """Choose the precision for `auto`, by what the device and the networks are: bf16 on a CPU that gains by it, and on a
+    GPU that computes in it (NVIDIA's from Ampere on), else fp32.
 
     Raises InputError for what is no precision, and for tf32 on a CPU.
     """
@@ -81,7 +84,11 @@ def choose_precision(wanted: str, device: str) -> str:
         raise InputError("--precision tf32: only GPUs compute in TF32; use auto, fp32 or bf16 on a CPU")
     if wanted != "auto":
         return wanted
-    gains = gains_by_bf16() if device == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cuda":
+        gains = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        names = list(networks)
+        gains = gains_by_bf16(dense=bool(names) and all(map(models.fully_connected, names)))
     return "bf16" if gains else "fp32"
 
 

@@ -159,9 +159,8 @@ def train_locked(run: Run, place: Place, process: Process) -> None:
     executor = DEFAULT[on] if place.executor == "auto" else place.executor
     if on == "cuda" and executor == DEFAULT["cpu"]:
         raise InputError(f"--executor {executor}: this is for the cores of a CPU; use auto, or --device cpu")
-    header = checkpoint.Header(
-        run.key, device.choose_precision(place.precision, on), executor, run=written(run), rounds_asked=False
-    )
+    precision = device.choose_precision(place.precision, on, run.networks)
+    header = checkpoint.Header(run.key, precision, executor, run=written(run), rounds_asked=False)
     progress, header = stored(run, place, on, header)
     shorter = longer.find(run, place.out, place.checkpoint, header, on) if progress is None else None
     federation = None

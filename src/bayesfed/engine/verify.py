@@ -132,7 +132,7 @@ def verify(folder: Path, rounds: int, data: Path, asked: str, process: Process, 
     process.lease(place)
     on = device.choose_device(asked)
     as_then = on == then["device"]
-    precision = device.choose_precision(then["precision"] if as_then else "auto", on)
+    precision = device.choose_precision(then["precision"] if as_then else "auto", on, run.networks)
     if "sessions" in then and then["device"] != ended_on and "executor" not in then["sessions"][0]["by"]:
         then["executor"] = DEFAULT[then["device"]]  # sessions of an earlier version have the last one's alone
     executor = then["executor"] if as_then else DEFAULT[on]

@@ -125,8 +125,7 @@ def about(builder: Builder) -> str:
         return line[:1].upper() + line[1:]
     if builder not in NETWORKS.values():
         return ""
-    chain = cast(Chain | tuple[Conv | Linear, ...], builder(10, 3, 32))
-    layers = chain.layers if isinstance(chain, Chain) else chain
+    layers = layers_of(builder)
     convolutions = [one for one in layers if isinstance(one, Conv)]
     told = []
     if convolutions:
@@ -135,6 +134,20 @@ def about(builder: Builder) -> str:
     if hidden := [one.out for one in layers[:-1] if isinstance(one, Linear)]:
         told += [f"{listed(hidden)} hidden units"]
     return f"{', '.join(told)}." if told else "One linear layer."
+
+
+def layers_of(builder: Builder) -> tuple[Conv | Linear, ...]:
+    """Return the layers of a chain of ours."""
+    made = builder(10, 3, 32)
+    return made.layers if isinstance(made, Chain) else cast(tuple[Conv | Linear, ...], made)
+
+
+def fully_connected(name: str) -> bool:
+    """Return whether a network of ours has fully connected layers alone; false for any other."""
+    builder = NETWORKS.get(name)
+    if builder is None or inspect.getdoc(builder):  # those with words of their own are modules
+        return False
+    return all(isinstance(layer, Linear) for layer in layers_of(builder))
 
 
 def listed(values: Iterable[object]) -> str:

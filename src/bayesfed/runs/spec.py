@@ -126,6 +126,11 @@ class Run:
         return dict(self.others)
 
     @property
+    def networks(self) -> list[str]:
+        """The names of all networks, each once."""
+        return list(dict.fromkeys([self.global_model, *self.local_models, *self.other_models.values()]))
+
+    @property
     def multi_task(self) -> bool:
         """True if every client has a dataset of its own."""
         return isinstance(self.partition, Whole)
