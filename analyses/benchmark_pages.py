@@ -138,6 +138,17 @@ def tables_of_speed() -> str:
             ["step", "before", "now", "ratio"],
             [[r["step"], f"{r['before_cpu_seconds']} s", f"{r['cpu_seconds']} s", f"**{r['times']}**"] for r in first],
         )
+    if loops := read("loops"):
+        out += "Local training of 784-200-10 in batches of 50 with one loop for many operators of a step, and operator by operator, one "
+        out += "thread (`benchmarks/loops-cpu.csv`):\n\n"
+        out += tables(
+            ["method", "one by one, images/s", "loops, images/s", "ratio"],
+            loops,
+            lambda r: [
+                f"{r['method']} ({r['precision']})", r["one_by_one_images_per_second"], r["loops_images_per_second"],
+                f"**{r['times_as_fast']}**",
+            ],
+        )  # fmt: skip
     if startup:
         out += "Short runs, each in a process of its own or several in one: first rounds of FOLA's MLP on MNIST with evaluation, one "
         out += "thread (`benchmarks/startup-cpu.csv`):\n\n"

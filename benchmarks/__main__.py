@@ -12,7 +12,7 @@ import sys
 
 argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
-for name in ("training", "cores", "augment", "ways", "overheads", "counting", "scaling", "kernels"):
+for name in ("training", "cores", "augment", "ways", "overheads", "counting", "scaling", "kernels", "loops"):
     print(f"== benchmarks.{name}", flush=True)
     subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
 
