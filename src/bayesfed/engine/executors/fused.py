@@ -224,17 +224,18 @@ class Loop:
 
 @functools.cache
 def compiled(source: str) -> Loop | None:
-    """Compile a loop; None where no compiler does it."""
+    """Compile a loop; None where no compiler does it, or nothing can be run from the folder of temporary files."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if not compiler:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        code, library = Path(folder, "loop.c"), Path(folder, "loop.so")
-        code.write_text(source)
-        command = [compiler, *FLAGS, str(code), "-o", str(library), "-lm"]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            return None
-        return Loop(ctypes.CDLL(str(library)).loop)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            code, library = Path(folder, "loop.c"), Path(folder, "loop.so")
+            code.write_text(source)
+            subprocess.run([compiler, *FLAGS, str(code), "-o", str(library), "-lm"], capture_output=True, check=True)
+            return Loop(ctypes.CDLL(str(library)).loop)
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def loop_of(chain: Chain, wanted: set[Place]) -> tuple[Callable[..., object], list[Tensor]] | None:
