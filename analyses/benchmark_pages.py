@@ -139,7 +139,7 @@ def tables_of_speed() -> str:
             [[r["step"], f"{r['before_cpu_seconds']} s", f"{r['cpu_seconds']} s", f"**{r['times']}**"] for r in first],
         )
     if loops := read("loops"):
-        out += "Local training of 784-200-10 in batches of 50 with one loop for many operators of a step, and operator by operator, one "
+        out += "Local training of 784-200-10 in batches of 50 with loops in C for many operators of a step, and operator by operator, one "
         out += "thread (`benchmarks/loops-cpu.csv`):\n\n"
         out += tables(
             ["method", "one by one, images/s", "loops, images/s", "ratio"],

@@ -1,4 +1,4 @@
-"""What one loop for many operators of a step brings (`engine/executors/fused.py`): local training with loops and without.
+"""What loops bring that a C compiler makes (`fused.py`, `normal.py` of the executors): local training with them and without.
 
     python -m benchmarks.loops [--precision ...]
 
@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from bayesfed.engine import device as devices
-from bayesfed.engine.executors import EXECUTORS, fused
+from bayesfed.engine.executors import EXECUTORS, fused, native
 from benchmarks import common
 
 METHODS = ("fedavg", "fedprox", "fola", "gaussian", "fedivon", "bayesadmm", "fedgvi", "pfedbayes", "hbfl")
@@ -48,7 +48,7 @@ def main() -> None:
     """Measure every method and write the table."""
     args = common.parser(__doc__).parse_args()
     torch.set_num_threads(1)
-    if fused.compiled(f"{fused.HEAD}void loop(void **p, long n) {{}}\n") is None:
+    if native.compiled("void loop(void **p, long n) {}\n") is None:
         raise SystemExit("benchmarks.loops: there is no C compiler; install one, or name it in CC")
     precision = devices.choose_precision(args.precision, "cpu", [MODEL])
     data, rows = common.random_images(IMAGES, 100, "mnist", 28), []

@@ -10,7 +10,7 @@ import torch
 from helpers.playing import federation, play, tensors
 from torch import Tensor
 
-from bayesfed.engine.executors import fused
+from bayesfed.engine.executors import fused, native
 from bayesfed.engine.executors.op_recorder import OpRecorder
 from bayesfed.engine.executors.threads import ThreadExecutor
 from bayesfed.engine.rounds import Trainer, begin
@@ -113,9 +113,9 @@ def test_what_touches_other_entries_or_short_vectors_is_no_loop() -> None:
 
 @pytest.fixture
 def nothing_compiled() -> Iterator[None]:
-    fused.compiled.cache_clear()
+    native.compiled.cache_clear()
     yield
-    fused.compiled.cache_clear()
+    native.compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("nothing_compiled")

@@ -12,21 +12,17 @@ import ctypes
 import functools
 import itertools
 import math
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.engine.executors import native
+
 SHORTEST = 2**15  # entries of a vector; shorter ones stay in a cache, and compiling takes longer than it saves
 TRIED = 1003  # entries on which a loop is tried: whole registers, and some that are left
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
 TYPES = {torch.float32: "float", torch.bfloat16: "unsigned short"}
 HEAD = """#include <math.h>
 #include <stdint.h>
@@ -211,31 +207,15 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 class Loop:
-    """A loop that was compiled, over the entries of the tensors that it was written for."""
+    """A compiled loop over the entries of the tensors that it was written for."""
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.function = library.loop
 
     def __call__(self, n: int, *tensors: Tensor) -> None:
         """Run it over n entries."""
         places = (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
         self.function(places, ctypes.c_long(n))
-
-
-@functools.cache
-def compiled(source: str) -> Loop | None:
-    """Compile a loop; None where no compiler does it, or nothing can be run from the folder of temporary files."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if not compiler:
-        return None
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            code, library = Path(folder, "loop.c"), Path(folder, "loop.so")
-            code.write_text(source)
-            subprocess.run([compiler, *FLAGS, str(code), "-o", str(library), "-lm"], capture_output=True, check=True)
-            return Loop(ctypes.CDLL(str(library)).loop)
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def loop_of(chain: Chain, wanted: set[Place]) -> tuple[Callable[..., object], list[Tensor]] | None:
@@ -245,7 +225,9 @@ def loop_of(chain: Chain, wanted: set[Place]) -> tuple[Callable[..., object], li
     if len(chain.operators) < 2:
         return None
     source, given = chain.written(wanted)
-    loop = compiled(source)
-    if loop is None or not chain.gives_torchs_bits(loop, given, wanted):
+    if (library := native.compiled(source)) is None:
+        return None
+    loop = Loop(library)
+    if not chain.gives_torchs_bits(loop, given, wanted):
         return None
     return functools.partial(loop, chain.operators[0].target.numel()), given

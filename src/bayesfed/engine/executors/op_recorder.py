@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bayesfed.engine.executors import fused
+from bayesfed.engine.executors import fused, normal
 
 aten = torch.ops.aten
 ALLOCATE = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
@@ -95,13 +95,8 @@ class OpRecorder(TorchDispatchMode):
             return [Call(Tensor.copy_, (results[0], args[0]), {}, by_entry)]
         if len(fresh) != len(results):
             return None
-        if found := into(func):
-            out, names, drop = found
-            kwargs = {name: value for name, value in kwargs.items() if name not in drop}
-            return [Call(bound(out), args, kwargs | dict(zip(names, results, strict=True)), by_entry)]
-        if not by_entry and sum(each.nbytes for each in fresh) > SMALL:
-            return None
-        return [Call(compute_and_copy, (results, func, *args), kwargs, by_entry)]
+        call = drawn(func, kwargs, results[0]) or computed(func, args, kwargs, results, by_entry)
+        return call and [call]
 
     def settle(self) -> None:
         """Give results that are not needed at the same time the same memory, as they mostly had it in the step."""
@@ -186,9 +181,33 @@ def unrepeatable(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resul
     )
 
 
+def long(tensor: Tensor) -> bool:
+    """Return whether a tensor has so many entries in fp32, contiguous, that a loop of ours pays."""
+    return tensor.numel() >= fused.SHORTEST and tensor.dtype == torch.float32 and tensor.is_contiguous()
+
+
 def tensors_of(*found: Any) -> list[Tensor]:
     """Return all tensors in arguments."""
     return [each for each in tree_leaves(found) if isinstance(each, Tensor)]
+
+
+def drawn(func: Any, kwargs: dict[str, Any], result: Tensor) -> Call | None:
+    """Return the call that draws many normal numbers faster than torch; None where there is none."""
+    if func.overloadpacket != aten.randn or not long(result) or not (draw := normal.drawing()):
+        return None
+    return Call(draw, (result, kwargs["generator"]), {})
+
+
+def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Tensor],
+             by_entry: fused.Operator | None) -> Call | None:  # fmt: skip
+    """Return the call that computes new results where they lie; None where they are too large to be copied there."""
+    if found := into(func):
+        out, names, drop = found
+        kwargs = {name: value for name, value in kwargs.items() if name not in drop}
+        return Call(bound(out), args, kwargs | dict(zip(names, results, strict=True)), by_entry)
+    if not by_entry and sum(each.nbytes for each in results) > SMALL:
+        return None
+    return Call(compute_and_copy, (results, func, *args), kwargs, by_entry)
 
 
 def compute_and_copy(results: list[Tensor], func: Any, *args: Any, **kwargs: Any) -> None:
