@@ -9,6 +9,7 @@ learning rate is the largest or smallest that was tried, the next one is added t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ BEGIN, END = "  # {}: `python -m analyses.comparison` writes these lines\n", "  
 SEEDS = 5
 
 
+def flow(value: object) -> str:
+    """Return a value in a line of YAML, which reads 3e-05 as text."""
+    return re.sub(r"(?<![\w.])(\d+)e-", r"\1.0e-", json.dumps(value))
+
+
 def wider(found: Sequence[Searched]) -> str:
     """Return the lines of the paper's `experiments` for the searches beyond the grids, an experiment a dataset: those that
     are there, and those that are due.
@@ -40,7 +46,7 @@ def wider(found: Sequence[Searched]) -> str:
     for (dataset, model), cases in of_dataset.items():
         text += f"  {WIDER}_{dataset}:\n    axes: {{dataset: [{dataset}], models.global: [{model}]}}\n    cases:\n"
         for method, alpha, options in cases:
-            axes = ", ".join(f"method.{name.removeprefix('method.')}: {value}" for name, value in options.items())
+            axes = ", ".join(f"method.{name.removeprefix('method.')}: {flow(value)}" for name, value in options.items())
             text += f"      - {{partition.alpha: {alpha}, method: {method}, {axes}}}\n"
     return text
 
@@ -53,9 +59,9 @@ def rules(found: Sequence[Searched], labels: Collection[str]) -> str:
             axes = one.cells[one.best]["axes"]
             options = {axis.removeprefix("method."): value for axis, value in axes.items()}
             both = with_twins([one.method], labels)
-            where = json.dumps({"dataset": one.dataset, "method": both if len(both) > 1 else one.method})
+            where = flow({"dataset": one.dataset, "method": both if len(both) > 1 else one.method})
             text += f"  - where: {where}  # validation NLL {one.scores[one.best]:.4f}\n"
-            text += f"    methods: {json.dumps(dict.fromkeys(both, options))}\n"
+            text += f"    methods: {flow(dict.fromkeys(both, options))}\n"
     return text
 
 
@@ -74,10 +80,8 @@ def grounds(found: Sequence[Searched], settings: Mapping[str, str], labels: Coll
             model = of_method[0].cells[0]["model"]
             axes = {"dataset": [dataset], "models.global": [model], "partition.alpha": [float(alpha)]}
             text += f"  {dataset}-{setting}:\n    seeds: {SEEDS}\n    axes:\n"
-            text += "".join(f"      {axis}: {json.dumps(values)}\n" for axis, values in axes.items())
-            text += "      method:\n" + "".join(
-                f"        - {json.dumps(method)}\n" for method in with_twins(ready, labels)
-            )
+            text += "".join(f"      {axis}: {flow(values)}\n" for axis, values in axes.items())
+            text += "      method:\n" + "".join(f"        - {flow(method)}\n" for method in with_twins(ready, labels))
     return text
 
 

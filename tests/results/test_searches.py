@@ -112,6 +112,12 @@ def test_what_was_tried_beyond_a_grid_stays_in_the_file() -> None:
     assert wider(0.5, 0.2, 0.3, 0.4) == [0.0003, 0.01]
 
 
+def test_small_numbers_stay_numbers_in_the_file() -> None:
+    """YAML reads 3e-05 as text."""
+    values = {"lr": [3e-05, 1e-10, 1.5e-07, 0.1], "rule": "a2e-3"}
+    assert yaml.safe_load(comparison.flow(values)) == values
+
+
 def test_a_plain_twin_has_the_options_of_its_method() -> None:
     labels = ["FedAvg", "FedAvg, plain"]
     (rule,) = yaml.safe_load(comparison.rules([found(summary(0.3), summary(0.2), {})], labels))
