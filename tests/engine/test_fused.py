@@ -111,6 +111,16 @@ def test_what_touches_other_entries_or_short_vectors_is_no_loop() -> None:
     assert not loops(found)
 
 
+def assert_one_by_one() -> None:
+    """Operators that could be a loop are none, and are replayed right."""
+    x, y = torch.randn(LONG), torch.zeros(LONG)
+    found = replayed(lambda: y.copy_((x + 1) * 2))
+    assert not loops(found)
+    y.zero_()
+    found.replay()
+    assert torch.equal(y, (x + 1) * 2)
+
+
 @pytest.fixture
 def nothing_compiled() -> Iterator[None]:
     native.compiled.cache_clear()
@@ -123,24 +133,14 @@ def nothing_compiled() -> Iterator[None]:
 def test_without_a_compiler_operators_stay_what_they_are(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is none, it fails, or what it leaves cannot be loaded."""
     monkeypatch.setenv("CC", compiler)
-    x, y = torch.randn(LONG), torch.zeros(LONG)
-    found = replayed(lambda: y.copy_((x + 1) * 2))
-    assert not loops(found)
-    y.zero_()
-    found.replay()
-    assert torch.equal(y, (x + 1) * 2)
+    assert_one_by_one()
 
 
 @pytest.mark.usefixtures("nothing_compiled")
 def test_a_loop_with_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a compiler rounds otherwise."""
     monkeypatch.setitem(fused.WRITTEN, "mul", lambda a, b: f"{a} * {b} * 1.0000001f")
-    x, y = torch.randn(LONG), torch.zeros(LONG)
-    found = replayed(lambda: y.copy_((x + 1) * 2))
-    assert not loops(found)
-    y.zero_()
-    found.replay()
-    assert torch.equal(y, (x + 1) * 2)
+    assert_one_by_one()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
