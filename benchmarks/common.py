@@ -38,7 +38,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def chosen(args: argparse.Namespace) -> tuple[str, str]:
-    """Device and precision by name, as a training job would choose them, with as many queues to a GPU as one alone has."""
+    """Device and precision by name, as a training job with convolutions would choose them, with as many queues to a GPU as
+    one alone has.
+    """
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(gpu_sharing.queues(1)))  # before torch starts CUDA
     device = devices.choose_device(args.device)
     return device, devices.choose_precision(args.precision, device)

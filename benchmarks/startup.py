@@ -83,7 +83,7 @@ def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"))
     args = parser.parse_args()
-    precision = devices.choose_precision(args.precision, "cpu")
+    precision = devices.choose_precision(args.precision, "cpu", ["fola_mlp"])
     rows = []
     for batch_size in BATCH_SIZES:
         rows.append(measure(batch_size, args.data, precision))

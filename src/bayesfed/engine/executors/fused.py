@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +38,7 @@ Place = tuple[int, int]  # where a tensor's memory begins and ends
 
 def number(value: float) -> str:
     """Return a number as C writes it in fp32, to the last bit."""
-    rounded = float(np.float32(value))
+    rounded = ctypes.c_float(value).value
     if math.isfinite(rounded):
         return f"({rounded.hex()}f)"
     return "NAN" if math.isnan(rounded) else f"({'-' * (rounded < 0)}INFINITY)"

@@ -18,9 +18,7 @@ static inline uint32_t twisted(uint32_t word, uint32_t next) {
 }
 
 static void renew(uint32_t *words) {
-  #pragma GCC ivdep
   for (int k = 0; k < WORDS - MIDDLE; k++) words[k] = words[k + MIDDLE] ^ twisted(words[k], words[k + 1]);
-  #pragma GCC ivdep
   for (int k = WORDS - MIDDLE; k < WORDS - 1; k++) words[k] = words[k + MIDDLE - WORDS] ^ twisted(words[k], words[k + 1]);
   words[WORDS - 1] = words[MIDDLE - 1] ^ twisted(words[WORDS - 1], words[0]);
 }
