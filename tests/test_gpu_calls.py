@@ -148,7 +148,18 @@ def test_what_smoke_asks_of_a_method_can_be_asked_and_holds_on_a_cpu(
 
 def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
     rows = make("smoke")
-    order = ["recorded", "lanes", "noise", "eviction", "resume", "rounds", "kernels", "modules", "method-fola_full"]
+    order = [
+        "recorded",
+        "lanes",
+        "noise",
+        "eviction",
+        "resume",
+        "rounds",
+        "kernels",
+        "modules",
+        "stacked",
+        "method-fola_full",
+    ]
     assert list(dict.fromkeys(row["part"] for row in rows)) == order
     assert {row["part"] for row in rows if row.get("holds")} == {*order} - {"rounds"}
     assert {row["case"] for row in rows if row["part"] == "kernels"} == {"hbfl", "fedavg"}
@@ -157,7 +168,15 @@ def test_smoke_runs_to_its_end(make: Make, place: Path) -> None:
 
 def test_speed_runs_to_its_end(make: Make, place: Path) -> None:
     rows = make("speed")
-    assert {row["part"].split("-")[0] for row in rows} == {"ceilings", "profile", "layouts", "run", "lanes", "jobs"}
+    assert {row["part"].split("-")[0] for row in rows} == {
+        "ceilings",
+        "profile",
+        "layouts",
+        "run",
+        "lanes",
+        "ways",
+        "jobs",
+    }
     runs = {row["case"]: row for row in rows if row["part"].startswith("run-")}
     assert runs["fedavg cnn2 alpha 0.05 fp32"]["rounds"] == 2
     assert runs["fedavg cnn2 alpha 0.05 fp32"]["times_eager"] > 0

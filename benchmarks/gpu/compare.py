@@ -11,7 +11,7 @@ from bayesfed import methods
 from bayesfed.data import store
 from bayesfed.engine import device as devices
 from bayesfed.engine.device import Compute
-from bayesfed.engine.executors import GraphExecutor
+from bayesfed.engine.executors import Executor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from benchmarks import common
@@ -55,12 +55,15 @@ def paper_run(method: str, model: str, alpha: float, images: store.Dataset, wher
     return common.federation(options, common.models(model, method), images, where, alpha=alpha, local_epochs=epochs)
 
 
-def play(of: Federation, executor: str, rounds: int, check: Callable[[], None], lanes: int | None = None) -> Progress:
+CASES = (("hbfl", "mixed"), ("fedavg", "cnn2"))  # method and networks of the paper's rounds
+
+
+def play(of: Federation, executor: str | Executor, rounds: int, check: Callable[[], None]) -> Progress:
     """Play a run of so many rounds."""
     of.check = check
-    trainer, progress = Trainer(of, executor), begin(of)
-    if lanes:
-        trainer.executor = GraphExecutor(of, lanes)
+    trainer, progress = Trainer(of, executor if isinstance(executor, str) else executor.name), begin(of)
+    if not isinstance(executor, str):
+        trainer.executor = executor
     for _ in range(rounds):
         progress = trainer.play(progress)
     return progress

@@ -41,6 +41,7 @@ class Scale:
     resumed_rounds: int
     lanes: tuple[int, ...]
     jobs: tuple[int, ...]  # at once on one GPU
+    compiles: bool  # whether torch's compiler is tried: on a CPU it takes half a minute a step
 
 
 # The dearest last: where the time ends before all have been looked at, they wait.
@@ -52,9 +53,10 @@ OTHERS = (
 )  # fmt: skip
 TIMED = ("hbfl", "fedavg", "fml", "fedprox", "abavg")
 FULL = Scale(
-    (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 2, 20, (1, 2, 4, 6, 10), (1, 2, 4)
+    (2000, 500), (50_000, 10_000), 5, 100, 30, 6, ("fp32", "bf16", "tf32"), TIMED, OTHERS, 2, 20, (1, 2, 4, 6, 10), (1, 2, 4),
+    compiles=True,
 )  # fmt: skip
-SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fola_full",), 1, 2, (2,), (2,))
+SMALL = Scale((40, 10), (100, 20), 1, 2, 1, 2, ("fp32",), ("fedavg",), ("fola_full",), 1, 2, (2,), (2,), compiles=False)
 
 
 class Failed(Exception):

@@ -21,6 +21,7 @@ from bayesfed.core.errors import InputError
 from bayesfed.data.sources import SOURCES
 from bayesfed.data.store import Dataset
 from bayesfed.engine.batches import Mixer
+from bayesfed.engine.executors import GraphExecutor, StackedExecutor
 from bayesfed.engine.federation import SERVER, Federation
 from bayesfed.engine.rounds import Trainer, begin
 from bayesfed.engine.session import free_gpu_memory
@@ -36,7 +37,6 @@ BOUND = 1e-9
 FIRST = ("hbfl", "fedavg")  # methods without which nothing else is worth asking
 STEPS = 10  # under the profiler
 MODULE = "pfedbayes_vgg_bn"
-CASES = (("hbfl", "mixed"), ("fedavg", "cnn2"))  # method and networks of the paper's rounds
 
 
 def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = None) -> None:
@@ -58,9 +58,9 @@ def recorded(task: Task, names: Sequence[str] = FIRST, network: str | None = Non
 def lanes(task: Task) -> None:
     """Check that one worker equals ten to the last bit, at the paper's number of images."""
     images = common.random_images(*task.scale.many)
-    for method, model in CASES:
+    for method, model in compare.CASES:
         of = compare.paper_run(method, model, 0.05, images, compare.compute(task.device, "fp32"), epochs=1)
-        one, ten = (compare.play(of, "graphs", 1, task.in_time, lanes) for lanes in (1, 10))
+        one, ten = (compare.play(of, GraphExecutor(of, count), 1, task.in_time) for count in (1, 10))
         task.check(f"{method} {model}", compare.same(one, ten))
 
 
@@ -87,7 +87,9 @@ def eviction(task: Task) -> None:
     of = compare.small("hbfl", compare.compute(task.device, "fp32"), task.scale.few)
     whole = compare.play(of, "graphs", task.scale.compared, task.in_time)
     with mock.patch(f"{WORKER}.MOST_BUFFERS", 1):
-        task.check("hbfl", compare.same(compare.play(of, "graphs", task.scale.compared, task.in_time, lanes=2), whole))
+        task.check(
+            "hbfl", compare.same(compare.play(of, GraphExecutor(of, 2), task.scale.compared, task.in_time), whole)
+        )
 
 
 def resume(task: Task) -> None:
@@ -149,7 +151,7 @@ def rounds(task: Task) -> None:
     """Seconds a round of the paper, evaluation included, and the memory that is taken of the GPU after each case, by
     everyone."""
     images = common.random_images(*task.scale.many)
-    for method, model in CASES:
+    for method, model in compare.CASES:
         for precision in task.scale.precisions:
             some_rounds(task, method, model, precision, images)
             free_gpu_memory()
@@ -168,6 +170,22 @@ def some_rounds(task: Task, method: str, model: str, precision: str, images: Dat
         f"{method} {model} {precision}", first_round_seconds=took[0], round_seconds=statistics.median(took[1:]),
         gpu_mib_of_all=used_mib(),
     )  # fmt: skip
+
+
+def stacked(task: Task) -> None:
+    """Check that clients whose networks are equal, stacked however uneven, are in fp64 to rounding what eager ones are; in
+    other precisions it is written down, and with torch's compiler where that is tried.
+    """
+    for precision in ("fp64", *task.scale.precisions):
+        of = compare.small("gaussian", compare.compute(task.device, precision), task.scale.few)
+        eager = compare.play(of, "eager", task.scale.compared, task.in_time)
+        for compiled in (False, True)[: 1 + task.scale.compiles]:
+            with mock.patch("bayesfed.engine.executors.stacked.RAGGED", 0.0):
+                executor = StackedExecutor(of, compiled=compiled)
+                found = compare.play(of, executor, task.scale.compared, task.in_time)
+            apart = compare.difference(compare.tensors(found), compare.tensors(eager))
+            holds = bool(executor.stacks) and (apart <= BOUND or precision != "fp64")
+            task.check(f"gaussian {precision}{' compiled' * compiled}", holds, difference_to_eager=apart)
 
 
 def kernels(task: Task, names: Sequence[str] = FIRST) -> None:
@@ -228,5 +246,6 @@ def parts(task: Task) -> list[Part]:
         Part("rounds", rounds, 120),
         Part("kernels", kernels, 30),
         Part("modules", modules, 45),
+        Part("stacked", stacked, 120),
         *(Part(f"method-{name}", functools.partial(other_method, name), 45) for name in task.scale.others),
     ]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import itertools
 import math
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ from torch import Tensor
 from bayesfed.data import store
 from bayesfed.engine import device as devices
 from bayesfed.engine import gpu_lease
-from bayesfed.engine.executors import EXECUTORS, GraphExecutor
+from bayesfed.engine.executors import EXECUTORS, GraphExecutor, StackedExecutor
 from bayesfed.engine.federation import Federation
 from bayesfed.engine.rounds import Progress, Trainer, begin
 from bayesfed.methods.steps import cross_entropy, grad, leaves
@@ -344,6 +345,28 @@ def lanes(task: Task) -> None:
         gc.collect()
 
 
+def ways(task: Task) -> None:
+    """Measure local training with clients by themselves (lanes), stacked, compiled, and both, in turns, at a mild and a
+    harsh alpha.
+    """
+    images = common.random_images(max(task.scale.many[0] // 5, 100), task.scale.many[1])
+    for method, model in [case for case in compare.CASES if case[0] in task.scale.timed]:
+        for alpha, precision in itertools.product((100.0, 0.05), task.scale.precisions):
+            of = compare.paper_run(method, model, alpha, images, compare.compute(task.device, precision), epochs=1)
+            of.check = task.in_time
+            every = {"lanes": GraphExecutor(of), "stacked": StackedExecutor(of)}
+            if task.scale.compiles:
+                every["compiled"] = StackedExecutor(of, together=1, compiled=True)
+                every["both"] = StackedExecutor(of, compiled=True)
+            blocks = {name: common.local_training(of, executor) for name, executor in every.items()}
+            for name, values in common.alternate(blocks, 5 if task.device == "cuda" else 1).items():
+                seconds_each = statistics.median(values)
+                task.row(f"{method} {model} alpha {alpha:g} {precision}, {name}", seconds=seconds_each)
+            every.clear()
+            blocks.clear()
+            gc.collect()
+
+
 SHARED_ROUNDS = 2  # of every job, behind a first one
 
 
@@ -419,5 +442,5 @@ def parts(task: Task) -> list[Part]:
     ]
     return [
         Part("ceilings", ceilings, 30), Part("layouts", layouts, 30), *[Part("fused", fused, 30)] * (task.device == "cuda"),
-        *profiles, *runs[:4], Part("jobs", jobs, 150, leases=False), Part("lanes", lanes, 60), *runs[4:],
+        *profiles, *runs[:4], Part("jobs", jobs, 150, leases=False), Part("lanes", lanes, 60), Part("ways", ways, 600), *runs[4:],
     ]  # fmt: skip

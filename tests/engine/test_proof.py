@@ -13,7 +13,7 @@ from helpers.playing import play
 
 from bayesfed.core.errors import InputError
 from bayesfed.engine import checkpoint
-from bayesfed.engine.executors import cuda_graphs, cuda_worker
+from bayesfed.engine.executors import cuda_graphs, cuda_worker, stacked
 from bayesfed.engine.executors.proof import Proofs
 from bayesfed.engine.rounds import Trainer, begin
 
@@ -41,14 +41,16 @@ LOCAL = """
 """
 
 
-@pytest.fixture(params=["threads", "graphs"])
+@pytest.fixture(params=["threads", "graphs", "stacked"])
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Those that record; graphs are played on a CPU, of one client after another."""
+    """Those that record, or trace; graphs are played on a CPU, of one client after another."""
     monkeypatch.setenv("NUMBER", "1")
     if request.param == "graphs":
         FakeCuda().stand_in(monkeypatch)
         monkeypatch.setattr(cuda_worker, "recorder_of", cuda_worker.Recorder)
         monkeypatch.setattr(cuda_graphs, "worker_count", lambda compute: 1)
+    monkeypatch.setattr(stacked, "RAGGED", 0.0)
+    monkeypatch.setattr(stacked, "ROUNDING", 1e-5)  # the numbers of the tests are small
     return str(request.param)
 
 
@@ -57,8 +59,6 @@ def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     [
         (STEP.format(number=READ) + START.format(line=SET.format(value="c.round")), "round 2"),
         (STEP.format(number=READ) + START.format(line=SET.format(value="int(c.round > 2)")), "round [34]"),
-        (STEP.format(number=READ) + START.format(line=SET.format(value="c.client")), "round 1"),
-        (STEP.format(number=READ) + START.format(line=SET.format(value="int(c.client == 3)")), "round 1"),
         (STEP.format(number=READ) + HOOK.format(line=SET.format(value="c.round + 1"), place="epoch_end"), "round [12]"),
         (STEP.format(number=READ) + START.format(line=SET.format(value="0"))
          + HOOK.format(line=SET.format(value="1"), place="epoch_end"), "round 1"),
@@ -75,6 +75,17 @@ def test_a_number_that_changes_is_found(inside: str, found: str, executor: str, 
         match=rf"^method 'mine': Mine.step gave another 'theta' when it was done again \({found}, client \d\); a step",
     ):
         play(of, 6, executor=executor)
+
+
+@pytest.mark.parametrize("number", ["c.client", "int(c.client == 3)"])
+@pytest.mark.parametrize("executor", ["threads", "graphs"], indirect=True)
+def test_a_number_of_each_clients_own_is_found(number: str, executor: str, of_mine: OfMine) -> None:
+    """Clients that train stacked begin together, and have the last one's."""
+    inside = STEP.format(number=READ) + START.format(line=SET.format(value=number))
+    with pytest.raises(
+        InputError, match=r"Mine\.step gave another 'theta' when it was done again \(round 1, client \d\)"
+    ):
+        play(of_mine("import os", inside), 1, executor=executor)
 
 
 def test_a_counter_between_the_steps_of_one_client_is_found(executor: str, of_mine: OfMine) -> None:

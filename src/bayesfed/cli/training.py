@@ -72,7 +72,7 @@ def add_train(commands: Commands) -> None:
         help="precision of networks; default: auto, by the device",
     )
     text = "way of running steps, for debugging; default: auto, by device and method"
-    sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs"], default="auto", help=text)
+    sub.add_argument("--executor", choices=["auto", "eager", "threads", "graphs", "stacked"], default="auto", help=text)
     text = "number of jobs that may share a GPU; default: 1"
     sub.add_argument("--gpu-slots", type=int, default=1, metavar="N", help=text)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 import torch
 
@@ -17,9 +16,10 @@ from bayesfed.engine import gpu_sharing
 from bayesfed.engine.batches import Mixer, phase_shard
 from bayesfed.engine.device import Compute
 from bayesfed.engine.executors.base import Executor, Job, Result, epoch_hooks
-from bayesfed.engine.executors.cuda_worker import CudaWorker
+from bayesfed.engine.executors.cuda_worker import CudaWorker, Place
 from bayesfed.engine.federation import Federation
 
+Started = tuple[Place, list[Job], Iterator[None]]  # where clients train, and what queues their steps there in bursts
 BURST = 16  # mini-batches queued for a worker before it is the next one's turn
 
 
@@ -44,30 +44,42 @@ class GraphExecutor(Executor):
     def run(
         self, clients: Sequence[int], begin: Callable[[int], Job], end: Callable[[Job], Result]
     ) -> Iterator[Result]:
+        waiting, active, used = deque(self.units(clients)), deque[Started](), list[Place]()
         if not self.workers:
-            self.prepare(clients, begin)
-        waiting, active = deque(clients), deque[tuple[CudaWorker, Job, Iterator[None]]]()
+            self.prepare([unit[0] for unit in waiting if len(unit) == 1], begin)
         while waiting or active:
-            while waiting and len(active) < self.most:
-                client = waiting.popleft()
-                worker = self.idle_worker(client, [worker for worker, *_ in active])
-                worker.follow()  # the server's message has just been made
-                with worker.on():
-                    job = begin(client)
-                    worker.load(job)
-                    bursts = self.bursts(worker, job)
-                    next(bursts, None)  # for the device, while the host begins the next client
-                active.append((worker, job, bursts))
-            worker, job, bursts = active.popleft()
-            with worker.on():
+            while waiting and sum(len(jobs) for _, jobs, _ in active) < self.most:
+                unit = waiting.popleft()
+                if started := self.start(unit, [place for place, *_ in active], begin):
+                    active.append(started)
+                    used.append(started[0])
+                else:
+                    waiting.extendleft(reversed(self.units(unit)))
+            place, jobs, bursts = active.popleft()
+            with place.on():
                 over = next(bursts, "over") == "over"
-                result = end(job) if over else None
-            if over:
-                yield cast(Result, result)
-            else:
-                active.append((worker, job, bursts))
-        for worker in self.workers:
-            worker.lead()
+                results = [end(job) for job in jobs] if over else []
+            if not over:
+                active.append((place, jobs, bursts))
+            yield from results
+        for place in used:
+            place.lead()
+
+    def units(self, clients: Sequence[int]) -> list[list[int]]:
+        """Return the clients by those that train together: here each by itself."""
+        return [[client] for client in clients]
+
+    def start(self, unit: list[int], busy: list[Place], begin: Callable[[int], Job]) -> Started | None:
+        """Let the clients of a unit begin at a place that is not busy; None where they cannot train together after all."""
+        (client,) = unit
+        worker = self.idle_worker(client, busy)
+        worker.follow()  # the server's message has just been made
+        with worker.on():
+            job = begin(client)
+            worker.load(job)
+            bursts = self.bursts(worker, job)
+            next(bursts, None)  # for the device, while the host begins the next client
+        return worker, [job], bursts
 
     def prepare(self, clients: Sequence[int], begin: Callable[[int], Job]) -> None:
         """Make the workers, and record on each what it will need, while nothing is training.
@@ -85,7 +97,7 @@ class GraphExecutor(Executor):
                         worker.prepare(begin(client))
             self.workers.append(worker)
 
-    def idle_worker(self, client: int, busy: list[CudaWorker]) -> CudaWorker:
+    def idle_worker(self, client: int, busy: list[Place]) -> CudaWorker:
         """Return a worker that is free, best one whose recordings fit the client's networks."""
         idle = [worker for worker in self.workers if worker not in busy]
         for worker in idle:

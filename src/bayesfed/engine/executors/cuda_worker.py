@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
@@ -35,13 +35,13 @@ TAIL = 32  # the last, smaller batch of an epoch is filled up to a multiple of t
 class Recorder:
     """A stream, and the graphs recorded on it, which share a pool of memory since they never overlap."""
 
-    def __init__(self, device: torch.device, generator: torch.Generator, ahead: bool) -> None:
-        """Make a stream, whose steps draw from `generator`; it may be seeded between replays.
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator], ahead: bool) -> None:
+        """Make a stream, whose steps draw from `generators`; they may be seeded between replays.
 
         `ahead`: a stream whose work comes before that of the others if the device cannot do all at once.
         """
         self.stream = torch.cuda.Stream(device, priority=-1 if ahead else 0)
-        self.generator = generator
+        self.generators = generators
         self.pool = torch.cuda.graph_pool_handle()
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
@@ -55,7 +55,8 @@ class Recorder:
             step()
         self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
+        for generator in self.generators:
+            graph.register_generator_state(generator)
         try:
             with uncollected():
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
@@ -87,9 +88,9 @@ class Unrecordable(RuntimeError):
     """Raised for a step that a GPU cannot record, with the words of torch or CUDA."""
 
 
-def recorder_of(device: torch.device, generator: torch.Generator, ahead: bool) -> Recorder | None:
+def recorder_of(device: torch.device, generators: Sequence[torch.Generator], ahead: bool) -> Recorder | None:
     """Make a worker's recorder; none on a CPU."""
-    return Recorder(device, generator, ahead) if device.type == "cuda" else None
+    return Recorder(device, generators, ahead) if device.type == "cuda" else None
 
 
 @dataclass
@@ -111,8 +112,29 @@ class Buffers:
     recorded: dict[Any, dict[tuple[int, bool], Recorded]] = field(default_factory=dict)
 
 
-class CudaWorker:
-    """Fixed buffers that recorded steps read and write, and the stream that they run on."""
+class Place:
+    """Where clients train on a GPU: a stream, on which steps are recorded; on a CPU none."""
+
+    recorder: Recorder | None
+    proofs: Proofs
+
+    def on(self) -> contextlib.AbstractContextManager[object]:
+        """Queue work inside on the place's stream."""
+        return torch.cuda.stream(self.recorder.stream) if self.recorder else contextlib.nullcontext()
+
+    def follow(self) -> None:
+        """Let what is queued here from now on wait for what the device has been asked so far."""
+        if self.recorder:
+            self.recorder.stream.wait_stream(torch.cuda.current_stream())
+
+    def lead(self) -> None:
+        """Let what the device is asked from now on wait for what is queued here."""
+        if self.recorder:
+            torch.cuda.current_stream().wait_stream(self.recorder.stream)
+
+
+class CudaWorker(Place):
+    """Fixed buffers that recorded steps read and write, for one client at a time."""
 
     def __init__(self, federation: Federation, ahead: bool) -> None:
         """`ahead`: the worker of the client with most work, whose chain of steps bounds the round, so that no other may hold
@@ -123,7 +145,7 @@ class CudaWorker:
         self.channels_first = network.layout_for(self.device, self.cast) is torch.contiguous_format
         self.usual = self.most = federation.run.budget.batch_size
         self.generator = torch.Generator(self.device)
-        self.recorder = recorder_of(self.device, self.generator, ahead)
+        self.recorder = recorder_of(self.device, [self.generator], ahead)
         self.buffers: dict[Any, Buffers] = {}
         self.current: Buffers  # of the client that is here
         self.fills: bool  # whether its last batches are filled up
@@ -141,20 +163,6 @@ class CudaWorker:
         self.y = torch.zeros(chunk_size(self.federation) + 2 * self.most, dtype=torch.int64, device=self.device)
         self.index = torch.zeros_like(self.y)
         self.images.clear()
-
-    def on(self) -> contextlib.AbstractContextManager[object]:
-        """Queue work inside on the worker's stream."""
-        return torch.cuda.stream(self.recorder.stream) if self.recorder else contextlib.nullcontext()
-
-    def follow(self) -> None:
-        """Let what is queued on the worker from now on wait for what the device has been asked so far."""
-        if self.recorder:
-            self.recorder.stream.wait_stream(torch.cuda.current_stream())
-
-    def lead(self) -> None:
-        """Let what the device is asked from now on wait for what is queued on the worker."""
-        if self.recorder:
-            torch.cuda.current_stream().wait_stream(self.recorder.stream)
 
     def knows(self, client: int) -> bool:
         """Return whether steps for the client's networks have been recorded here."""

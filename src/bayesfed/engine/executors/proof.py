@@ -8,8 +8,7 @@ is done twice in the same way: what it draws by itself, or keeps between steps, 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
+from typing import Any, Protocol
 
 from bayesfed.core import reachable
 from bayesfed.core.errors import InputError
@@ -20,6 +19,14 @@ from bayesfed.methods.node import Node, Phase, State
 
 EVERY = 2048  # replays, one of which is proved
 CLIENTS = 64  # so many are proved when they first come; in a federation of thousands not all
+
+
+class Stream(Protocol):
+    """A generator, or several."""
+
+    def get_state(self) -> Any: ...
+
+    def set_state(self, state: Any) -> object: ...
 
 
 class Proofs:
@@ -39,15 +46,15 @@ class Proofs:
         self.trying = False  # the next replay
         self.replays = 0
 
-    def arrive(self, node: Node) -> None:
-        """Note that a client has begun its round here."""
+    def arrive(self, node: Node, *others: Node) -> None:
+        """Note that a client has begun its round here, and others with it."""
         opens = node.round != self.round
         self.rounds += opens
         self.node, self.round = node, node.round
         self.closely = opens and chosen(self.rounds, node.round == self.federation.rounds)
-        new = node.client not in self.clients and len(self.clients) < CLIENTS
-        self.clients |= {node.client} if new else set()
-        self.trying = self.closely or new
+        new = {one.client for one in (node, *others)} - self.clients if len(self.clients) < CLIENTS else set()
+        self.clients |= new
+        self.trying = self.closely or bool(new)
 
     def hooked(self) -> None:
         """Note that a hook may have run."""
@@ -61,10 +68,10 @@ class Proofs:
         self.trying = False
         return True
 
-    def prove(self, phase: Phase, state: State, generator: torch.Generator,
-              replay: Callable[[], None], step: Callable[[], None]) -> None:  # fmt: skip
+    def prove(self, phase: Phase, state: State, generator: Stream, replay: Callable[[], None],
+              step: Callable[[], None], rounding: float | None = None) -> None:  # fmt: skip
         """Replay a step on a state, and do it from the same state. Raises InputError where that gives another state, or
-        changes what Python holds."""
+        changes what Python holds. `rounding`: see `differing`."""
         before, seed = {name: tensor.clone() for name, tensor in state.items()}, generator.get_state()
         replay()
         replayed = {name: tensor.clone() for name, tensor in state.items()}
@@ -78,7 +85,7 @@ class Proofs:
         method, node = self.federation.method.name, self.node
         if path := reachable.held(made).changed(held):
             raise kept(method, "a step", path)
-        if other := differing(replayed, state, before):
+        if other := differing(replayed, state, before, rounding):
             self.federation.look()
             raise InputError(
                 f"method '{method}': {phase.step_name} gave another '{other}' when it was done "
