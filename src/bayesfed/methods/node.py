@@ -56,6 +56,8 @@ class Learner:
     (a float tensor, as losses need it).
     """
 
+    fused = True  # whether its optimisers' calls stay as they are; traced they become plain operators
+
     def __init__(self, *, state: State, n: Tensor, models: Mapping[str, Model], generator: torch.Generator,
                  scaling: Tensor | None = None) -> None:  # fmt: skip
         self.state = state

@@ -195,12 +195,13 @@ def clip(g: Tensor, norm: float | None) -> Tensor:
     return g if norm is None else g * (norm / (g.norm() + 1e-6)).clamp(max=1)
 
 
-def pieces(vectors: Iterable[Tensor]) -> list[Tensor]:
-    """Return the vectors as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU.
+def pieces(c: Learner, vectors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the vectors as views that PyTorch's fused optimisers share out among a GPU's blocks; whole on a CPU, and of a
+    step that is traced.
 
     One block works on up to 65536 entries of a tensor: a network of the papers' size would keep two blocks busy.
     """
-    return [piece for vector in vectors for piece in (vector.split(PIECE) if vector.is_cuda else [vector])]
+    return [piece for vector in vectors for piece in (vector.split(PIECE) if vector.is_cuda and c.fused else [vector])]
 
 
 @dataclass(frozen=True)
@@ -221,10 +222,10 @@ class SGD:
         """Move the node's vectors, each by the gradient under its name, and their momenta, in place, in one pass over
         those with weight decay and one over those without."""
         for decay, vectors in by_decay(gradients, self.weight_decay, self.undecayed):
-            theta = pieces(c[name] for name in vectors)
-            momentum = pieces(c[f"{name}.momentum"] for name in vectors) if self.momentum else []
+            theta = pieces(c, (c[name] for name in vectors))
+            momentum = pieces(c, (c[f"{name}.momentum"] for name in vectors)) if self.momentum else []
             torch._fused_sgd_(
-                theta, pieces(vectors.values()), momentum, lr=c.rate(self.lr), momentum=self.momentum,
+                theta, pieces(c, vectors.values()), momentum, lr=c.rate(self.lr), momentum=self.momentum,
                 weight_decay=decay, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
             )  # fmt: skip
 
@@ -251,11 +252,11 @@ class Adam:
         torch._foreach_add_([c[f"{name}.t"] for name in gradients], 1)
         move = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
         for decay, vectors in by_decay(gradients, self.weight_decay, self.undecayed):
-            theta = pieces(c[name] for name in vectors)
-            m, v = (pieces(c[f"{name}.{moment}"] for name in vectors) for moment in "mv")
-            t = [c[f"{name}.t"] for name, g in vectors.items() for _ in pieces([g])]
+            theta = pieces(c, (c[name] for name in vectors))
+            m, v = (pieces(c, (c[f"{name}.{moment}"] for name in vectors)) for moment in "mv")
+            t = [c[f"{name}.t"] for name, g in vectors.items() for _ in pieces(c, [g])]
             move(
-                theta, pieces(vectors.values()), m, v, [], t, lr=c.rate(self.lr), beta1=0.9, beta2=0.999,
+                theta, pieces(c, vectors.values()), m, v, [], t, lr=c.rate(self.lr), beta1=0.9, beta2=0.999,
                 weight_decay=decay, eps=1e-8, amsgrad=False, maximize=False,
             )  # fmt: skip
 

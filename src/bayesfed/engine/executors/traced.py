@@ -38,6 +38,8 @@ class Drawing(Learner):
 class Given(Learner):
     """A learner whose draws are given, in the order in which its step asks for them."""
 
+    fused = False
+
     def __init__(self, c: Learner, state: State, n: Tensor, draws: Sequence[Tensor]) -> None:
         super().__init__(state=state, n=n, models=c.models, generator=c.generator, scaling=c.scaling)
         self.draws = iter(draws)
